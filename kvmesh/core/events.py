@@ -1,0 +1,87 @@
+"""The journal's vocabulary: what a worker's cache did, in kvmesh's own content hashes.
+
+One batch is one journal message: msgpack `[version, epoch, first_seq, [event, ...]]`, no headers.
+Hashes travel as packed little-endian u64 bytes, never as lists of integers.
+"""
+
+from typing import Final, NewType
+
+import msgspec
+
+from kvmesh.errors import CodecError
+
+WorkerId = NewType("WorkerId", str)
+"""One routable worker: an engine, or one data-parallel rank of it (`name` or `name-dp1`)."""
+
+ROOT: Final = 0
+"""Parent of a sequence's first block, whatever its namespace."""
+
+VERSION: Final = 1
+HASH_BYTES: Final = 8
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """The worker now holds `hashes`: a run, each block the parent of the next.
+
+    `parent` is the block before the run (`ROOT` for none) and must already be held.
+    `tier` 0 is device memory, 1 host, 2 disk; a tier means "held there or nearer".
+    """
+
+    parent: int
+    hashes: bytes
+    tier: int = 0
+
+
+class Removed(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The worker no longer holds `hashes`; none of their children is still held."""
+
+    hashes: bytes
+    tier: int = 0
+
+
+class Cleared(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The worker holds nothing. At the head of a batch it also ends any gap before it."""
+
+
+Event = Stored | Removed | Cleared
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive events of one worker: event i has sequence number `first_seq + i`.
+
+    `epoch` is the incarnation of the worker's publisher; a larger one replaces everything before.
+    """
+
+    version: int
+    epoch: int
+    first_seq: int
+    events: list[Event]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Batch)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Return the journal message of `batch`."""
+    return _encoder.encode(batch)
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Return the batch in `data`.
+
+    Raises `CodecError` for anything else, e.g. a PubAck written to the subject by a stranger, an
+    unknown version, a negative number, or hashes that are not whole u64s.
+    """
+    try:
+        batch = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CodecError(f"journal message of {len(data)} bytes: {error}") from error
+    if batch.version != VERSION:
+        raise CodecError(f"journal message has version {batch.version}, this build reads {VERSION}")
+    if batch.epoch < 0 or batch.first_seq < 0:
+        raise CodecError(f"journal message has epoch {batch.epoch}, first_seq {batch.first_seq}")
+    for event in batch.events:
+        if not isinstance(event, Cleared) and (len(event.hashes) % HASH_BYTES or event.tier < 0):
+            raise CodecError(f"journal event has {len(event.hashes)} hash bytes, tier {event.tier}")
+    return batch
