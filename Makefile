@@ -1,0 +1,62 @@
+# make up    serve a whole mesh on this machine     make test   the whole suite
+# make check format, lint, types, layers            make bench  the benchmark tables
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+WORKERS ?= 2
+
+.PHONY: up test check bench chaos coverage format clean help
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '1,2p' Makefile
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.run: $(VENV)/bin/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[nats-server]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[nats-server,dev]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(BIN)/pip install --quiet --editable '.[bench]'
+	@touch $@
+
+up: $(VENV)/.run
+	$(BIN)/kvmesh up $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --include='kvmesh/core/*,kvmesh/actors/*' --fail-under=$(CORE_COVERAGE)
+	$(BIN)/python -m coverage report --omit='kvmesh/core/*,kvmesh/actors/*' --fail-under=$(SHELL_COVERAGE)
+
+CORE_COVERAGE  := 100
+SHELL_COVERAGE := 85
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(VENV)/.dev
+	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)
+
+clean:
+	rm -rf $(VENV) .kvmesh build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,208 @@
+"""Every setting of every role. One name, four spellings, weakest first: the default here, a TOML
+file (`--config FILE`), `KVMESH_NAME` in the environment, `--name` on the command line.
+
+cyclopts reads these dataclasses: it alone of the well-kept libraries prints both the default and
+the variable in `--help`, takes `--x/--no-x`, and names the spelling a bad value came from.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+Positive = Annotated[int, Parameter(validator=Number(gt=0))]
+NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0))]
+Seconds = Annotated[float, Parameter(validator=Number(gt=0.0))]
+Flat = Parameter(name="*")
+
+RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """How a process speaks."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level written. Per-request lines (the cost formula) are debug."""
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """console for people, json for machines; auto: console on a terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsSettings:
+    """The mesh's NATS server and how this process logs in."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Server URL; several with commas between them."""
+    namespace: str = "kvmesh"
+    """First word of every subject: meshes with different names share a server unseen."""
+    nats_creds: Path | None = None
+    """Credentials file (JWT and seed)."""
+    nats_nkey_seed: Path | None = None
+    """File that holds an nkey seed."""
+    nats_tls_ca: Path | None = None
+    """CA bundle that signs the server's certificate; turns TLS on."""
+    stream_replicas: Positive = 1
+    """Copies of each stream, bucket and object; 3 on a three-node cluster."""
+    stream_max_bytes: Positive = 2 * 1024**3
+    """Bound of a bucket's event stream, bytes; the oldest messages go first."""
+    stream_max_age_s: Positive = 24 * 3600
+    """Age at which an event message is discarded, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSettings:
+    """The front door. Loopback by default: name 0.0.0.0 to serve others."""
+
+    http_host: str = "127.0.0.1"
+    """Address to listen on."""
+    http_port: Port = 8000
+    """Port to listen on; 0 takes a free one."""
+    advertise_url: str = ""
+    """URL under which others reach this process; default http://<http-host>:<http-port>."""
+    max_body_bytes: Positive = 64 * 1024**2
+    """Largest request body taken, bytes; more is answered 413."""
+    drain_s: NonNegative = 30.0
+    """On SIGTERM, seconds open streams may go on before they are cut."""
+    tls_cert: Path | None = None
+    """PEM certificate chain; turns HTTPS on."""
+    tls_key: Path | None = None
+    """PEM private key of --tls-cert."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamSettings:
+    """Deadlines and retries towards the next hop."""
+
+    connect_timeout_s: Seconds = 2.0
+    """Seconds to open a connection."""
+    first_byte_timeout_s: Seconds = 600.0
+    """Seconds from the request's last byte to the answer's first."""
+    idle_timeout_s: Seconds = 120.0
+    """Seconds an answer may pause between two chunks."""
+    max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
+    """Further workers tried when one fails before its first byte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """How a router chooses."""
+
+    router_mode: RouterMode = "kv"
+    """kv: by cached prefix and load. The others ignore caches; direct obeys x-kvmesh-worker-id."""
+    kv_cost: str = "predicted-time"
+    """Cost formula of mode kv, by name; see docs/tuning.md."""
+    kv_overlap_score_weight: NonNegative = 1.0
+    """Weight of uncached prefill against decode load (formulas that have one)."""
+    router_temperature: NonNegative = 0.0
+    """Softmax temperature over range-normalised costs; 0 always takes the best."""
+    kv_cache_block_size: Positive = 16
+    """Tokens a KV block; must equal the engines'."""
+    approx_ttl_s: Seconds = 120.0
+    """Without events: seconds a routed prefix is believed cached."""
+    predict_ttl_s: NonNegative = 5.0
+    """With events: seconds a routed prefix counts as cached until events confirm it; 0 is off."""
+    index_max_blocks: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
+    """Hard bound of the index, (worker, block) entries; least recently matched leaves go first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterSettings:
+    """`kvmesh router`."""
+
+    bucket: str = "default"
+    """Bucket this replica routes for; it reads only that bucket's event stream."""
+    router_id: str = ""
+    """Name of this replica, unique in its bucket; default <host>-<pid>."""
+    kv_events: bool = True
+    """Follow KV events over NATS; --no-kv-events: approximate index, alone, no NATS."""
+    worker: tuple[str, ...] = ()
+    """Engine URL, `[name=]http://host:port[@model]`; repeat. Only with --no-kv-events."""
+    tokenizer: Path | None = None
+    """Model directory (tokenizer.json, chat template); default: the byte tokenizer."""
+    seed: int = 0
+    """Seed of random choices; 0 takes one from the system."""
+    admin_port: Port | None = None
+    """Port of health, metrics and admin calls alone; default: beside the front door."""
+    cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
+    http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
+    upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
+    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaRouterSettings:
+    """`kvmesh meta-router`."""
+
+    bucket_policy: Literal["round-robin", "prefix-hash", "least-loaded"] = "round-robin"
+    """Bucket of a request that neither header nor rule names."""
+    rule: tuple[str, ...] = ()
+    """`bucket=code,model=*coder*`: first match wins. Keys: model, header, min-chars, max-chars,
+    prefix."""
+    replica: tuple[str, ...] = ()
+    """Static replica `bucket=http://host:port`; repeat. Then no NATS is used."""
+    http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
+    upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
+    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """`kvmesh worker`: the sidecar of one engine."""
+
+    engine_url: str
+    """Base URL of the engine's OpenAI server, as routers shall reach it."""
+    bucket: str = "default"
+    """Bucket this engine serves."""
+    worker_id: str = ""
+    """Name of the worker, unique in its bucket; default made from the engine's host and port."""
+    kv_events_endpoint: str = ""
+    """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557; default: asked of the engine."""
+    kv_replay_endpoint: str = ""
+    """Its replay socket; default: asked of the engine."""
+    kv_events_topic: str = ""
+    """Topic prefix to take; empty takes all."""
+    kv_events_bind: bool = False
+    """Bind the event socket instead of connecting (engines that connect out)."""
+    kv_cache_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
+    """Tokens a block; default: asked of the engine."""
+    load_interval_s: Seconds = 1.0
+    """Seconds between two looks at the engine's load."""
+    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpSettings:
+    """`kvmesh up`: a whole mesh on this machine."""
+
+    engines: Positive = 4
+    """Simulated engines, dealt to the buckets in turn."""
+    buckets: str = "chat,code"
+    """Names of the buckets, commas between them."""
+    replicas: Positive = 2
+    """Router replicas of each bucket."""
+    http_port: Port = 8000
+    """Port of the front door (the meta-router); routers and engines take free ports."""
+    nats_url: str = ""
+    """An existing NATS server; default: an embedded one."""
+    data_dir: Path = Path(".kvmesh")
+    """Where the embedded server keeps its streams and where logs go."""
+    router_mode: RouterMode = "kv"
+    """Mode of all routers."""
+    kv_cache_block_size: Positive = 16
+    """Tokens a block, of engines and routers."""
+    num_gpu_blocks: Positive = 16384
+    """KV blocks of each simulated engine."""
+    speedup_ratio: Seconds = 1.0
+    """How much faster than life the simulated engines run."""
+    timing_profile: str = "dynamo"
+    """Timing of the simulated engines, by name."""
+    tokenizer: Path | None = None
+    """Model directory for routers and engines; default: the byte tokenizer."""
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
