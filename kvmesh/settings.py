@@ -62,7 +62,7 @@ class HttpSettings:
     http_port: Port = 8000
     """Port to listen on; 0 takes a free one."""
     advertise_url: str = ""
-    """URL under which others reach this process; default http://<http-host>:<http-port>."""
+    """URL under which others reach this process; default from --http-host and --http-port."""
     max_body_bytes: Positive = 64 * 1024**2
     """Largest request body taken, bytes; more is answered 413."""
     drain_s: NonNegative = 30.0
@@ -116,7 +116,7 @@ class RouterSettings:
     bucket: str = "default"
     """Bucket this replica routes for; it reads only that bucket's event stream."""
     router_id: str = ""
-    """Name of this replica, unique in its bucket; default <host>-<pid>."""
+    """Name of this replica, unique in its bucket; default from host name and pid."""
     kv_events: bool = True
     """Follow KV events over NATS; --no-kv-events: approximate index, alone, no NATS."""
     worker: tuple[str, ...] = ()

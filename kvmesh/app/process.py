@@ -1,0 +1,63 @@
+"""One process: event loop, signals, limits. Every long-running command ends here."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+PR_SET_PDEATHSIG = 1
+DIE_WITH_PARENT = "KVMESH_DIE_WITH_PARENT"
+
+
+class Stop:
+    """Set once, by SIGTERM or SIGINT (or a test): the process shall drain and end."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def requested(self) -> bool:
+        """Return whether the process shall end."""
+        return self._event.is_set()
+
+    def request(self) -> None:
+        """Ask the process to end; safe to call again."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Return when the process shall end."""
+        await self._event.wait()
+
+
+def run(main: Callable[[Stop], Awaitable[None]]) -> None:
+    """Run `main` on uvloop until it returns; SIGTERM and SIGINT set its `Stop`."""
+    if os.environ.get(DIE_WITH_PARENT):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_with_signals(main))
+
+
+async def _with_signals(main: Callable[[Stop], Awaitable[None]]) -> None:
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.request)
+    try:
+        await main(stop)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many descriptors as the system allows: a stream costs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

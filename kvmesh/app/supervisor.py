@@ -1,0 +1,127 @@
+"""Child processes that are kept alive: started, watched, restarted with back-off, stopped."""
+
+import asyncio
+import contextlib
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kvmesh.errors import TransportError
+from kvmesh.observe import get_logger
+
+RESTART_DELAY_S = 0.2
+RESTART_DELAY_MAX_S = 10.0
+STABLE_S = 10.0
+TERMINATE_S = 10.0
+POLL_S = 0.1
+
+
+class ChildSpec(msgspec.Struct, frozen=True):
+    """One child: its name, its kvmesh command line, and the URL that answers 200 when it serves."""
+
+    name: str
+    args: list[str]
+    ready_url: str = ""
+
+
+class Child:
+    """One supervised process. Its output goes to `<log_dir>/<name>.log`."""
+
+    def __init__(self, spec: ChildSpec, environment: Mapping[str, str], log_dir: Path) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self.process: Process | None = None
+        self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
+        self._environment = environment
+        self._log_path = log_dir / f"{spec.name}.log"
+        self._watcher: asyncio.Task[None] | None = None
+        self._log = get_logger(child=spec.name)
+
+    async def start(self) -> None:
+        """Start the process and its watcher."""
+        await self._spawn()
+        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.spec.name}")
+
+    async def _spawn(self) -> None:
+        with self._log_path.open("ab") as log_file:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                env=dict(self._environment),
+                start_new_session=True,
+            )
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay_s = RESTART_DELAY_S
+        while self.process is not None:
+            started = loop.time()
+            code = await self.process.wait()
+            if loop.time() - started > STABLE_S:
+                delay_s = RESTART_DELAY_S
+            self._log.warning(
+                "child died, restarting", code=code, after_s=delay_s, log=str(self._log_path)
+            )
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
+            self.restarts += 1
+            await self._spawn()
+
+    async def stop(self) -> None:
+        """Ask the process to end, kill it when it does not within 10 s."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        if self.process is None or self.process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), TERMINATE_S)
+        except TimeoutError:
+            self._log.warning("child did not stop, killing it", after_s=TERMINATE_S)
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()
+
+    def last_words(self) -> str:
+        """Return the end of the child's log, for an error message."""
+        text = self._log_path.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-5:])
+
+
+async def wait_for_ready(children: Sequence[Child], timeout_s: float) -> None:
+    """Return when every child with a `ready_url` answers it with 200.
+
+    Raises `TransportError` naming the child that does not, with the end of its log.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    for child in children:
+        while child.spec.ready_url and not await answers_ok(child.spec.ready_url):
+            if asyncio.get_running_loop().time() > deadline:
+                raise TransportError(
+                    f"{child.spec.name} is not ready at {child.spec.ready_url} after "
+                    f"{timeout_s:.0f} s; the end of its log:\n{child.last_words()}"
+                )
+            await asyncio.sleep(POLL_S)
+
+
+async def answers_ok(url: str) -> bool:
+    """Return whether a GET of `url` (plain http) is answered 200 within a second."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            with contextlib.closing(writer):
+                request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+                writer.write(f"{request}Connection: close\r\n\r\n".encode())
+                return (await reader.readline()).split()[1:2] == [b"200"]
+    except (OSError, TimeoutError):
+        return False

@@ -1,0 +1,69 @@
+"""The command line. Commands load when called, so that `kvmesh router --no-kv-events` runs on a
+machine without NATS and `--help` is quick.
+"""
+
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Group, Parameter
+from cyclopts.config import Env, Toml
+from cyclopts.types import ExistingTomlPath
+
+from kvmesh.errors import ConfigError, KvMeshError
+
+COMMANDS = {
+    "up": "Serve a whole mesh on this machine: NATS, engines, routers, one front door.",
+    "router": "Run one router replica of a bucket, or a router alone (--no-kv-events).",
+    "meta-router": "Run the front door over all buckets and replicas.",
+    "worker": "Run the sidecar that puts one engine's KV events and load on the mesh.",
+    "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",
+    "replay": "Send a trace to a live endpoint and report hit rate and latency.",
+}
+
+CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."
+
+app = App(
+    name="kvmesh",
+    help="Route LLM requests to the worker that already holds their KV cache.",
+    version=lambda: version("kvmesh"),
+    default_parameter=Parameter(negative_iterable=()),
+)
+ENVIRONMENT = Env("KVMESH_", command=False)
+app.config = (ENVIRONMENT,)
+app.meta.group_parameters = Group("Configuration file", sort_key=1)
+for _name, _help in COMMANDS.items():
+    app.command(f"kvmesh.app.{_name.replace('-', '_')}:command", name=_name, help=_help)
+
+
+@app.meta.default
+def launch(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    config: Annotated[ExistingTomlPath | None, Parameter(help=CONFIG_HELP)] = None,
+) -> object:
+    """Read the settings, strongest first: flags, KVMESH_* variables, the file, defaults."""
+    if config is not None:
+        check_toml(config)
+        app.config = (ENVIRONMENT, Toml(config, must_exist=True, use_commands_as_keys=False))
+    return app(tokens)
+
+
+def check_toml(path: Path) -> None:
+    """Raise `ConfigError` naming file, line and column when `path` is not TOML."""
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+
+
+def main() -> None:
+    """Run the command line; a kvmesh error is one line on standard error and exit code 2."""
+    try:
+        app.meta()
+    except KvMeshError as error:
+        sys.stderr.write(f"kvmesh: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
