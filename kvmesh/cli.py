@@ -20,6 +20,7 @@ COMMANDS = {
     "meta-router": "Run the front door over all buckets and replicas.",
     "worker": "Run the sidecar that puts one engine's KV events and load on the mesh.",
     "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",
+    "config": "Print a commented TOML file with every setting of a role.",
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",
 }
 

@@ -1,0 +1,102 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvmesh import cli
+
+
+def run_cli(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Run the command line in its own process; the code under test decides how it ends."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvmesh", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": "200", **(environment or {})},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_help_lists_every_command() -> None:
+    code, out, _ = run_cli("--help")
+
+    assert code == 0
+    for name in cli.COMMANDS:
+        assert f" {name} " in out
+
+
+def test_command_help_shows_default_and_environment_name_of_a_flag() -> None:
+    _, out, _ = run_cli("worker", "--help")
+
+    line = next(line for line in out.splitlines() if "--bucket" in line)
+    assert "KVMESH_BUCKET" in line
+    assert "[default: default]" in line
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--router-mode",
+        "--kv-cache-block-size",
+        "--router-temperature",
+        "--kv-events",
+        "--no-kv-events",
+        "--kv-overlap-score-weight",
+        "--http-port",
+        "--bucket",
+    ],
+)
+def test_router_takes_the_seed_flags_as_spelled(flag: str) -> None:
+    _, out, _ = run_cli("router", "--help")
+
+    assert f"{flag} " in out
+
+
+def test_bad_flag_value_names_the_flag() -> None:
+    code, _, err = run_cli("worker", "--engine-url", "http://x", "--load-interval-s", "soon")
+
+    assert code != 0
+    assert "--load-interval-s" in err
+    assert "soon" in err
+
+
+def test_bad_variable_names_the_variable() -> None:
+    code, _, err = run_cli(
+        "worker", "--engine-url", "http://x", environment={"KVMESH_LOG_LEVEL": "loud"}
+    )
+
+    assert code != 0
+    assert "KVMESH_LOG_LEVEL" in err
+    assert "loud" in err
+
+
+def test_bad_key_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "worker.toml"
+    path.write_text('engine-url = "http://x"\nbuckt = "code"\n')
+
+    code, _, err = run_cli("worker", "--config", str(path))
+
+    assert code != 0
+    assert "buckt" in err
+    assert "worker.toml" in err
+
+
+def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "worker.toml"
+    path.write_text("bucket = = 3\n")
+
+    code, _, err = run_cli("worker", "--config", str(path))
+
+    assert code == 2
+    assert "worker.toml: not a TOML file" in err
+    assert "line 1" in err
+
+
+def test_missing_file_is_named() -> None:
+    code, _, err = run_cli("worker", "--config", "/nowhere/worker.toml")
+
+    assert code != 0
+    assert "/nowhere/worker.toml" in err
