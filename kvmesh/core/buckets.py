@@ -1,0 +1,246 @@
+"""Which bucket a request goes to, and which ready replica of it: all a meta-router decides."""
+
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+import msgspec
+import xxhash
+
+from kvmesh.core.membership import Membership
+from kvmesh.core.selection import next_in_turn
+from kvmesh.errors import ConfigError, NoWorkerError, RequestError
+
+BucketPolicy = Literal["round-robin", "prefix-hash", "least-loaded"]
+
+PREFIX_CHARS: Final = 256
+"""How much of a prompt's start the policy prefix-hash looks at, characters."""
+
+_RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix")
+
+
+class BucketRule(msgspec.Struct, frozen=True):
+    """All that is given must match. `model` and `header_value` are globs, lengths characters."""
+
+    bucket: str
+    model: str | None = None
+    header: str | None = None
+    header_value: str = "*"
+    min_chars: int = 0
+    max_chars: int | None = None
+    prefix: str = ""
+
+    def matches(self, request: "BucketRequest") -> bool:
+        """Return whether the request is this rule's."""
+        if self.model is not None and not fnmatchcase(request.model, self.model):
+            return False
+        if self.header is not None:
+            value = request.headers.get(self.header)
+            if value is None or not fnmatchcase(value, self.header_value):
+                return False
+        if request.prompt_chars < self.min_chars:
+            return False
+        if self.max_chars is not None and request.prompt_chars > self.max_chars:
+            return False
+        return request.prompt_start.startswith(self.prefix)
+
+
+class BucketRequest(msgspec.Struct, frozen=True):
+    """What a meta-router knows of a request. `headers` have lower-case names.
+
+    `bucket` is the one the client named ("" for none); `prompt_start` at least the longest prefix
+    of any rule and `PREFIX_CHARS` where the prompt is that long.
+    """
+
+    bucket: str = ""
+    model: str = ""
+    headers: Mapping[str, str] = {}
+    prompt_chars: int = 0
+    prompt_start: str = ""
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One router replica as its last heartbeat described it. No `models`: it serves any."""
+
+    name: str
+    bucket: str
+    url: str
+    models: tuple[str, ...] = ()
+    active_requests: int = 0
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a request goes. `why`: named, rule, or the policy's name."""
+
+    bucket: str
+    replica: Replica
+    why: str
+
+
+def parse_rule(text: str, place: str = "--rule") -> BucketRule:
+    """Return the rule written `bucket=code,model=*coder*,header=x-team:search,min-chars=4000`.
+
+    Raises `ConfigError` that names the value, `place` and the remedy.
+    """
+    where = f"{place} {text!r}"
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or key not in _RULE_KEYS:
+            raise ConfigError(f"{where}: {part!r} is no key=value of {', '.join(_RULE_KEYS)}")
+        if key in fields:
+            raise ConfigError(f"{where}: {key} is given twice; write a rule for each")
+        fields[key] = value.strip()
+    if not fields.get("bucket"):
+        raise ConfigError(f"{where}: names no bucket; begin with bucket=NAME")
+    if len(fields) == 1:
+        raise ConfigError(f"{where}: matches everything; add a condition or drop the other rules")
+    header, colon, header_value = fields.get("header", "").partition(":")
+    if "header" in fields and not header:
+        raise ConfigError(f"{where}: header needs a name; write header=NAME or header=NAME:GLOB")
+    min_chars = _parse_count(fields.get("min-chars", "0"), "min-chars", where)
+    max_chars = fields.get("max-chars")
+    longest = None if max_chars is None else _parse_count(max_chars, "max-chars", where)
+    if longest is not None and longest < min_chars:
+        raise ConfigError(f"{where}: max-chars {longest} is below min-chars; swap them")
+    return BucketRule(
+        bucket=fields["bucket"],
+        model=fields.get("model"),
+        header=header.lower() or None,
+        header_value=header_value if colon else "*",
+        min_chars=min_chars,
+        max_chars=longest,
+        prefix=fields.get("prefix", ""),
+    )
+
+
+def _parse_count(text: str, key: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{where}: {key} is {text!r}; give a whole number of characters")
+    return int(text)
+
+
+def rendezvous(names: Sequence[str], key: bytes) -> str:
+    """Return the name with the highest hash for `key`: adding or removing one moves only its own.
+
+    Source: Thaler and Ravishankar, "A name-based mapping scheme for rendezvous".
+    """
+    seed = xxhash.xxh3_64_intdigest(key)
+    return max(names, key=lambda name: (xxhash.xxh3_64_intdigest(name.encode(), seed), name))
+
+
+class BucketTable:
+    """The replicas of every bucket and the turns. Feed `membership` with the same names.
+
+    Bucket: the one the client named, else the first matching rule's, else by `policy` among the
+    buckets with a usable replica that serves the model. Replica: round robin over the bucket's
+    usable ones that were not tried yet.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        rules: Sequence[BucketRule] = (),
+        policy: BucketPolicy = "round-robin",
+    ) -> None:
+        self.membership = membership
+        self._rules = tuple(rules)
+        self._policy = policy
+        self._replicas: dict[str, Replica] = {}
+        self._sent: dict[str, int] = {}
+        self._last_bucket = ""
+        self._last_replica: dict[str, str] = {}
+
+    def set_replica(self, replica: Replica) -> None:
+        """Note a replica, or its newest figures."""
+        self._replicas[replica.name] = replica
+        self._sent[replica.name] = 0
+
+    def remove_replica(self, name: str) -> None:
+        """Forget a replica that left."""
+        self._replicas.pop(name, None)
+        self._sent.pop(name, None)
+
+    def buckets(self) -> tuple[str, ...]:
+        """Return every bucket that has a replica, usable or not, sorted."""
+        return tuple(sorted({one.bucket for one in self._replicas.values()}))
+
+    def ready(self, bucket: str, now: float) -> list[Replica]:
+        """Return the bucket's usable replicas, sorted by name."""
+        return [one for one in self._usable(now) if one.bucket == bucket]
+
+    def route(self, request: BucketRequest, now: float, *, tried: Collection[str] = ()) -> Route:
+        """Choose bucket and replica and take the turn. `tried` replicas already failed it.
+
+        Raises `RequestError` (404) for an unknown bucket or model, `NoWorkerError` when nobody
+        who could take it is usable.
+        """
+        usable = [one for one in self._usable(now) if one.name not in tried]
+        bucket, why = self._bucket(request, usable)
+        members = [one for one in usable if one.bucket == bucket]
+        if not members:
+            raise NoWorkerError(
+                f"bucket {bucket!r} has no usable replica: {self._state(bucket, now)}"
+            )
+        name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
+        self._last_replica[bucket] = name
+        if why == "round-robin":
+            self._last_bucket = bucket
+        self._sent[name] += 1
+        self.membership.mark_chosen(name, now)
+        return Route(bucket, self._replicas[name], why)
+
+    def _usable(self, now: float) -> list[Replica]:
+        replicas = self._replicas
+        return [replicas[name] for name in self.membership.usable(now) if name in replicas]
+
+    def _bucket(self, request: BucketRequest, usable: Sequence[Replica]) -> tuple[str, str]:
+        if request.bucket:
+            return self._known(request.bucket, "x-kvmesh-bucket"), "named"
+        for rule in self._rules:
+            if rule.matches(request):
+                return self._known(rule.bucket, "rule"), "rule"
+        serving = [one for one in usable if not one.models or request.model in one.models]
+        if not request.model:
+            serving = list(usable)
+        if not serving:
+            self._refuse(request)
+        names = sorted({one.bucket for one in serving})
+        if self._policy == "prefix-hash":
+            key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
+            return rendezvous(names, key), self._policy
+        if self._policy == "least-loaded":
+            return min(names, key=lambda name: (self._load(name, serving), name)), self._policy
+        return next_in_turn(names, self._last_bucket), self._policy
+
+    def _known(self, bucket: str, place: str) -> str:
+        known = self.buckets()
+        if bucket not in known:
+            listed = ", ".join(known) or "none yet"
+            raise RequestError(
+                f"{place}: bucket {bucket!r} is unknown; known are {listed}",
+                status=404,
+                param="bucket",
+            )
+        return bucket
+
+    def _refuse(self, request: BucketRequest) -> None:
+        models = {model for one in self._replicas.values() for model in one.models}
+        anything = any(not one.models for one in self._replicas.values())
+        if request.model and models and not anything and request.model not in models:
+            raise RequestError(
+                f"model {request.model!r} is served by no bucket; served are"
+                f" {', '.join(sorted(models))}",
+                status=404,
+                param="model",
+            )
+        raise NoWorkerError("no bucket has a usable replica; wait for a router to become ready")
+
+    def _load(self, bucket: str, serving: Sequence[Replica]) -> int:
+        mine = [one for one in serving if one.bucket == bucket]
+        return sum(one.active_requests + self._sent[one.name] for one in mine)
+
+    def _state(self, bucket: str, now: float) -> str:
+        names = sorted(name for name, one in self._replicas.items() if one.bucket == bucket)
+        return "; ".join(f"{one}: {self.membership.why_not(one, now) or 'tried'}" for one in names)

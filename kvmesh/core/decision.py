@@ -1,0 +1,129 @@
+"""What goes into a routing decision and what comes out of it."""
+
+from enum import Enum
+from typing import Literal, Protocol
+
+import msgspec
+
+from kvmesh.core.cost import Candidate, Cost, Fleet, Weights, formula_line
+from kvmesh.core.events import WorkerId
+
+RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
+
+
+class Hashes(Protocol):
+    """A prompt's sequence hashes, computed when asked for (`core.hashing.BlockHashes`)."""
+
+    def __len__(self) -> int:
+        """Return the number of full blocks."""
+        ...
+
+    def upto(self, count: int) -> list[int]:
+        """Return the first `count` sequence hashes, root first."""
+        ...
+
+
+class Trust(Enum):
+    """How far the event-fed index may be believed about one worker."""
+
+    EXACT = "exact"
+    CATCHING_UP = "catching-up"
+    DEGRADED = "degraded"
+    APPROX = "approx"
+
+
+class RouterOptions(msgspec.Struct, frozen=True):
+    """How a scheduler decides. `temperature` 0 takes the best; times are seconds.
+
+    `weights` tunes the formulas; its overlap_score_weight is replaced by the one here.
+    `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
+    same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
+    """
+
+    mode: RouterMode = "kv"
+    cost: str = "prefill-decode"
+    temperature: float = 0.0
+    overlap_score_weight: float = 1.0
+    block_size: int = 16
+    predict_ttl_s: float = 5.0
+    approx_ttl_s: float = 120.0
+    smallest_tree_ties: bool = False
+    weights: Weights = Weights()
+
+
+class BusyThresholds(msgspec.Struct, frozen=True):
+    """Load above which a worker gets nothing new; None is off. Either one suffices.
+
+    `active_decode_blocks` is a fraction of the worker's capacity, `active_prefill_tokens` a count.
+    """
+
+    active_decode_blocks: float | None = None
+    active_prefill_tokens: int | None = None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """What a worker says of itself. No `models`: it serves any. `total_blocks` 0: unknown."""
+
+    models: tuple[str, ...] = ()
+    total_blocks: int = 0
+    trust: Trust = Trust.EXACT
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """An engine's own figures, as its sidecar pushed them."""
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    used_blocks: int = 0
+    total_blocks: int = 0
+
+
+class RouteRequest(msgspec.Struct, frozen=True):
+    """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
+
+    `allowed_workers` None allows all; `excluded` are those that already failed this request.
+    Larger `priority` is more urgent (used by admission, not by the choice).
+    """
+
+    request_id: str
+    hashes: Hashes
+    prompt_tokens: int
+    expected_output_tokens: int = 0
+    model: str = ""
+    mode: RouterMode | None = None
+    cost: str | None = None
+    temperature: float | None = None
+    overlap_score_weight: float | None = None
+    allowed_workers: frozenset[WorkerId] | None = None
+    pinned_worker: WorkerId | None = None
+    excluded: frozenset[WorkerId] = frozenset()
+    priority: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Where a request goes and why.
+
+    `candidates` and `scores` (same order) are those that were weighed one by one: all of them for
+    `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
+    of mode kv. Smaller scores win unless `cost.maximise`.
+    """
+
+    request_id: str
+    worker: WorkerId
+    overlap_blocks: int
+    total_blocks: int
+    policy: str
+    score: float
+    considered: int
+    candidates: tuple[Candidate, ...]
+    scores: tuple[float, ...]
+    cost: Cost
+    fleet: Fleet
+    weights: Weights
+
+    def formula_line(self, worker: WorkerId) -> str:
+        """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""
+        for candidate, score in zip(self.candidates, self.scores, strict=True):
+            if candidate.worker == worker:
+                return formula_line(self.cost, score, candidate, self.fleet, self.weights)
+        raise KeyError(worker)
