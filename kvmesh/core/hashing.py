@@ -1,0 +1,212 @@
+"""Content hashes of token blocks: kvmesh's own key of a cached block.
+
+A sequence hash names a block together with everything before it:
+`XXH3-64(the block's tokens as little-endian u32, seed = the parent's hash)`; the seed of a first
+block is its namespace's root, 0 by default. Equal prefixes of one namespace have equal hashes on
+every worker, whatever the engine hashes with. A trailing partial block has no hash.
+
+NVIDIA Dynamo's hashes are in `hashing_dynamo`.
+"""
+
+import hashlib
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, Protocol, Self
+
+from xxhash import xxh3_64_intdigest
+
+from kvmesh.core.events import HASH_BYTES, ROOT
+from kvmesh.errors import CodecError, RequestError
+
+AHEAD: Final = 64
+"""Blocks hashed in one go, more than asked for: it spreads the cost of the calls."""
+
+TOKEN_BYTES: Final = 4
+_U32_FORMATS: Final = frozenset("IiLl" if sys.byteorder == "little" else "")
+
+
+class TokenBuffer(Protocol):
+    """Bytes of little-endian u32 tokens, or a buffer of integers (`array`, numpy)."""
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Return a view of the memory."""
+        ...
+
+
+Tokens = Sequence[int] | TokenBuffer
+
+
+class Hashes(Protocol):
+    """A prompt's sequence hashes, computed when asked for."""
+
+    def __len__(self) -> int:
+        """Return the number of full blocks."""
+        ...
+
+    def upto(self, count: int) -> list[int]:
+        """Return the first `count` sequence hashes or more, root first; not to be changed."""
+        ...
+
+
+def namespace_root(
+    *, tenant: str = "", lora: str = "", cache_salt: str = "", secret: bytes | int = b""
+) -> int:
+    """Return the seed of a namespace's first blocks: `ROOT` when nothing is set, else never 0.
+
+    Blocks of different namespaces never match. A `secret` (one a deployment; 0 and b"" mean none)
+    makes roots unguessable: nobody can then craft tokens whose hashes meet another tenant's.
+    The same arguments give the same root in every process. About 2 us.
+    """
+    key = _key_bytes(secret)
+    fields = (tenant.encode(), lora.encode(), cache_salt.encode())
+    if not key and not any(fields):
+        return ROOT
+    # Lengths keep ("ab", "c") apart from ("a", "bc").
+    payload = b"".join(len(field).to_bytes(4, "little") + field for field in fields)
+    digest = hashlib.blake2b(payload, digest_size=HASH_BYTES, key=key, person=b"kvmesh-root")
+    return int.from_bytes(digest.digest(), "little") or 1
+
+
+def _key_bytes(secret: bytes | int) -> bytes:
+    if isinstance(secret, int):
+        secret = secret.to_bytes((secret.bit_length() + 7) // 8, "little")
+    if len(secret) > hashlib.blake2b.MAX_KEY_SIZE:
+        return hashlib.blake2b(secret).digest()
+    return secret
+
+
+def extend_hash(parent: int, digest: int) -> int:
+    """Return the seed of a block that `digest` (of an image, an opaque engine key) tells apart.
+
+    Used in place of the parent's hash, it gives blocks with equal tokens but other contents, and
+    all their descendants, other hashes. `digest` is a u64.
+    """
+    return xxh3_64_intdigest(digest.to_bytes(HASH_BYTES, "little"), parent)
+
+
+def sequence_hashes(
+    tokens: Tokens, block_size: int, root: int = ROOT, parent: int | None = None
+) -> list[int]:
+    """Return the sequence hash of every full block of `tokens`, root first.
+
+    `parent` is the hash of the block before `tokens`, None when they start the sequence.
+    Raises `RequestError` for a token that is no u32. O(tokens): about 70 ns a block from a
+    buffer, from a list 5 ns a token more.
+    """
+    blocks = BlockHashes(tokens, block_size, root if parent is None else parent)
+    return blocks.upto(len(blocks))
+
+
+def pack_hashes(hashes: Sequence[int]) -> bytes:
+    """Return `hashes` as little-endian u64 bytes, 8 a hash: the form of wire and snapshot."""
+    return struct.pack(f"<{len(hashes)}Q", *hashes)
+
+
+def unpack_hashes(data: bytes) -> tuple[int, ...]:
+    """Return the hashes in `data`, the inverse of `pack_hashes`.
+
+    Raises `CodecError` when `data` is not whole u64s.
+    """
+    if len(data) % HASH_BYTES:
+        raise CodecError(f"packed hashes have {len(data)} bytes, not a multiple of {HASH_BYTES}")
+    return struct.unpack(f"<{len(data) // HASH_BYTES}Q", data)
+
+
+class BlockHashes:
+    """The sequence hashes of one prompt, hashed only as far as they are asked for.
+
+    A list of `tokens` is read piece by piece, a buffer is never converted; neither may change
+    while this lives. `root` is the namespace's (`namespace_root`), or the hash of the block before
+    the first token. Raises `RequestError` for bytes that are not whole u32s.
+    """
+
+    __slots__ = ("_blocks", "_hashes", "_packed", "_root", "_tokens", "block_size", "tokens_count")
+
+    def __init__(self, tokens: Tokens, block_size: int, root: int = ROOT) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size is {block_size}, it must be at least 1")
+        self.block_size = block_size
+        self._root = root
+        self._hashes: list[int] = []
+        self._tokens: Sequence[int] = ()
+        self._packed: memoryview | None = None
+        if isinstance(tokens, list | tuple):
+            self._tokens = tokens
+            self.tokens_count = len(tokens)
+        else:
+            self._read_buffer(tokens)
+        self._blocks = self.tokens_count // block_size
+
+    @classmethod
+    def of(cls, hashes: Sequence[int], block_size: int) -> Self:
+        """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks."""
+        made = cls((), block_size)
+        made._hashes = hashes if isinstance(hashes, list) else list(hashes)
+        made._blocks = len(hashes)
+        made.tokens_count = len(hashes) * block_size
+        return made
+
+    def __len__(self) -> int:
+        """Return the number of full blocks."""
+        return self._blocks
+
+    def upto(self, count: int) -> list[int]:
+        """Return the first `count` hashes or more, all of them when there are fewer.
+
+        The list is this object's own: do not change it. Raises `RequestError` for a token that is
+        no u32.
+        """
+        hashes = self._hashes
+        done = len(hashes)
+        if done < count and done < self._blocks:
+            self._hash(done, min(max(count, done + AHEAD), self._blocks))
+        return hashes
+
+    def _read_buffer(self, tokens: Tokens) -> None:
+        try:
+            view = memoryview(tokens)  # type: ignore[arg-type]  # a sequence raises TypeError
+        except TypeError:
+            self._tokens = tokens  # type: ignore[assignment]  # what is no buffer is a sequence
+            self.tokens_count = len(self._tokens)
+            return
+        if view.itemsize == 1 and view.nbytes % TOKEN_BYTES == 0:
+            self._packed = view if view.contiguous else memoryview(view.tobytes())
+        elif view.format in _U32_FORMATS and view.itemsize == TOKEN_BYTES:
+            self._packed = view if view.contiguous else memoryview(view.tobytes())
+        elif view.itemsize == 1:
+            raise RequestError(f"packed tokens have {view.nbytes} bytes, not a multiple of 4")
+        else:
+            self._tokens = view.tolist()
+        self.tokens_count = view.nbytes // TOKEN_BYTES if self._packed else len(self._tokens)
+
+    def _hash(self, done: int, upto: int) -> None:
+        width = self.block_size * TOKEN_BYTES
+        seed = self._hashes[-1] if self._hashes else self._root
+        for first in range(done, upto, AHEAD):
+            count = min(AHEAD, upto - first)
+            if self._packed is not None:
+                blocks = _splitter(width, count)(self._packed, first * width)
+            else:
+                blocks = _splitter(width, count)(self._pack(first, count), 0)
+            self._hashes += [seed := xxh3_64_intdigest(block, seed) for block in blocks]
+
+    def _pack(self, first: int, count: int) -> bytes:
+        size = self.block_size
+        tokens = self._tokens[first * size : (first + count) * size]
+        try:
+            return _packer(count * size)(*tokens)
+        except struct.error as error:
+            place = f"tokens {first * size}..{(first + count) * size - 1}"
+            raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
+
+
+@lru_cache(maxsize=1024)
+def _splitter(width: int, count: int) -> Callable[[bytes | memoryview, int], tuple[bytes, ...]]:
+    return struct.Struct(f"{width}s" * count).unpack_from
+
+
+@lru_cache(maxsize=1024)
+def _packer(count: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{count}I").pack
