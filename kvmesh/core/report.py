@@ -11,12 +11,15 @@ UNKNOWN: Final = "unknown"
 """Worker, router or bucket of an answer that did not name it."""
 
 
+Unit = Literal["", "ms", "/s", "s", "%", "blocks"]
+
+
 class RequestOutcome(msgspec.Struct, frozen=True):
     """How one request went. Times in ms; `sent_ms` counts from the start of the run.
 
     `lag_ms` is how late it was sent: much of it means that the sender, not the server, was slow.
     `itl_ms` are the pauses between the chunks that carried tokens. `error` is the kind of
-    failure, empty for success; `status` is 0 when no answer came.
+    failure, empty for success, `detail` its words; `status` is 0 when no answer came.
     """
 
     index: int
@@ -35,6 +38,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
     overlap_blocks: int | None = None
     status: int = 0
     error: str = ""
+    detail: str = ""
 
     def mean_itl_ms(self) -> float | None:
         """Return the time per output token after the first; None with fewer than two tokens.
@@ -134,7 +138,7 @@ class Metric(msgspec.Struct, frozen=True):
     """One line of a comparison; `better` tells which direction is good, None for neither."""
 
     name: str
-    unit: Literal["", "ms", "/s", "s", "%", "blocks"]
+    unit: Unit
     better: Literal["lower", "higher"] | None
     value: float | None
 
