@@ -1,7 +1,7 @@
 """What a chat request says that decides its prompt tokens, and nothing else."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ TEXT_KEYS: Final[Mapping[str, str]] = {
 }
 """Content part types that are text, and the key their text is under; all others are media.
 
-Source: vLLM `entrypoints/chat_utils.py`, `MM_PARSER_MAP`.
+Source: vLLM `renderers/chat_utils.py`, `MM_PARSER_MAP`.
 """
 
 
@@ -31,13 +31,13 @@ class ChatBody(msgspec.Struct, frozen=True):
     tool_choice: object = None
     documents: list[JsonObject] | None = None
     chat_template_kwargs: JsonObject | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: str | float | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 
 
 class ChatInput(msgspec.Struct, frozen=True):
-    """A conversation to be rendered and tokenised.
+    """A conversation to be rendered and tokenised, as the client sent it.
 
     With `truncated` the last message was cut before its first image, sound or other media part:
     its tokens are a prefix of the engine's, without end of message and generation prompt.
@@ -50,6 +50,8 @@ class ChatInput(msgspec.Struct, frozen=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     truncated: bool = False
+    tool_choice: object = None
+    reasoning_effort: str | float | None = None
 
     @classmethod
     def from_body(cls, body: bytes | bytearray | memoryview | Mapping[str, object]) -> "ChatInput":
@@ -60,21 +62,44 @@ class ChatInput(msgspec.Struct, frozen=True):
         parsed = _parse(body)
         if not parsed.messages:
             raise RequestError("messages is empty: send at least one message", param="messages")
-        if parsed.continue_final_message and parsed.add_generation_prompt:
-            parsed = msgspec.structs.replace(parsed, add_generation_prompt=False)
-        messages, truncated = cut_at_media(parsed.messages)
-        kwargs = dict(parsed.chat_template_kwargs or {})
-        if parsed.reasoning_effort is not None:
-            kwargs.setdefault("reasoning_effort", parsed.reasoning_effort)
+        messages, truncated = _cut_at_media(parsed.messages)
+        continued = parsed.continue_final_message
         return cls(
             messages=messages,
             tools=parsed.tools or None,
             documents=parsed.documents or None,
-            chat_template_kwargs=kwargs,
-            add_generation_prompt=parsed.add_generation_prompt and not truncated,
-            continue_final_message=parsed.continue_final_message and not truncated,
+            chat_template_kwargs=parsed.chat_template_kwargs or {},
+            add_generation_prompt=parsed.add_generation_prompt and not (truncated or continued),
+            continue_final_message=continued and not truncated,
             truncated=truncated,
+            tool_choice=parsed.tool_choice,
+            reasoning_effort=parsed.reasoning_effort,
         )
+
+
+def part_text(part: object) -> str | None:
+    """Return the text of a content part; None when it is media or malformed."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return None
+    fields = cast("JsonObject", part)
+    key = TEXT_KEYS.get(str(fields.get("type", "text")))
+    text = None if key is None else fields.get(key)
+    return text if isinstance(text, str) else None
+
+
+def content_parts(content: object) -> list[object] | None:
+    """Return the parts of a message's content; None when it is not a list."""
+    return cast("list[object]", content) if isinstance(content, list) else None
+
+
+def content_text(content: object, joiner: str = "\n") -> str:
+    """Return a message's content as one string; `joiner` goes between its text parts."""
+    if isinstance(content, str):
+        return content
+    parts: Iterable[str | None] = map(part_text, content_parts(content) or ())
+    return joiner.join(text for text in parts if text is not None)
 
 
 def _parse(body: bytes | bytearray | memoryview | Mapping[str, object]) -> ChatBody:
@@ -87,35 +112,12 @@ def _parse(body: bytes | bytearray | memoryview | Mapping[str, object]) -> ChatB
         raise RequestError(f"chat body: {error}", param="messages") from error
 
 
-def part_text(part: object) -> str | None:
-    """Return the text of a content part; None when it is media or malformed."""
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict):
-        return None
-    key = TEXT_KEYS.get(str(part.get("type", "text")))
-    text = None if key is None else part.get(key)
-    return text if isinstance(text, str) else None
-
-
-def cut_at_media(messages: Sequence[JsonObject]) -> tuple[list[JsonObject], bool]:
+def _cut_at_media(messages: list[JsonObject]) -> tuple[list[JsonObject], bool]:
     """Return the messages up to the first media part, and whether there was one."""
     for position, message in enumerate(messages):
-        content = message.get("content")
-        if not isinstance(content, list):
-            continue
-        for index, part in enumerate(content):
+        parts = content_parts(message.get("content")) or ()
+        for index, part in enumerate(parts):
             if part_text(part) is None:
-                head = {"role": message.get("role", "user"), "content": content[:index]}
+                head: JsonObject = {**message, "content": list(parts[:index])}
                 return [*messages[:position], head], True
-    return list(messages), False
-
-
-def content_text(content: object, joiner: str = "\n") -> str:
-    """Return a message's content as one string; parts are joined as vLLM joins them."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts: Iterable[str | None] = (part_text(part) for part in content)
-        return joiner.join(text for text in parts if text is not None)
-    return ""
+    return messages, False

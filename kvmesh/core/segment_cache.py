@@ -1,0 +1,163 @@
+"""Token ids of text already seen, kept per segment between special tokens.
+
+A chat's next turn repeats every segment but the last, so only the new message is tokenised.
+"""
+
+import re
+import sys
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import pairwise
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
+"""Texts to packed u32 ids, each text on its own, no special tokens added."""
+
+ENTRY_OVERHEAD: Final = 136
+"""Bytes of a dict slot and the value's header, counted with every entry."""
+
+_OUTER_CHARACTERS: Final = re.compile(r"[^\w\s]")
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class AddedToken(msgspec.Struct, frozen=True):
+    """An entry of tokenizer.json's `added_tokens` that decides where text may be split."""
+
+    content: str
+    normalized: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+    @property
+    def is_atomic(self) -> bool:
+        """Return whether the text on either side is tokenised as if the other were not there.
+
+        True when the token is matched before normalisation, takes no surrounding blanks, and
+        starts and ends with neither a blank nor a word character, so that no neighbour's strip
+        or whole-word rule can see through it.
+        """
+        if self.normalized or self.lstrip or self.rstrip or self.single_word or not self.content:
+            return False
+        first, last = self.content[0], self.content[-1]
+        return bool(_OUTER_CHARACTERS.match(first) and _OUTER_CHARACTERS.match(last))
+
+
+class CacheStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; `size` and `capacity` are bytes."""
+
+    hits: int
+    misses: int
+    entries: int
+    size: int
+    capacity: int
+
+
+class ByteBudgetCache(Generic[Key]):
+    """Immutable bytes by key, the least recently used dropped, within `capacity` bytes.
+
+    Two generations: a hit in the old one moves to the young one; a young one that reaches half
+    the capacity becomes the old one. No lock and no order list: every step is one dict operation,
+    so threads may share it, at worst computing an entry twice. O(1).
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._half = max(capacity // 2, 1)
+        self._young: dict[Key, bytes] = {}
+        self._old: dict[Key, bytes] = {}
+        self._young_size = 0
+        self._old_size = 0
+        self._hits = 0
+        self._misses = 0
+
+    def get(self, key: Key) -> bytes | None:
+        """Return the value and mark it used; None when it is unknown or was dropped."""
+        value = self._young.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is None:
+                self._misses += 1
+                return None
+            self.put(key, value)
+        self._hits += 1
+        return value
+
+    def put(self, key: Key, value: bytes) -> None:
+        """Remember `value`; an entry above a quarter of the capacity is not worth its room."""
+        size = sys.getsizeof(key) + len(value) + ENTRY_OVERHEAD
+        if size > self._half // 2 or key in self._young:
+            return
+        if self._young_size + size > self._half:
+            self._old, self._old_size = self._young, self._young_size
+            self._young, self._young_size = {}, 0
+        self._young[key] = value
+        self._young_size += size
+
+    def statistics(self) -> CacheStatistics:
+        """Return the counters; an entry in both generations counts twice, as does its size."""
+        return CacheStatistics(
+            hits=self._hits,
+            misses=self._misses,
+            entries=len(self._young) + len(self._old),
+            size=self._young_size + self._old_size,
+            capacity=2 * self._half,
+        )
+
+
+class SegmentCache:
+    """Encodes text as the concatenation of its segments, remembering each segment's ids.
+
+    A segment begins with an atomic added token and reaches to the next one. A tokenizer cuts at
+    those tokens before anything else, so the ids are those of the whole text. All other tokens
+    matched before normalisation take part in the search, since the leftmost longest one wins.
+    Source: Hugging Face tokenizers `added_vocabulary.rs`, `extract_and_normalize`.
+    """
+
+    def __init__(
+        self, added_tokens: Iterable[AddedToken], encode_batch: EncodeBatch, *, capacity: int
+    ) -> None:
+        searched = {token.content: token for token in added_tokens if not token.normalized}
+        ordered = sorted(filter(None, searched), key=len, reverse=True)
+        self._atomic = frozenset(text for text, token in searched.items() if token.is_atomic)
+        self._search = re.compile("|".join(map(re.escape, ordered))) if self._atomic else None
+        self._encode_batch = encode_batch
+        self._cache = ByteBudgetCache[str](capacity)
+
+    def encode(self, text: str) -> bytes:
+        """Return the packed u32 ids of `text`. O(length), tokenising only unknown segments."""
+        segments = self._split(text)
+        parts = [self._cache.get(segment) for segment in segments]
+        missing = [segment for segment, part in zip(segments, parts, strict=True) if part is None]
+        if missing:
+            unique = list(dict.fromkeys(missing))
+            found = dict(zip(unique, self._encode_batch(unique), strict=True))
+            for segment, ids in found.items():
+                self._cache.put(segment, ids)
+            parts = [
+                found[segment] if part is None else part
+                for segment, part in zip(segments, parts, strict=True)
+            ]
+        return b"".join(part for part in parts if part is not None)
+
+    def statistics(self) -> CacheStatistics:
+        """Return the counters of the segments looked up."""
+        return self._cache.statistics()
+
+    def _split(self, text: str) -> list[str]:
+        """Return the segments; their concatenation is `text`."""
+        if self._search is None:
+            return [text] if text else []
+        atomic = self._atomic
+        starts = [match.start() for match in self._search.finditer(text) if match[0] in atomic]
+        bounds = [0, *starts, len(text)]
+        return [text[a:b] for a, b in pairwise(bounds) if a < b]
+
+
+def unpack_ids(packed: bytes) -> "array[int]":
+    """Return packed native u32 ids as an array."""
+    ids = array("I")
+    ids.frombytes(packed)
+    return ids
