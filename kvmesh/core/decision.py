@@ -1,26 +1,15 @@
 """What goes into a routing decision and what comes out of it."""
 
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from kvmesh.core.cost import Candidate, Cost, Fleet, Weights, formula_line
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import Hashes
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
-
-
-class Hashes(Protocol):
-    """A prompt's sequence hashes, computed when asked for (`core.hashing.BlockHashes`)."""
-
-    def __len__(self) -> int:
-        """Return the number of full blocks."""
-        ...
-
-    def upto(self, count: int) -> list[int]:
-        """Return the first `count` sequence hashes, root first."""
-        ...
 
 
 class Trust(Enum):
@@ -82,6 +71,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
 
     `allowed_workers` None allows all; `excluded` are those that already failed this request.
+    `streams` False: the client gets one whole answer, so no first token will be seen.
     Larger `priority` is more urgent (used by admission, not by the choice).
     """
 
@@ -98,6 +88,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     pinned_worker: WorkerId | None = None
     excluded: frozenset[WorkerId] = frozenset()
     priority: int = 0
+    streams: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):

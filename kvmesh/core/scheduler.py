@@ -1,53 +1,22 @@
 """The decision in one synchronous turn: overlaps, loads, cost, choice, booking."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
 from kvmesh.core.cost import Candidate, Cost, Weights, cost_named, survey
-from kvmesh.core.decision import (
-    Decision,
-    Hashes,
-    RouteRequest,
-    RouterOptions,
-    Trust,
-)
+from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Booking, Demand
 from kvmesh.core.membership import Membership
-from kvmesh.core.selection import (
-    Random,
-    choose_least,
-    choose_softmax,
-    next_in_turn,
-    pick,
-    two_of,
-)
-from kvmesh.core.sequences import ActiveSequences, Booking, Demand
+from kvmesh.core.overlaps import OverlapView, RoutedIndex, SizedIndex
+from kvmesh.core.selection import Random, choose_least, choose_softmax, next_in_turn, pick, two_of
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.speeds import Speeds
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import NoWorkerError
 
-_PRIOR_MS_PER_TOKEN = 0.05
-
-
-class GroupIndex(Protocol):
-    """What the scheduler asks of an index: `core.index.PrefixIndex` is one."""
-
-    def find_groups(self, hashes: Hashes) -> list[tuple[int, tuple[WorkerId, ...]]]:
-        """Return disjoint (depth in blocks, workers) groups, deepest first."""
-        ...
-
-
-class RoutedIndex(GroupIndex, Protocol):
-    """An index fed by the router's own decisions."""
-
-    def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
-        """Believe `hashes` (from the root on) cached at `worker` for `ttl_s` seconds."""
-        ...
-
-    def remove_worker(self, worker: WorkerId) -> None:
-        """Forget everything believed of `worker`."""
-        ...
+_MEMORY_MARGIN = 0.95
 
 
 class SchedulerStatistics(msgspec.Struct, frozen=True):
@@ -71,7 +40,8 @@ class Scheduler:
 
     `membership` says who is alive, `workers` adds what they say of themselves.
     `index` is the event-fed view (None without events), `routed` the view fed by decisions.
-    A peer replica's bookings go straight into `sequences` under the peer's name as owner.
+    A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
+    first tokens, growth and ends may come through here, so that speeds are learned from all.
     """
 
     def __init__(
@@ -81,15 +51,15 @@ class Scheduler:
         *,
         membership: Membership,
         sequences: ActiveSequences,
-        index: GroupIndex | None = None,
+        index: SizedIndex | None = None,
         routed: RoutedIndex | None = None,
     ) -> None:
         self.options = options
         self.sequences = sequences
+        self.speeds = Speeds()
         self.workers = WorkerRegistry(membership, sequences)
+        self.overlaps = OverlapView(index, routed, self.workers.distrusted)
         self._rng = rng
-        self._index = index
-        self._routed = routed
         self._cost = cost_named(options.cost)
         self._weights = msgspec.structs.replace(
             options.weights, overlap_score_weight=options.overlap_score_weight
@@ -99,13 +69,6 @@ class Scheduler:
         self._refused = 0
         self._overlap_blocks = 0
         self._request_blocks = 0
-
-    def remove_worker(self, worker: WorkerId) -> list[Booking]:
-        """Forget a worker that left; return the bookings released with it."""
-        self.workers.remove(worker)
-        if self._routed is not None:
-            self._routed.remove_worker(worker)
-        return self.sequences.remove_worker(worker)
 
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
@@ -123,15 +86,31 @@ class Scheduler:
 
     def first_token(self, request_id: str, now: float) -> None:
         """Note that a request's prefill is done."""
-        self.sequences.first_token(request_id, now)
+        booking = self.sequences.first_token(request_id, now)
+        if booking is not None:
+            self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
-        """Note a request's output so far, in tokens."""
-        self.sequences.grow(request_id, output_tokens, now)
+        """Note a request's output so far, in tokens. Once per block of output is often enough."""
+        booking = self.sequences.booking(request_id)
+        if booking is not None:
+            tokens, elapsed_s = output_tokens - booking.output_tokens, now - booking.output_s
+            if not booking.prefilling:
+                self.speeds.output(booking.worker, tokens, elapsed_s)
+            self.sequences.grow(request_id, output_tokens, now)
 
-    def finish(self, request_id: str, now: float) -> None:  # noqa: ARG002 - residence is learned from it
+    def finish(self, request_id: str, now: float) -> None:
         """Release a request, however it ended."""
-        self.sequences.finish(request_id)
+        booking = self.sequences.finish(request_id)
+        if booking is not None:
+            self.speeds.finished(booking.worker, now - booking.booked_s)
+
+    def remove_worker(self, worker: WorkerId) -> list[Booking]:
+        """Forget a worker that left; return the bookings released with it."""
+        self.workers.remove(worker)
+        self.overlaps.remove_worker(worker)
+        self.speeds.remove_worker(worker)
+        return self.sequences.remove_worker(worker)
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start."""
@@ -148,16 +127,12 @@ class Scheduler:
             )
         cost = cost_named(request.cost) if request.cost else self._cost
         weights = self._weights_for(request)
-        overlaps = self._overlaps(request.hashes) if mode == "kv" else {}
-        keys = self._known_keys(request.hashes, overlaps)
-        candidates = [self._candidate(name, request, overlaps.get(name, 0), keys) for name in names]
+        self.sequences.settle(now, self.speeds.ms_per_token)
+        candidates = self._candidates(names, request, mode, now)
         fleet = survey(candidates, weights)
         scores = [cost.formula(one, fleet, weights) for one in candidates]
         if mode == "kv":
-            temperature = request.temperature
-            if temperature is None:
-                temperature = self.options.temperature
-            chosen = self._choose(cost, scores, candidates, temperature, rng)
+            chosen = self._choose(request, cost, scores, candidates, rng)
         else:
             chosen = self._choose_blind(mode, candidates, rng)
         return Decision(
@@ -177,20 +152,23 @@ class Scheduler:
 
     def _choose(
         self,
+        request: RouteRequest,
         cost: Cost,
         scores: Sequence[float],
         candidates: Sequence[Candidate],
-        temperature: float,
         rng: Random,
     ) -> int:
         costs = [-score for score in scores] if cost.maximise else scores
+        temperature = request.temperature
+        if temperature is None:
+            temperature = self.options.temperature
         if temperature > 0.0:
             return choose_softmax(costs, temperature, rng)
         if self.options.smallest_tree_ties:
             return choose_least(costs, rng, [one.cached_blocks for one in candidates])
         return choose_least(costs, rng)
 
-    def _choose_blind(self, mode: str, candidates: Sequence[Candidate], rng: Random) -> int:
+    def _choose_blind(self, mode: RouterMode, candidates: Sequence[Candidate], rng: Random) -> int:
         if mode == "round-robin":
             names = [one.worker for one in candidates]
             return names.index(WorkerId(next_in_turn(names, self._last_turn)))
@@ -209,32 +187,35 @@ class Scheduler:
             self._weights, overlap_score_weight=request.overlap_score_weight
         )
 
-    def _overlaps(self, hashes: Hashes) -> Mapping[WorkerId, int]:
-        overlaps: dict[WorkerId, int] = {}
-        if self._index is not None:
-            for depth, workers in self._index.find_groups(hashes):
-                overlaps.update(dict.fromkeys(workers, depth))
-            for worker in self.workers.distrusted:
-                overlaps.pop(worker, None)
-        if self._routed is not None:
-            for depth, workers in self._routed.find_groups(hashes):
-                for worker in workers:
-                    if depth > overlaps.get(worker, 0):
-                        overlaps[worker] = depth
-        return overlaps
-
-    def _known_keys(self, hashes: Hashes, overlaps: Mapping[WorkerId, int]) -> Sequence[int]:
-        return self.sequences.sharing_keys(hashes.upto(max(overlaps.values(), default=0)))
+    def _candidates(
+        self, names: Sequence[WorkerId], request: RouteRequest, mode: RouterMode, now: float
+    ) -> list[Candidate]:
+        overlaps = self.overlaps.find_matches(request.hashes) if mode == "kv" else {}
+        deepest = max(overlaps.values(), default=0)
+        keys = self.sequences.sharing_keys(request.hashes.upto(deepest))
+        return [self._candidate(name, request, overlaps.get(name, 0), keys, now) for name in names]
 
     def _candidate(
-        self, worker: WorkerId, request: RouteRequest, overlap: int, keys: Sequence[int]
+        self,
+        worker: WorkerId,
+        request: RouteRequest,
+        overlap: int,
+        keys: Sequence[int],
+        now: float,
     ) -> Candidate:
         size = self.options.block_size
         loads = self.sequences.loads(worker)
         report = self.workers.last_report(worker)
         blocks = -(-request.prompt_tokens // size)
         shared = loads.shared_blocks(keys, self.sequences.stride) if overlap else 0
+        decode_blocks = loads.active_blocks + blocks - shared
         capacity = self.workers.capacity_blocks(worker)
+        ms_per_token = self.speeds.ms_per_token(worker)
+        memory_wait_ms = 0.0
+        if capacity:
+            output_blocks = -(-request.expected_output_tokens // size) + loads.expected_blocks
+            over = (decode_blocks + output_blocks) / capacity - _MEMORY_MARGIN
+            memory_wait_ms = max(0.0, over) * self.speeds.residence_ms(worker)
         used = max(report.used_blocks, loads.active_blocks)
         return Candidate(
             worker=worker,
@@ -245,29 +226,26 @@ class Scheduler:
             uncached_tokens=max(0, request.prompt_tokens - overlap * size),
             prefill_tokens=loads.prefill_tokens,
             active_blocks=loads.active_blocks,
-            decode_blocks=loads.active_blocks + blocks - shared,
+            decode_blocks=decode_blocks,
             active_requests=loads.active_requests,
             outstanding_tokens=loads.prompt_tokens,
             waiting_requests=report.waiting_requests,
             cache_usage=min(1.0, used / capacity) if capacity else 0.0,
             capacity_blocks=capacity,
-            wait_ms=loads.prefill_tokens * _PRIOR_MS_PER_TOKEN,
-            ms_per_token=_PRIOR_MS_PER_TOKEN,
+            cached_blocks=self.overlaps.cached_blocks(worker),
+            wait_ms=loads.wait_ms(ms_per_token, now),
+            ms_per_token=ms_per_token,
+            memory_wait_ms=memory_wait_ms,
         )
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
-        worker = decision.worker
-        hashes = request.hashes
-        kv = (request.mode or self.options.mode) == "kv"
-        known = hashes.upto(len(hashes) if kv and self._routed is not None else 0)
-        if known and self._routed is not None:
-            exact = self._index is not None and self.workers.info(worker).trust is Trust.EXACT
-            ttl_s = self.options.predict_ttl_s if exact else self.options.approx_ttl_s
-            if ttl_s > 0.0:
-                self._routed.record(worker, known, now, ttl_s)
-        if not known:
-            known = hashes.upto(decision.overlap_blocks)
+        worker, hashes = decision.worker, request.hashes
+        if (request.mode or self.options.mode) == "kv":
+            self.overlaps.record(
+                worker, hashes, now, self.options.predict_ttl_s, self.options.approx_ttl_s
+            )
         overlap_tokens = decision.overlap_blocks * self.options.block_size
+        known = hashes.upto(decision.overlap_blocks)
         self.sequences.add(
             request.request_id,
             worker,
@@ -276,6 +254,7 @@ class Scheduler:
                 uncached_tokens=request.prompt_tokens - overlap_tokens,
                 expected_output_tokens=request.expected_output_tokens,
                 keys=tuple(self.sequences.sharing_keys(known)),
+                streams=request.streams,
             ),
             now,
         )

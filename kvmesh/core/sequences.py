@@ -1,11 +1,12 @@
 """What every worker has been given and has not finished yet: the router's own load view."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Booking, Demand, Loads
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -13,96 +14,7 @@ LOCAL: Final = ""
 DEFAULT_STRIDE: Final = 16
 """Blocks per sharing key: 512 blocks cost 32 dict steps (2 us) instead of 512 (30 us)."""
 
-
-class Demand(msgspec.Struct, frozen=True):
-    """What one request asks of its worker. `keys` as `ActiveSequences.sharing_keys` gives them."""
-
-    prompt_tokens: int
-    uncached_tokens: int
-    expected_output_tokens: int = 0
-    keys: tuple[int, ...] = ()
-
-
-class Loads:
-    """The live sums of one worker. Read freely; only `ActiveSequences` writes.
-
-    `prefill_tokens` uncached prompt tokens whose first token has not come; `prompt_tokens` all
-    prompt tokens outstanding; `active_blocks` KV blocks in use, shared ones once; `key` is for
-    whoever sorts workers by load.
-    """
-
-    __slots__ = (
-        "active_blocks",
-        "active_requests",
-        "expected_blocks",
-        "prefill_requests",
-        "prefill_tokens",
-        "prompt_tokens",
-        "shared",
-        "worker",
-    )
-
-    def __init__(self, worker: WorkerId) -> None:
-        self.worker = worker
-        self.prefill_tokens = 0
-        self.prompt_tokens = 0
-        self.active_requests = 0
-        self.prefill_requests = 0
-        self.active_blocks = 0
-        self.expected_blocks = 0
-        self.shared: dict[int, int] = {}
-
-    def shared_blocks(self, keys: Sequence[int], stride: int) -> int:
-        """Return how many leading blocks of `keys` active requests here already hold.
-
-        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
-        """
-        shared = self.shared
-        if not shared or not keys or keys[0] not in shared:
-            return 0
-        low, high = 1, len(keys)
-        while low < high:
-            middle = (low + high + 1) >> 1
-            if keys[middle - 1] in shared:
-                low = middle
-            else:
-                high = middle - 1
-        return low * stride
-
-
-class Booking:
-    """One request at one worker. `renewed_s` is its last sign of life."""
-
-    __slots__ = (
-        "booked_s",
-        "expected_blocks",
-        "first_token_s",
-        "keys",
-        "output_tokens",
-        "owner",
-        "prefilling",
-        "private_blocks",
-        "prompt_tokens",
-        "renewed_s",
-        "request_id",
-        "uncached_tokens",
-        "worker",
-    )
-
-    def __init__(self, request_id: str, worker: WorkerId, owner: str, now: float) -> None:
-        self.request_id = request_id
-        self.worker = worker
-        self.owner = owner
-        self.prompt_tokens = 0
-        self.uncached_tokens = 0
-        self.private_blocks = 0
-        self.expected_blocks = 0
-        self.keys: tuple[int, ...] = ()
-        self.output_tokens = 0
-        self.prefilling = True
-        self.booked_s = now
-        self.first_token_s = now
-        self.renewed_s = now
+_OVERDUE: Final = 1.5
 
 
 class SequencesStatistics(msgspec.Struct, frozen=True):
@@ -137,6 +49,7 @@ class ActiveSequences:
         self.stride = stride
         self._bookings: dict[str, Booking] = {}
         self._loads: dict[WorkerId, Loads] = {}
+        self._silent: dict[WorkerId, None] = {}
         self._expired = 0
         self._dropped_with_worker = 0
         self._dropped_with_owner = 0
@@ -169,33 +82,62 @@ class ActiveSequences:
         if request_id in self._bookings:
             return False
         loads = self.loads(worker)
-        booking = Booking(request_id, worker, owner, now)
-        booking.prompt_tokens = max(0, demand.prompt_tokens)
-        booking.uncached_tokens = min(max(0, demand.uncached_tokens), booking.prompt_tokens)
+        booking = Booking(request_id, worker, owner, demand, now)
         blocks = -(-booking.prompt_tokens // self.block_size)
         booking.keys = demand.keys[: blocks // self.stride]
         booking.private_blocks = blocks - len(booking.keys) * self.stride
         booking.expected_blocks = -(-max(0, demand.expected_output_tokens) // self.block_size)
         self._bookings[request_id] = booking
+        if not loads.prefilling:
+            loads.progress_s = now
+        loads.prefilling[request_id] = booking
         loads.prefill_tokens += booking.uncached_tokens
+        loads.silent += not booking.streams
+        if loads.silent:
+            self._silent[worker] = None
         loads.prompt_tokens += booking.prompt_tokens
         loads.active_requests += 1
-        loads.prefill_requests += 1
         loads.expected_blocks += booking.expected_blocks
-        loads.active_blocks += booking.private_blocks + self._hold(loads.shared, booking.keys)
+        loads.active_blocks += booking.private_blocks + self.stride * loads.hold(booking.keys)
         return True
 
     def first_token(self, request_id: str, now: float) -> Booking | None:
-        """Note the end of a request's prefill; return its booking the first time, else None."""
+        """Note the end of a request's prefill; return its booking the first time, else None.
+
+        Engines prefill in order of arrival: older requests that show no first token are done too.
+        """
         booking = self._bookings.get(request_id)
         if booking is None or not booking.prefilling:
             return None
-        booking.prefilling = False
-        booking.renewed_s = booking.first_token_s = now
         loads = self._loads[booking.worker]
-        loads.prefill_tokens -= booking.uncached_tokens
-        loads.prefill_requests -= 1
+        began_s = max(loads.progress_s, booking.booked_s)
+        for older in list(loads.prefilling.values()) if loads.silent else ():
+            if older is booking:
+                break
+            if not older.streams:
+                began_s = max(loads.progress_s, min(began_s, older.booked_s))
+                booking.service_tokens += older.uncached_tokens
+                self._end_prefill(loads, older)
+        self._end_prefill(loads, booking)
+        booking.service_s = now - began_s
+        booking.renewed_s = booking.output_s = loads.progress_s = now
         return booking
+
+    def settle(self, now: float, ms_per_token: Callable[[WorkerId], float]) -> None:
+        """End the prefills that nobody will see end, once they are overdue by half.
+
+        O(workers that have such requests); call it before reading loads.
+        """
+        for worker in tuple(self._silent):
+            loads = self._loads[worker]
+            per_token_s = _OVERDUE * ms_per_token(worker) / 1000.0
+            while loads.prefilling:
+                oldest = next(iter(loads.prefilling.values()))
+                done_s = loads.progress_s + per_token_s * oldest.uncached_tokens
+                if oldest.streams or now < done_s:
+                    break
+                self._end_prefill(loads, oldest)
+                loads.progress_s = done_s
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
         """Raise a request's output to `output_tokens` in total; a lower figure is old news."""
@@ -205,6 +147,7 @@ class ActiveSequences:
         booking.renewed_s = max(booking.renewed_s, now)
         if output_tokens <= booking.output_tokens:
             return
+        booking.output_s = now
         size = self.block_size
         before = -(-(booking.prompt_tokens + booking.output_tokens) // size)
         after = -(-(booking.prompt_tokens + output_tokens) // size)
@@ -225,12 +168,11 @@ class ActiveSequences:
             return None
         loads = self._loads[booking.worker]
         if booking.prefilling:
-            loads.prefill_tokens -= booking.uncached_tokens
-            loads.prefill_requests -= 1
+            self._end_prefill(loads, booking)
         loads.prompt_tokens -= booking.prompt_tokens
         loads.active_requests -= 1
         loads.expected_blocks -= booking.expected_blocks
-        loads.active_blocks -= booking.private_blocks + self._release(loads.shared, booking.keys)
+        loads.active_blocks -= booking.private_blocks + self.stride * loads.release(booking.keys)
         return booking
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
@@ -283,22 +225,11 @@ class ActiveSequences:
             dropped_with_owner=self._dropped_with_owner,
         )
 
-    def _hold(self, shared: dict[int, int], keys: Sequence[int]) -> int:
-        new = 0
-        for key in keys:
-            count = shared.get(key, 0)
-            shared[key] = count + 1
-            if not count:
-                new += 1
-        return new * self.stride
-
-    def _release(self, shared: dict[int, int], keys: Sequence[int]) -> int:
-        freed = 0
-        for key in keys:
-            count = shared[key] - 1
-            if count:
-                shared[key] = count
-            else:
-                del shared[key]
-                freed += 1
-        return freed * self.stride
+    def _end_prefill(self, loads: Loads, booking: Booking) -> None:
+        booking.prefilling = False
+        del loads.prefilling[booking.request_id]
+        loads.prefill_tokens -= booking.uncached_tokens
+        if not booking.streams:
+            loads.silent -= 1
+            if not loads.silent:
+                self._silent.pop(booking.worker, None)

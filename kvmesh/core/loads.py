@@ -1,0 +1,155 @@
+"""One worker's outstanding work, and one request's part in it."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kvmesh.core.events import WorkerId
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What one request asks of its worker. `keys` as `ActiveSequences.sharing_keys` gives them.
+
+    `streams` False: nobody will see its first token, so the end of its prefill is inferred.
+    """
+
+    prompt_tokens: int
+    uncached_tokens: int
+    expected_output_tokens: int = 0
+    keys: tuple[int, ...] = ()
+    streams: bool = True
+
+
+class Booking:
+    """One request at one worker. Times are the caller's clock, seconds.
+
+    `renewed_s` is its last sign of life, `output_s` when output last came. `service_s` is how long
+    the prefill of `service_tokens` took, its own and of those whose end was inferred from it,
+    counted from when the worker could have begun; meaningful after its first token.
+    """
+
+    __slots__ = (
+        "booked_s",
+        "expected_blocks",
+        "keys",
+        "output_s",
+        "output_tokens",
+        "owner",
+        "prefilling",
+        "private_blocks",
+        "prompt_tokens",
+        "renewed_s",
+        "request_id",
+        "service_s",
+        "service_tokens",
+        "streams",
+        "uncached_tokens",
+        "worker",
+    )
+
+    def __init__(
+        self, request_id: str, worker: WorkerId, owner: str, demand: Demand, now: float
+    ) -> None:
+        self.request_id = request_id
+        self.worker = worker
+        self.owner = owner
+        self.prompt_tokens = max(0, demand.prompt_tokens)
+        self.uncached_tokens = min(max(0, demand.uncached_tokens), self.prompt_tokens)
+        self.streams = demand.streams
+        self.keys = demand.keys
+        self.private_blocks = 0
+        self.expected_blocks = 0
+        self.output_tokens = 0
+        self.prefilling = True
+        self.booked_s = now
+        self.renewed_s = now
+        self.output_s = now
+        self.service_s = 0.0
+        self.service_tokens = self.uncached_tokens
+
+
+class Loads:
+    """The live sums of one worker. Read freely; only `ActiveSequences` writes.
+
+    `prefill_tokens`: uncached prompt tokens whose prefill is not known to be done, of the
+    requests in `prefilling`, oldest first; `silent` of those will show no first token.
+    `prompt_tokens`: all prompt tokens outstanding. `active_blocks`: KV blocks in use, shared ones
+    once; `expected_blocks`: those the expected outputs will still take.
+    `progress_s`: when the prefill backlog last moved, or began.
+    """
+
+    __slots__ = (
+        "active_blocks",
+        "active_requests",
+        "expected_blocks",
+        "prefill_tokens",
+        "prefilling",
+        "progress_s",
+        "prompt_tokens",
+        "shared",
+        "silent",
+        "worker",
+    )
+
+    def __init__(self, worker: WorkerId) -> None:
+        self.worker = worker
+        self.prefill_tokens = 0
+        self.prompt_tokens = 0
+        self.active_requests = 0
+        self.active_blocks = 0
+        self.expected_blocks = 0
+        self.progress_s = 0.0
+        self.silent = 0
+        self.prefilling: dict[str, Booking] = {}
+        self.shared: dict[int, int] = {}
+
+    def wait_ms(self, ms_per_token: float, now: float) -> float:
+        """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
+
+        Time since the last progress is credited up to the oldest request's own prefill: were more
+        done, its first token would have come.
+        """
+        if not self.prefill_tokens:
+            return 0.0
+        oldest = next(iter(self.prefilling.values()))
+        elapsed_ms = (now - self.progress_s) * 1000.0
+        credit_ms = min(max(0.0, elapsed_ms), ms_per_token * oldest.uncached_tokens)
+        return ms_per_token * self.prefill_tokens - credit_ms
+
+    def shared_blocks(self, keys: Sequence[int], stride: int) -> int:
+        """Return how many leading blocks of `keys` active requests here already hold.
+
+        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
+        """
+        shared = self.shared
+        if not shared or not keys or keys[0] not in shared:
+            return 0
+        low, high = 1, len(keys)
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if keys[middle - 1] in shared:
+                low = middle
+            else:
+                high = middle - 1
+        return low * stride
+
+    def hold(self, keys: Sequence[int]) -> int:
+        """Take a reference on each key; return how many had none before."""
+        new = 0
+        for key in keys:
+            count = self.shared.get(key, 0)
+            self.shared[key] = count + 1
+            new += not count
+        return new
+
+    def release(self, keys: Sequence[int]) -> int:
+        """Give a reference of each key back; return how many have none left."""
+        freed = 0
+        for key in keys:
+            count = self.shared[key] - 1
+            if count:
+                self.shared[key] = count
+            else:
+                del self.shared[key]
+                freed += 1
+        return freed

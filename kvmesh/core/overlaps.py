@@ -1,0 +1,87 @@
+"""How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import Hashes
+from kvmesh.core.index import PrefixIndex
+
+
+class SizedIndex(PrefixIndex, Protocol):
+    """An index that also knows how much each worker holds."""
+
+    def blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks `worker` holds."""
+        ...
+
+
+class RoutedIndex(SizedIndex, Protocol):
+    """An index fed by routing decisions: what is sent to a worker will soon be cached there."""
+
+    def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
+        """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
+        ...
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget everything believed of `worker`."""
+        ...
+
+
+class OverlapView:
+    """The union of the event-fed `index` and the decision-fed `routed`; either may be None."""
+
+    def __init__(
+        self,
+        index: SizedIndex | None,
+        routed: RoutedIndex | None,
+        distrusted: Collection[WorkerId],
+    ) -> None:
+        self._index = index
+        self._routed = routed
+        self._distrusted = distrusted
+
+    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
+        """Return the cached prefix in blocks per worker: the longer of both views.
+
+        The event-fed view does not count for `distrusted` workers.
+        """
+        overlaps: dict[WorkerId, int] = {}
+        if self._index is not None:
+            for depth, workers in self._index.find_groups(hashes):
+                overlaps.update(dict.fromkeys(workers, depth))
+            for worker in self._distrusted:
+                overlaps.pop(worker, None)
+        if self._routed is not None:
+            for depth, workers in self._routed.find_groups(hashes):
+                for worker in workers:
+                    if depth > overlaps.get(worker, 0):
+                        overlaps[worker] = depth
+        return overlaps
+
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Hashes,
+        now: float,
+        predict_ttl_s: float,
+        approx_ttl_s: float,
+    ) -> None:
+        """Count a routed prompt as cached: briefly where events will confirm it, else longer."""
+        if self._routed is None:
+            return
+        exact = self._index is not None and worker not in self._distrusted
+        ttl_s = predict_ttl_s if exact else approx_ttl_s
+        if ttl_s > 0.0 and len(hashes):
+            self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
+
+    def cached_blocks(self, worker: WorkerId) -> int:
+        """Return the size of a worker's cached tree in the view that counts for it."""
+        if self._index is not None and worker not in self._distrusted:
+            return self._index.blocks(worker)
+        return self._routed.blocks(worker) if self._routed is not None else 0
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget what decisions said of a worker that left; events are the index's own affair."""
+        if self._routed is not None:
+            self._routed.remove_worker(worker)

@@ -1,0 +1,189 @@
+"""How fast each worker prefills and decodes, learned from first tokens and chunk intervals."""
+
+from math import isfinite
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.events import WorkerId
+
+PRIOR_MS_PER_TOKEN: Final = 0.05
+"""Assumed before any first token: a mid-size model on one current GPU, ms per uncached token."""
+
+MIN_SAMPLE_TOKENS: Final = 256
+"""Below this a step's fixed time, not the prefill, is what would be measured."""
+
+SAME_STEP_S: Final = 0.002
+"""First tokens this close together came out of one engine step."""
+
+_FLEET_TOKENS: Final = 4096.0
+_HALF_LIFE_TOKENS: Final = 65_536.0
+_OUTLIER: Final = 8.0
+_INTERVAL_WEIGHT: Final = 0.02
+_RESIDENCE_WEIGHT: Final = 0.05
+_MAX_MS: Final = 3_600_000.0
+_MIN_MS_PER_TOKEN: Final = 1e-4
+
+
+class SpeedReport(msgspec.Struct, frozen=True):
+    """What is believed of one worker and on how much evidence. Intervals 0: never seen."""
+
+    ms_per_uncached_token: float
+    prefill_evidence_tokens: float
+    ms_per_output_token: float
+    residence_ms: float
+    clipped_samples: int
+
+
+class _Ratio:
+    """Decayed sum of ms over decayed sum of tokens."""
+
+    __slots__ = ("ms", "tokens")
+
+    def __init__(self, ms: float = 0.0, tokens: float = 0.0) -> None:
+        self.ms = ms
+        self.tokens = tokens
+
+    def fold(self, ms: float, tokens: float, half_life: float) -> None:
+        keep = 0.5 ** (tokens / half_life)
+        self.ms = self.ms * keep + ms
+        self.tokens = self.tokens * keep + tokens
+
+
+class _Worker:
+    __slots__ = (
+        "clipped",
+        "interval_ms",
+        "ms_per_token",
+        "open_ms",
+        "open_s",
+        "open_tokens",
+        "prefill",
+        "residence_ms",
+    )
+
+    def __init__(self) -> None:
+        self.prefill = _Ratio()
+        self.ms_per_token = 0.0
+        self.open_ms = 0.0
+        self.open_tokens = 0
+        self.open_s = 0.0
+        self.interval_ms = 0.0
+        self.residence_ms = 0.0
+        self.clipped = 0
+
+
+class Speeds:
+    """Decayed ratios per worker, shrunk towards the fleet's while evidence is thin.
+
+    Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
+    overlap moves it far at once; steady change is followed within some ten prompts. No history,
+    no report and no clock but the caller's is needed.
+    """
+
+    def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
+        self._fleet = _Ratio(prior_ms_per_token * MIN_SAMPLE_TOKENS, MIN_SAMPLE_TOKENS)
+        self._workers: dict[WorkerId, _Worker] = {}
+        self._interval_ms = 0.0
+        self._residence_ms = 0.0
+
+    @property
+    def fleet_ms_per_token(self) -> float:
+        """Return the whole fleet's ms per uncached token, what an unknown worker is given."""
+        return self._fleet.ms / self._fleet.tokens
+
+    def ms_per_token(self, worker: WorkerId) -> float:
+        """Return the worker's prefill time, ms per uncached token, always > 0. O(1)."""
+        known = self._workers.get(worker)
+        fleet = self.fleet_ms_per_token
+        if known is None:
+            return fleet
+        ratio = known.prefill
+        return (ratio.ms + _FLEET_TOKENS * fleet) / (ratio.tokens + _FLEET_TOKENS)
+
+    def ms_per_output_token(self, worker: WorkerId) -> float:
+        """Return the time between two output tokens, ms; the fleet's when unseen, 0 without any."""
+        known = self._workers.get(worker)
+        return (known.interval_ms if known else 0.0) or self._interval_ms
+
+    def residence_ms(self, worker: WorkerId) -> float:
+        """Return how long a request stays, ms; the fleet's when unseen, 0 without any."""
+        known = self._workers.get(worker)
+        return (known.residence_ms if known else 0.0) or self._residence_ms
+
+    def first_token(
+        self, worker: WorkerId, uncached_tokens: int, service_s: float, now: float
+    ) -> None:
+        """Learn from a first token: `service_s` is the time since the worker could have begun.
+
+        First tokens of one engine step count together: the step's time belongs to all of them.
+        """
+        known = self._worker(worker)
+        if known.open_tokens and now - known.open_s > SAME_STEP_S:
+            self._close(known)
+        known.open_s = now
+        known.open_tokens += max(0, uncached_tokens)
+        known.open_ms += _milliseconds(service_s)
+
+    def output(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
+        """Learn from `tokens` (> 0) output tokens that took `elapsed_s` since those before."""
+        if tokens < 1:
+            return
+        known = self._worker(worker)
+        sample = _milliseconds(elapsed_s) / tokens
+        known.interval_ms = _blend(known.interval_ms, sample, _INTERVAL_WEIGHT)
+        self._interval_ms = _blend(self._interval_ms, sample, _INTERVAL_WEIGHT)
+
+    def finished(self, worker: WorkerId, residence_s: float) -> None:
+        """Learn how long a request stayed, from booking to end."""
+        known = self._worker(worker)
+        sample = _milliseconds(residence_s)
+        known.residence_ms = _blend(known.residence_ms, sample, _RESIDENCE_WEIGHT)
+        self._residence_ms = _blend(self._residence_ms, sample, _RESIDENCE_WEIGHT)
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget a worker; the fleet remembers what it contributed."""
+        self._workers.pop(worker, None)
+
+    def report(self, worker: WorkerId) -> SpeedReport:
+        """Return what is believed of a worker, for people."""
+        known = self._workers.get(worker) or _Worker()
+        return SpeedReport(
+            ms_per_uncached_token=self.ms_per_token(worker),
+            prefill_evidence_tokens=known.prefill.tokens,
+            ms_per_output_token=self.ms_per_output_token(worker),
+            residence_ms=self.residence_ms(worker),
+            clipped_samples=known.clipped,
+        )
+
+    def _worker(self, worker: WorkerId) -> _Worker:
+        known = self._workers.get(worker)
+        if known is None:
+            known = self._workers[worker] = _Worker()
+        return known
+
+    def _close(self, known: _Worker) -> None:
+        tokens, measured = known.open_tokens, known.open_ms
+        known.open_tokens = 0
+        known.open_ms = 0.0
+        if tokens <= MIN_SAMPLE_TOKENS:
+            return
+        ratio, fleet = known.prefill, self.fleet_ms_per_token
+        believed = (ratio.ms + _FLEET_TOKENS * fleet) / (ratio.tokens + _FLEET_TOKENS) * tokens
+        least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
+        clipped = min(max(measured, least), believed * _OUTLIER)
+        known.clipped += clipped != measured
+        ratio.fold(clipped, tokens, _HALF_LIFE_TOKENS)
+        self._fleet.fold(clipped, tokens, 4 * _HALF_LIFE_TOKENS)
+
+
+def _milliseconds(seconds: float) -> float:
+    """Return a measured time in ms, made harmless: clocks may step, inputs may be nan."""
+    return min(max(0.0, seconds * 1000.0), _MAX_MS) if isfinite(seconds) else 0.0
+
+
+def _blend(old: float, sample: float, weight: float) -> float:
+    if old <= 0.0:
+        return sample
+    clipped = min(max(sample, old / _OUTLIER), old * _OUTLIER)
+    return old + weight * (clipped - old)
