@@ -36,7 +36,12 @@ class OverlapView:
         index: SizedIndex | None,
         routed: RoutedIndex | None,
         distrusted: Collection[WorkerId],
+        *,
+        predict_ttl_s: float,
+        approx_ttl_s: float,
     ) -> None:
+        self._predict_ttl_s = predict_ttl_s
+        self._approx_ttl_s = approx_ttl_s
         self._index = index
         self._routed = routed
         self._distrusted = distrusted
@@ -59,19 +64,12 @@ class OverlapView:
                         overlaps[worker] = depth
         return overlaps
 
-    def record(
-        self,
-        worker: WorkerId,
-        hashes: Hashes,
-        now: float,
-        predict_ttl_s: float,
-        approx_ttl_s: float,
-    ) -> None:
+    def record(self, worker: WorkerId, hashes: Hashes, now: float) -> None:
         """Count a routed prompt as cached: briefly where events will confirm it, else longer."""
         if self._routed is None:
             return
         exact = self._index is not None and worker not in self._distrusted
-        ttl_s = predict_ttl_s if exact else approx_ttl_s
+        ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
         if ttl_s > 0.0 and len(hashes):
             self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
 

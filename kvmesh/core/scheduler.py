@@ -58,7 +58,13 @@ class Scheduler:
         self.sequences = sequences
         self.speeds = Speeds()
         self.workers = WorkerRegistry(membership, sequences)
-        self.overlaps = OverlapView(index, routed, self.workers.distrusted)
+        self.overlaps = OverlapView(
+            index,
+            routed,
+            self.workers.distrusted,
+            predict_ttl_s=options.predict_ttl_s,
+            approx_ttl_s=options.approx_ttl_s,
+        )
         self._rng = rng
         self._cost = cost_named(options.cost)
         self._weights = msgspec.structs.replace(
@@ -241,9 +247,7 @@ class Scheduler:
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
         if (request.mode or self.options.mode) == "kv":
-            self.overlaps.record(
-                worker, hashes, now, self.options.predict_ttl_s, self.options.approx_ttl_s
-            )
+            self.overlaps.record(worker, hashes, now)
         overlap_tokens = decision.overlap_blocks * self.options.block_size
         known = hashes.upto(decision.overlap_blocks)
         self.sequences.add(
