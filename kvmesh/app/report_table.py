@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -12,8 +13,6 @@ LATE_MS: Final = 50.0
 
 EVEN: Final = 0.02
 """Ratios nearer to 1 than this are no difference."""
-
-BAR_WIDTH: Final = 20
 
 
 def print_report(report: ReplayReport, console: Console) -> None:
@@ -36,7 +35,7 @@ def print_report(report: ReplayReport, console: Console) -> None:
 def metric_table(report: ReplayReport) -> Table:
     """Return one row per metric, one column per run and, from the second on, its ratio."""
     baseline, *others = report.runs
-    table = Table(title="replay", title_justify="left")
+    table = Table(title="results", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column(baseline.name, justify="right")
     for run in others:
@@ -86,12 +85,11 @@ def _colour(baseline: Metric, other: Metric) -> str:
 
 def share_table(run: ReplayRun) -> Table:
     """Return who served how much: workers first, then routers and buckets."""
-    table = Table(title=f"who served: {run.name}", title_justify="left")
+    table = Table(title=f"who served: {run.name}", title_justify="left", box=SIMPLE_HEAD)
     for name in ("", "name"):
         table.add_column(name)
     for name in ("requests", "share", "hit rate", "computed tokens", "output tokens"):
         table.add_column(name, justify="right")
-    table.add_column("")
     summary = run.summary
     groups = (("worker", summary.workers), ("router", summary.routers), ("bucket", summary.buckets))
     for kind, members in groups:
@@ -109,13 +107,12 @@ def _share_cells(share: Share) -> tuple[str, ...]:
         f"{share.hit_rate:.1%}",
         f"{share.computed_tokens:,}",
         f"{share.output_tokens:,}",
-        "█" * round(share.request_share * BAR_WIDTH),
     )
 
 
 def error_table(run: ReplayRun) -> Table:
     """Return the failures by kind, each with the first one's words."""
-    table = Table(title=f"errors: {run.name}", title_justify="left")
+    table = Table(title=f"errors: {run.name}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("kind")
     table.add_column("requests", justify="right")
     table.add_column("the first said", overflow="fold")
