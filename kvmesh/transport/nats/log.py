@@ -1,0 +1,161 @@
+"""The journal on JetStream: append with one shared ack subscription, tail, purge.
+
+An append is one `publish` with a reply subject `<inbox>.<token>`; all acks arrive on one
+subscription. That is 8 us of CPU a message, where a future each costs 20 and a request 130.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import nats.errors
+
+from kvmesh.observe import get_logger
+from kvmesh.ports import StreamState, TailListener
+from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.jetstream import NANOSECONDS, Acknowledgement, JetStream
+from kvmesh.transport.nats.tail import NatsTail
+
+MAX_OUTSTANDING = 8192
+QUIET_ERRORS = 100
+
+
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The event stream of one bucket. Sizes in bytes; the oldest messages go first."""
+
+    stream: str
+    subjects: tuple[str, ...]
+    replicas: int = 1
+    storage: Literal["file", "memory"] = "file"
+    max_bytes: int = 2 * 1024**3
+    max_age_s: int = 24 * 3600
+    max_message_bytes: int = 512 * 1024
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the stream's configuration as the server wants it."""
+        return {
+            "name": self.stream,
+            "subjects": list(self.subjects),
+            "retention": "limits",
+            "discard": "old",
+            "storage": self.storage,
+            "num_replicas": self.replicas,
+            "max_bytes": self.max_bytes,
+            "max_age": self.max_age_s * NANOSECONDS,
+            "max_msg_size": self.max_message_bytes,
+            "duplicate_window": min(10, self.max_age_s) * NANOSECONDS,
+            "allow_direct": True,
+            "deny_delete": True,
+        }
+
+
+class JournalStatistics(msgspec.Struct, frozen=True):
+    """Counts since `open`. `unsent` met a lost connection or a full buffer; `refused` an error."""
+
+    appended: int
+    acked: int
+    duplicates: int
+    refused: int
+    unsent: int
+    forgotten: int
+    outstanding: int
+
+
+class NatsJournal:
+    """The `Journal` of one bucket. Call `open` before anything else."""
+
+    def __init__(self, connection: NatsConnection, options: JournalOptions) -> None:
+        self.options = options
+        self._jetstream = JetStream(connection)
+        self._client = connection.client
+        self._inbox = f"{connection.client.new_inbox()}."
+        self._subscription = 0
+        self._token = 0
+        self._waiting: dict[int, Callable[[int], None]] = {}
+        self._appended = self._acked = self._duplicates = 0
+        self._refused = self._unsent = self._forgotten = 0
+        self._decode = msgspec.json.Decoder(Acknowledgement).decode
+        self._log = get_logger(stream=options.stream)
+
+    async def open(self, *, ensure: bool = True) -> None:
+        """Listen for acks and, with `ensure`, make the stream or adapt its settings.
+
+        A worker that may only append passes False. Raises `TransportError`.
+        """
+        if not self._subscription:
+            self._subscription = await self._client.listen(f"{self._inbox}*", self._on_ack)
+        if ensure:
+            await self._jetstream.ensure_stream(self.options.to_config())
+
+    async def close(self) -> None:
+        """Stop listening for acks; tails are closed by who opened them."""
+        self._waiting.clear()
+        await self._client.unlisten(self._subscription)
+        self._subscription = 0
+
+    async def state(self) -> StreamState:
+        """Return the stream's state as its leader sees it. Raises `TransportError`."""
+        return (await self._jetstream.stream_info(self.options.stream)).to_state()
+
+    def append(self, subject: str, data: bytes, acked: Callable[[int], None]) -> None:
+        """Send `data`, never waiting; `acked(sequence)` is called once if the server stored it.
+
+        Nothing is called when the message or its ack is lost, refused, or when more than 8192
+        later ones are unanswered: the caller keeps the deadline and appends again.
+        """
+        self._appended += 1
+        self._token = token = self._token + 1
+        try:
+            self._client.publish_nowait(subject, data, f"{self._inbox}{token}")
+        except nats.errors.OutboundBufferLimitError:
+            self._unsent += 1
+            return
+        except nats.errors.Error as error:
+            self._refuse(f"{subject}, {len(data)} bytes: {error}")
+            return
+        self._waiting[token] = acked
+        if len(self._waiting) > MAX_OUTSTANDING:
+            self._waiting.pop(next(iter(self._waiting)))
+            self._forgotten += 1
+
+    async def tail(self, after: int, created: str, listener: TailListener) -> NatsTail:
+        """Deliver everything behind sequence `after`, for ever, through every reconnect.
+
+        `created` is the stream the position belongs to ("" for any). Does not wait for the server.
+        """
+        return NatsTail(self._jetstream, self.options.stream, after, created, listener)
+
+    async def purge(self, up_to: int) -> int:
+        """Delete sequences <= `up_to`, return how many. Raises `TransportError`."""
+        return await self._jetstream.purge(self.options.stream, {"seq": up_to + 1})
+
+    def statistics(self) -> JournalStatistics:
+        """Return counts for metrics."""
+        return JournalStatistics(
+            appended=self._appended,
+            acked=self._acked,
+            duplicates=self._duplicates,
+            refused=self._refused,
+            unsent=self._unsent,
+            forgotten=self._forgotten,
+            outstanding=len(self._waiting),
+        )
+
+    def _on_ack(self, subject: str, _reply: bytes, data: bytes, headers: bytes | None) -> None:
+        acked = self._waiting.pop(int(subject[len(self._inbox) :]), None)
+        if headers is not None:
+            self._refuse("nobody stores this subject: is there a stream, is JetStream on?")
+            return
+        ack = self._decode(data)
+        if ack.error is not None:
+            self._refuse(f"{ack.error.description} (code {ack.error.err_code})")
+            return
+        self._acked += 1
+        self._duplicates += ack.duplicate
+        if acked is not None:
+            acked(ack.seq)
+
+    def _refuse(self, error: str) -> None:
+        self._refused += 1
+        if self._refused % QUIET_ERRORS == 1:
+            self._log.error("append refused", error=error, count=self._refused)
