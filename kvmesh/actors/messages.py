@@ -3,6 +3,7 @@
 import msgspec
 
 from kvmesh.actors.kernel import Message
+from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 
 
@@ -64,8 +65,9 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 class WorkerHeartbeat(Message, frozen=True):
     """A worker's sign of life, each second on `<ns>.hb.<bucket>.<worker>` as msgpack map.
 
-    `last_seq` is the last event sequence its publisher handed to the journal in `epoch`, so a lost
-    tail event shows. `url` is where requests go; `events` is False for a worker without KV events.
+    `last_seq` is the last event sequence of `epoch` that the journal acknowledged, so a lost tail
+    event shows. `url` is where requests go; `events` is False for a worker without KV events, and
+    `complete` is False while part of the engine's history is lost and overlap is counted too low.
     """
 
     worker: WorkerId
@@ -79,10 +81,15 @@ class WorkerHeartbeat(Message, frozen=True):
     events: bool = True
     dp_rank: int | None = None
     draining: bool = False
+    complete: bool = True
 
 
 class RouterHeartbeat(Message, frozen=True):
-    """A router replica's sign of life, each second on `<ns>.rt.<bucket>.<router>`."""
+    """A router replica's sign of life, each second on `<ns>.rt.<bucket>.<router>`.
+
+    `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
+    it holds exactly; `scope` is a digest of who these are: equal scopes make digests comparable.
+    """
 
     router: str
     bucket: str
@@ -95,3 +102,103 @@ class RouterHeartbeat(Message, frozen=True):
     active_requests: int = 0
     models: tuple[str, ...] = ()
     draining: bool = False
+    scope: int = 0
+
+
+class Started(Message, frozen=True):
+    """The driver runs: the first message of every actor, the time to set its timers."""
+
+
+class BusMessage(Message, frozen=True):
+    """Bytes received on the bus; whoever takes them decodes them, drops and counts garbage."""
+
+    subject: str
+    data: bytes
+
+
+class EnginePayload(Message, frozen=True):
+    """One batch as the engine published it, each once and in the engine's order."""
+
+    data: bytes
+
+
+class EngineRestarted(Message, frozen=True):
+    """The engine started anew: its cache is empty, its history begins again."""
+
+
+class EngineLost(Message, frozen=True):
+    """Batches of the engine are lost for good: what it holds is unknown."""
+
+    reason: str
+
+
+class EngineLoad(Message, frozen=True):
+    """What the engine last reported of its load."""
+
+    load: WorkerLoad
+
+
+class Drain(Message, frozen=True):
+    """Take no new requests from now on, or (`draining` False) take them again."""
+
+    draining: bool = True
+
+
+class Resync(Message, frozen=True):
+    """A replica misses a worker's events from `next_seq` of `epoch` on (0: it needs everything).
+
+    Sent on `<ns>.ctl.<bucket>.<worker>`. The answer is the worker's own, appended to the journal
+    for all replicas: the missing batches while it still has them, else a full dump.
+    """
+
+    worker: WorkerId
+    epoch: int
+    next_seq: int
+    router: str = ""
+
+
+class Reload(Message, frozen=True):
+    """Throw the index away and load it again; `reason` is for the log."""
+
+    reason: str
+
+
+class WorkerSeen(Message, frozen=True):
+    """A worker's heartbeat, forwarded; `restarted` when its epoch is larger than before."""
+
+    heartbeat: WorkerHeartbeat
+    joined: bool = False
+    restarted: bool = False
+
+
+class WorkerGone(Message, frozen=True):
+    """A worker's heartbeats stopped, or it left."""
+
+    worker: WorkerId
+
+
+class RouterSeen(Message, frozen=True):
+    """Another replica's heartbeat, forwarded; `restarted` when its epoch is larger than before."""
+
+    heartbeat: RouterHeartbeat
+    joined: bool = False
+    restarted: bool = False
+
+
+class RouterGone(Message, frozen=True):
+    """Another replica's heartbeats stopped, or it left."""
+
+    router: str
+
+
+class TrustChanged(Message, frozen=True):
+    """How far the index may be believed about a worker changed."""
+
+    worker: WorkerId
+    trust: Trust
+
+
+class JournalOpened(Message, frozen=True):
+    """The tail begins, on the stream made at `created`."""
+
+    created: str

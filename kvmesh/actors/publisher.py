@@ -1,0 +1,274 @@
+"""One worker's sidecar: its engine's batches in, prefix-closed journal messages out."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
+from kvmesh.actors.messages import (
+    Appended,
+    BusMessage,
+    Drain,
+    EngineLoad,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+    Resync,
+    Started,
+    Tick,
+    WorkerHeartbeat,
+    WorkerLoad,
+)
+from kvmesh.actors.wire import Subjects, decode, encode
+from kvmesh.core.closure import Closure, ClosureStatistics
+from kvmesh.core.dialect import EngineCleared, decode_engine_batch
+from kvmesh.core.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
+from kvmesh.core.events import Cleared, Event, WorkerId
+from kvmesh.core.residency import Residency, ResidencyStatistics
+from kvmesh.core.tier_table import Change, Dropped, Held
+from kvmesh.errors import CodecError
+
+
+class PublisherOptions(msgspec.Struct, frozen=True):
+    """Who the worker is, and the publisher's limits.
+
+    `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
+    `block_size` None is learned from the engine's events. `secret` keys the namespaces' roots.
+    """
+
+    worker: WorkerId
+    bucket: str
+    epoch: int
+    url: str
+    models: tuple[str, ...] = ()
+    block_size: int | None = None
+    namespace: str = "kvmesh"
+    dp_rank: int | None = None
+    secret: bytes = b""
+    flush_s: float = 0.003
+    heartbeat_s: float = 1.0
+    limits: SenderLimits = SenderLimits()
+
+
+class PublisherStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start.
+
+    `lost` counts how often the engine's state became unknown, `undecodable` how often because of
+    bytes that are no engine batch; `closures` has one entry a tier.
+    """
+
+    lost: int
+    undecodable: int
+    unknown_fields: int
+    unknown_tags: int
+    garbage: int
+    remade: int
+    visible_blocks: int
+    complete: bool
+    sender: SenderStatistics
+    residency: ResidencyStatistics
+    closures: tuple[ClosureStatistics, ...]
+
+
+class Publisher:
+    """Publishes what one engine holds, exactly and in order, through every loss on the way.
+
+    Engine events become changes of content (`Residency`), made prefix-closed (`Closure`, one a
+    tier), numbered and sent until stored (`EventSender`). An engine whose history is lost counts as
+    holding nothing until it starts over; its heartbeats say so.
+    """
+
+    def __init__(self, options: PublisherOptions, *, name: str = "publisher") -> None:
+        self.name = name
+        self._options = options
+        subjects = Subjects(options.namespace, options.bucket)
+        self._events_subject = subjects.events(options.worker)
+        self._heartbeats_subject = subjects.heartbeats(options.worker)
+        self._residency = Residency(options.block_size, secret=options.secret)
+        self._closures: dict[int, Closure] = {}
+        self._sender = EventSender(options.epoch, self.dump, options.limits)
+        self._load = WorkerLoad()
+        self._draining = False
+        self._complete = True
+        self._flush_set = self._retry_set = False
+        self._lost = self._undecodable = self._garbage = self._remade = 0
+        self._unknown_fields = self._unknown_tags = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case EnginePayload(data):
+                return self._on_payload(data, now)
+            case Appended(token, sequence):
+                return self._on_appended(token, sequence, now)
+            case Tick(kind):
+                return self._on_tick(kind, now)
+            case BusMessage(_, data):
+                return self._on_bus(data, now)
+            case Started():
+                return (*self._flush(now), *self._beat())
+            case _:
+                return self._on_rare(message, now)
+
+    def heartbeat(self) -> WorkerHeartbeat:
+        """Return the worker's present sign of life."""
+        options = self._options
+        load = self._load
+        if not load.used_blocks:
+            load = msgspec.structs.replace(load, used_blocks=self._visible())
+        return WorkerHeartbeat(
+            worker=options.worker,
+            bucket=options.bucket,
+            epoch=self._sender.epoch,
+            last_seq=self._sender.confirmed_seq(),
+            url=options.url,
+            models=options.models,
+            block_size=self._residency.block_size or 0,
+            load=load,
+            dp_rank=options.dp_rank,
+            draining=self._draining,
+            complete=self._complete,
+        )
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+        return [run for _, closure in sorted(self._closures.items()) for run in closure.dump()]
+
+    def statistics(self) -> PublisherStatistics:
+        """Return the present counts."""
+        return PublisherStatistics(
+            lost=self._lost,
+            undecodable=self._undecodable,
+            unknown_fields=self._unknown_fields,
+            unknown_tags=self._unknown_tags,
+            garbage=self._garbage,
+            remade=self._remade,
+            visible_blocks=self._visible(),
+            complete=self._complete,
+            sender=self._sender.statistics(),
+            residency=self._residency.statistics(),
+            closures=tuple(one.statistics() for _, one in sorted(self._closures.items())),
+        )
+
+    def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
+        match message:
+            case EngineLoad(load):
+                self._load = load
+                return ()
+            case EngineRestarted():
+                self._complete = True
+                self._apply(self._residency.clear())
+                return self._pace(now)
+            case EngineLost(reason):
+                return self._on_lost(reason, now)
+            case Resync():
+                return self._on_resync(message, now)
+            case Drain(draining):
+                self._draining = draining
+                return (self._heartbeat(),)
+            case _:
+                return ()
+
+    def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
+        try:
+            batch = decode_engine_batch(data)
+        except CodecError as error:
+            self._undecodable += 1
+            return self._on_lost(str(error), now)
+        self._unknown_fields += batch.unknown_fields
+        self._unknown_tags += batch.unknown_tags
+        for event in batch.events:
+            if isinstance(event, EngineCleared):
+                self._complete = True
+            self._apply(self._residency.apply(event))
+        return self._pace(now)
+
+    def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
+        """Hold nothing rather than something wrong, and say so until the engine starts over."""
+        self._lost += 1
+        self._complete = False
+        self._apply(self._residency.clear())
+        worker = self._options.worker
+        log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
+        return (log, *self._pace(now), self._heartbeat())
+
+    def _apply(self, changes: Sequence[Change]) -> None:
+        """Make the changes prefix-closed and queue what comes out."""
+        events: list[Event] = []
+        for change in changes:
+            if isinstance(change, Held):
+                events += self._closure(change.tier).hold(change.parent, change.hashes)
+            elif isinstance(change, Dropped):
+                events += self._closure(change.tier).drop(change.hashes)
+            else:
+                self._closures.clear()
+                events.append(Cleared())
+        self._sender.add(events)
+
+    def _closure(self, tier: int) -> Closure:
+        closure = self._closures.get(tier)
+        if closure is None:
+            closure = self._closures[tier] = Closure(tier)
+        return closure
+
+    def _visible(self) -> int:
+        return max(map(len, self._closures.values()), default=0)
+
+    def _pace(self, now: float) -> Iterable[Effect]:
+        """Send when a batch is full, else see to it that a timer does."""
+        if self._sender.is_full():
+            return self._flush(now)
+        if self._flush_set or not self._sender.is_waiting():
+            return ()
+        self._flush_set = True
+        return (Wake(self._options.flush_s, Tick("flush")),)
+
+    def _flush(self, now: float) -> Iterable[Effect]:
+        return self._append(self._sender.send(now), now)
+
+    def _append(self, sends: Sends, now: float) -> list[Effect]:
+        effects: list[Effect] = [Append(self._events_subject, data, token) for token, data in sends]
+        due = self._sender.due_s()
+        if due is not None and not self._retry_set:
+            self._retry_set = True
+            effects.append(Wake(max(0.0, due - now), Tick("retry")))
+        return effects
+
+    def _on_appended(self, token: int, sequence: int, now: float) -> Iterable[Effect]:
+        if not self._sender.acknowledge(token, sequence, now):
+            self._remade += 1
+            worker = self._options.worker
+            log = Log("warning", "journal was remade, dumping again", {"worker": worker})
+            return (log, *self._flush(now))
+        if self._flush_set or not self._sender.is_waiting():
+            return ()
+        return self._flush(now)
+
+    def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
+        if kind == "flush":
+            self._flush_set = False
+            return self._flush(now)
+        if kind == "retry":
+            self._retry_set = False
+            return self._append(self._sender.retry(now), now)
+        return self._beat()
+
+    def _heartbeat(self) -> Effect:
+        return Publish(self._heartbeats_subject, encode(self.heartbeat()))
+
+    def _beat(self) -> tuple[Effect, ...]:
+        return (self._heartbeat(), Wake(self._options.heartbeat_s, Tick("heartbeat")))
+
+    def _on_bus(self, data: bytes, now: float) -> Iterable[Effect]:
+        try:
+            return self._on_resync(decode(data, Resync), now)
+        except CodecError:
+            self._garbage += 1
+            return ()
+
+    def _on_resync(self, asked: Resync, now: float) -> Iterable[Effect]:
+        """Send what a replica misses, to all of them, through the journal."""
+        if asked.worker != self._options.worker:
+            return ()
+        sends = self._sender.recover(asked.epoch, asked.next_seq, now)
+        return (*self._append(sends, now), *self._pace(now))

@@ -1,0 +1,210 @@
+"""Who is there: heartbeats of workers and router replicas in, membership and its changes out."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
+from kvmesh.actors.messages import (
+    BusMessage,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerSeen,
+)
+from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.core.decision import LoadReport, WorkerInfo
+from kvmesh.core.events import WorkerId
+from kvmesh.core.membership import Change, ChangeKind, Membership
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.errors import CodecError
+
+
+class RegistryOptions(msgspec.Struct, frozen=True):
+    """Who this replica is, and which actors want to hear of workers and of other replicas."""
+
+    router: str
+    bucket: str
+    namespace: str = "kvmesh"
+    workers_to: tuple[str, ...] = ()
+    routers_to: tuple[str, ...] = ()
+    heartbeat_s: float = 1.0
+    check_s: float = 0.25
+
+
+class RegistryStatistics(msgspec.Struct, frozen=True):
+    """Heartbeats taken, and those dropped as garbage or as an older incarnation's."""
+
+    worker_heartbeats: int
+    router_heartbeats: int
+    garbage: int
+    outdated: int
+
+
+class Registry:
+    """Keeps `workers` and `routers` as the heartbeats say; the scheduler reads them directly.
+
+    A member whose heartbeats stop is gone after its membership's `dead_after_s`. Every heartbeat
+    is passed on, since its figures matter to others. `status` makes this replica's own heartbeat;
+    None for a process that only listens (the meta-router).
+    """
+
+    def __init__(
+        self,
+        options: RegistryOptions,
+        workers: WorkerRegistry,
+        routers: Membership,
+        *,
+        status: Callable[[], RouterHeartbeat] | None = None,
+        name: str = "registry",
+    ) -> None:
+        self.name = name
+        self.workers = workers
+        self.routers = routers
+        self._options = options
+        self._subjects = Subjects(options.namespace, options.bucket)
+        self._status = status
+        self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self._replicas: dict[str, RouterHeartbeat] = {}
+        self._worker_count = self._router_count = self._garbage = self._outdated = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case BusMessage(subject, data):
+                return self._on_bus(subject, data, now)
+            case WorkerHeartbeat():
+                return self._on_worker(message, now)
+            case RouterHeartbeat():
+                return self._on_router(message, now)
+            case Tick(kind):
+                return self._on_tick(kind, now)
+            case TrustChanged(worker, trust):
+                info = self.workers.info(worker)
+                self.workers.describe(worker, msgspec.structs.replace(info, trust=trust))
+                return ()
+            case _:
+                return self._on_rare(message)
+
+    def heartbeat(self, worker: WorkerId) -> WorkerHeartbeat | None:
+        """Return the worker's last heartbeat; None when it is gone."""
+        return self._heartbeats.get(worker)
+
+    def replica(self, router: str) -> RouterHeartbeat | None:
+        """Return another replica's last heartbeat; None when it is gone."""
+        return self._replicas.get(router)
+
+    def statistics(self) -> RegistryStatistics:
+        """Return the present counts."""
+        return RegistryStatistics(
+            self._worker_count, self._router_count, self._garbage, self._outdated
+        )
+
+    def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
+        """Take a heartbeat; one that speaks for somebody else than its subject is garbage."""
+        try:
+            if subject == self._subjects.heartbeats(last_token(subject)):
+                worker = decode(data, WorkerHeartbeat)
+                if worker.worker == last_token(subject):
+                    return self._on_worker(worker, now)
+            elif subject == self._subjects.routers(last_token(subject)):
+                router = decode(data, RouterHeartbeat)
+                if router.router == last_token(subject):
+                    return self._on_router(router, now)
+        except CodecError:
+            pass
+        self._garbage += 1
+        return ()
+
+    def _on_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
+        self._worker_count += 1
+        worker = beat.worker
+        members = self.workers.membership
+        change = members.observe(worker, beat.epoch, now, draining=beat.draining)
+        if change is None and beat.epoch < (members.epoch(worker) or 0):
+            self._outdated += 1
+            return ()
+        self._heartbeats[worker] = beat
+        trust = self.workers.info(worker).trust
+        load = beat.load
+        self.workers.describe(worker, WorkerInfo(beat.models, load.total_blocks, trust))
+        self.workers.report(
+            worker,
+            LoadReport(
+                load.running_requests, load.waiting_requests, load.used_blocks, load.total_blocks
+            ),
+        )
+        joined, restarted = _kind(change)
+        sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
+        return (*_log("worker", change), *sends)
+
+    def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
+        if beat.router == self._options.router:
+            return ()
+        self._router_count += 1
+        change = self.routers.observe(
+            beat.router, beat.epoch, now, ready=beat.ready, draining=beat.draining
+        )
+        if change is None and beat.epoch < (self.routers.epoch(beat.router) or 0):
+            self._outdated += 1
+            return ()
+        self._replicas[beat.router] = beat
+        joined, restarted = _kind(change)
+        sends = (Send(to, RouterSeen(beat, joined, restarted)) for to in self._options.routers_to)
+        return (*_log("router", change), *sends)
+
+    def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
+        if kind == "heartbeat":
+            return self._beat()
+        effects: list[Effect] = []
+        for change in self.workers.membership.expire(now):
+            effects += self._bury_worker(change)
+        for change in self.routers.expire(now):
+            self._replicas.pop(change.member, None)
+            effects += _log("router", change)
+            effects += (Send(to, RouterGone(change.member)) for to in self._options.routers_to)
+        return (*effects, Wake(self._options.check_s, Tick("check")))
+
+    def _bury_worker(self, change: Change) -> Iterable[Effect]:
+        worker = WorkerId(change.member)
+        self._heartbeats.pop(worker, None)
+        self.workers.remove(worker)
+        sends = (Send(to, WorkerGone(worker)) for to in self._options.workers_to)
+        return (*_log("worker", change), *sends)
+
+    def _on_rare(self, message: Message) -> Iterable[Effect]:
+        if isinstance(message, Started):
+            return (*self._beat(), Wake(self._options.check_s, Tick("check")))
+        return ()
+
+    def _beat(self) -> Iterable[Effect]:
+        """Tell the others that this replica lives."""
+        if self._status is None:
+            return ()
+        data = encode(self._status())
+        wake = Wake(self._options.heartbeat_s, Tick("heartbeat"))
+        return (Publish(self._subjects.routers(self._options.router), data), wake)
+
+
+def _kind(change: Change | None) -> tuple[bool, bool]:
+    """Return (joined, restarted)."""
+    kind = None if change is None else change.kind
+    return kind is ChangeKind.JOINED, kind is ChangeKind.RESTARTED
+
+
+def _log(what: str, change: Change | None) -> tuple[Effect, ...]:
+    """Return a line for a change worth one."""
+    if change is None:
+        return ()
+    return (
+        Log(
+            "warning" if change.kind is ChangeKind.LEFT else "info",
+            f"{what} changed",
+            {"member": change.member, "change": change.kind.value, "epoch": change.epoch},
+        ),
+    )

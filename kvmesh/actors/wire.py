@@ -1,0 +1,60 @@
+"""Subjects and bytes of everything that travels on the bus."""
+
+from typing import TypeVar
+
+import msgspec
+
+from kvmesh.actors.kernel import Message
+from kvmesh.errors import CodecError
+
+_M = TypeVar("_M", bound=Message)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Subjects(msgspec.Struct, frozen=True):
+    """The subjects of one bucket."""
+
+    namespace: str
+    bucket: str
+
+    def events(self, worker: str = "*") -> str:
+        """Return where a worker's journal records go."""
+        return f"{self.namespace}.ev.{self.bucket}.{worker}"
+
+    def heartbeats(self, worker: str = "*") -> str:
+        """Return where a worker's heartbeats go."""
+        return f"{self.namespace}.hb.{self.bucket}.{worker}"
+
+    def routers(self, router: str = "*") -> str:
+        """Return where a router replica's heartbeats go."""
+        return f"{self.namespace}.rt.{self.bucket}.{router}"
+
+    def bookings(self, router: str = "*") -> str:
+        """Return where a router replica's bookings go."""
+        return f"{self.namespace}.seq.{self.bucket}.{router}"
+
+    def control(self, target: str = "*") -> str:
+        """Return where commands to one worker or router go."""
+        return f"{self.namespace}.ctl.{self.bucket}.{target}"
+
+    def stream(self) -> str:
+        """Return the name of the bucket's event stream."""
+        return f"{self.namespace.upper()}_EVENTS_{self.bucket}"
+
+
+def last_token(subject: str) -> str:
+    """Return who a subject is about: its last token."""
+    return subject.rpartition(".")[2]
+
+
+def encode(message: Message) -> bytes:
+    """Return `message` as a msgpack map, by field name, so that versions may add fields."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, kind: type[_M]) -> _M:
+    """Return the message of that kind. Raises `CodecError`."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(f"{kind.__name__} of {len(data)} bytes: {error}") from error
