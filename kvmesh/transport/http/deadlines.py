@@ -1,0 +1,92 @@
+"""One timer for all connections: each carries its deadline as an attribute, a wheel looks.
+
+Setting a deadline is one attribute store, so a stream may push its idle deadline on every chunk.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+NEVER: Final = math.inf
+
+
+class Timed(Protocol):
+    """Something with a deadline. `spoke` belongs to the wheel; -1 is "not on it"."""
+
+    deadline_s: float
+    spoke: int
+
+    def on_deadline(self, now: float) -> None:
+        """Act: the deadline passed. Set a new one, or it is called again next round."""
+        ...
+
+
+class DeadlineWheel:
+    """Looks at 1/`spokes` of its items each tick, so at each item once per round.
+
+    `now_s` is the loop's clock as of the last tick: never ahead, at most a tick behind. A deadline
+    set from it fires between one tick early and one round late. O(items) per round, 0.1 us each.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        tick_s: float = 0.1,
+        spokes: int = 4,
+    ) -> None:
+        self._loop = loop
+        self._tick_s = tick_s
+        self._spokes: list[set[Timed]] = [set() for _ in range(spokes)]
+        self._hand = 0
+        self._next_spoke = 0
+        self._count = 0
+        self.on_tick: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.now_s = loop.time()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, item: Timed) -> None:
+        """Watch `item` until `discard`; the wheel only turns while it has items."""
+        self._next_spoke = (self._next_spoke + 1) % len(self._spokes)
+        item.spoke = self._next_spoke
+        self._spokes[item.spoke].add(item)
+        self._count += 1
+        if self._timer is None:
+            self.now_s = self._loop.time()
+            if self.on_tick is not None:
+                self.on_tick()
+            self._timer = self._loop.call_later(self._tick_s, self._turn)
+
+    def discard(self, item: Timed) -> None:
+        """Forget `item`; no error when it is not watched."""
+        if item.spoke >= 0:
+            self._spokes[item.spoke].discard(item)
+            item.spoke = -1
+            self._count -= 1
+
+    def close(self) -> None:
+        """Stop turning and forget all items."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for spoke in self._spokes:
+            for item in spoke:
+                item.spoke = -1
+            spoke.clear()
+        self._count = 0
+
+    def _turn(self) -> None:
+        self._timer = None
+        self.now_s = now = self._loop.time()
+        if self.on_tick is not None:
+            self.on_tick()
+        self._hand = (self._hand + 1) % len(self._spokes)
+        for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
+            if item.spoke >= 0:
+                item.on_deadline(now)
+        if self._count and self._timer is None:
+            self._timer = self._loop.call_later(self._tick_s, self._turn)

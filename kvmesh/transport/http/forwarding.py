@@ -1,0 +1,301 @@
+"""The state machine of one forwarded exchange: attempts, the answer, its end."""
+
+from typing import Final, Literal
+
+from kvmesh.core.sse import EventGate
+from kvmesh.errors import KvMeshError
+from kvmesh.transport.http.deadlines import NEVER
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.forwarded import forwarded_headers
+from kvmesh.transport.http.headers import Header, Headers, end_to_end
+from kvmesh.transport.http.plan import ForwardOptions, Outcome, Plan, Target, Wait
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.upstream import (
+    UpstreamCall,
+    UpstreamFailure,
+    UpstreamPool,
+    UpstreamRequest,
+)
+
+_EVENT_STREAM: Final = b"text/event-stream"
+_UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
+_COMMENT: Final = b": waiting\n\n"
+_MAX_ERROR_BYTES: Final = 64 * 1024
+_SUCCESS: Final = range(200, 300)
+_REPLACED_IN_RESPONSE: Final = frozenset({b"content-length", b"date", b"x-request-id"})
+_NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
+
+
+class Forward:
+    """One exchange on its way; the sink of its upstream call."""
+
+    __slots__ = (
+        "_answering", "_attempts", "_call", "_comment_at_s", "_deaths", "_error", "_exchange",
+        "_expires_at_s", "_failure", "_finished", "_gate", "_headers", "_options", "_origin",
+        "_plan", "_pool", "deadline_s", "spoke",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        plan: Plan,
+        pool: UpstreamPool,
+        options: ForwardOptions,
+        *,
+        stream: bool,
+    ) -> None:
+        self._exchange = exchange
+        self._plan = plan
+        self._pool = pool
+        self._options = options
+        self._call: UpstreamCall | None = None
+        self._headers: list[Header] | None = None
+        self._gate: EventGate | None = None
+        self._error: list[bytes] | None = None
+        self._failure: UpstreamFailure | None = None
+        self._origin = ""
+        self._attempts = 0
+        self._deaths = 0
+        self._answering = False
+        self._finished = False
+        self.spoke = -1
+        self._comment_at_s = self._expires_at_s = self.deadline_s = NEVER
+        if options.deadline_s is not None or (stream and options.comments_s is not None):
+            pool.wheel.add(self)
+            if options.deadline_s is not None:
+                self._expires_at_s = pool.wheel.now_s + options.deadline_s
+            if stream and options.comments_s is not None:
+                self._comment_at_s = pool.wheel.now_s + options.comments_s
+            self.deadline_s = min(self._expires_at_s, self._comment_at_s)
+
+    def begin(self) -> None:
+        """Take the first target."""
+        exchange = self._exchange
+        exchange.on_disconnect = self._client_gone
+        exchange.on_pause = self._pause
+        exchange.on_resume = self._resume
+        self.proceed()
+
+    def proceed(self) -> None:
+        """Ask the plan for the next target; a plan that said `Wait` calls this."""
+        if not self._finished:
+            self._take(self._plan.next_target())
+
+    # the upstream's side
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Pass the head on, or leave this upstream for another."""
+        if status in self._options.retry_statuses and self._leave(status):
+            return
+        self._answering = True
+        self._exchange.request.release_body()
+        self.deadline_s = self._expires_at_s
+        added = self._plan.on_head(status, headers)
+        events = False
+        length: int | None = None
+        for name, value in headers:
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"content-type":
+                events = value.startswith(_EVENT_STREAM)
+        if events:
+            self._gate = EventGate()
+        if self._exchange.started:
+            if not events or status not in _SUCCESS:
+                self._gate = None
+                self._error = []
+            return
+        head = end_to_end(headers, _REPLACED_IN_RESPONSE)
+        if events:
+            head.append(_UNBUFFERED)
+        head.append((b"x-request-id", self._exchange.request_id))
+        head += added
+        self._exchange.start(status, head, length)
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a piece on, in an event stream up to the end of its last whole event."""
+        if self._error is not None:
+            self._error.append(data)
+            if sum(map(len, self._error)) > _MAX_ERROR_BYTES:
+                self._error = [b""]
+        elif self._gate is None:
+            self._exchange.write(data)
+        elif whole := self._gate.feed(data):
+            self._exchange.write(whole)
+        self._plan.on_body(data)
+
+    def on_end(self) -> None:
+        """Complete the answer."""
+        self._call = None
+        if self._error is not None:
+            text = b"".join(self._error) or Problem(502, "upstream failed").body()
+            self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
+            self._break_off()
+        else:
+            if self._gate is not None:
+                self._exchange.write(self._gate.flush())
+            self._exchange.end()
+        self._finish("finished")
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        """Try another upstream, or tell the client."""
+        self._call = None
+        self._failure = failure
+        if self._answering:
+            self._plan.on_attempt_failed(failure)
+            self._cut(Problem(502, f"upstream failed: {failure.message}", "upstream_failed"))
+        elif self._may_retry(failure):
+            self._take(self._plan.next_target())
+        else:
+            self._give_up()
+
+    # the client's side
+
+    def _client_gone(self) -> None:
+        self._cancel()
+        self._finish("client_gone")
+
+    def _pause(self) -> None:
+        if self._call is not None:
+            self._call.pause()
+
+    def _resume(self) -> None:
+        if self._call is not None:
+            self._call.resume()
+
+    # the clock
+
+    def on_deadline(self, now: float) -> None:
+        """Give up on a request that is too late, or send a comment to a client that waits."""
+        if now >= self._expires_at_s:
+            self._cancel()
+            problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
+            if self._answering:
+                self._cut(problem)
+            else:
+                self._answer(problem, "failed")
+            return
+        exchange = self._exchange
+        if not exchange.started:
+            added = self._plan.on_head(200, ())
+            own = (b"content-type", _EVENT_STREAM), (b"x-request-id", exchange.request_id)
+            exchange.start(200, (*own, _UNBUFFERED, *added))
+        exchange.write(_COMMENT)
+        self._comment_at_s = now + (self._options.comments_s or NEVER)
+        self.deadline_s = min(self._expires_at_s, self._comment_at_s)
+
+    # inside
+
+    def _take(self, target: Target | Problem | Wait | None) -> None:
+        match target:
+            case Target():
+                self._send(target)
+            case Problem():
+                self._answer(target, "refused")
+            case Wait():
+                pass
+            case None:
+                self._give_up()
+
+    def _send(self, target: Target) -> None:
+        request = self._exchange.request
+        if self._headers is None:
+            self._headers = forwarded_headers(request, self._exchange.request_id)
+        headers = self._headers
+        if target.headers:
+            replaced = {name for name, _ in target.headers}
+            headers = [header for header in headers if header[0] not in replaced]
+            headers += target.headers
+        self._attempts += 1
+        self._origin = target.origin
+        message = UpstreamRequest(
+            origin=target.origin,
+            method=request.method,
+            target=request.target if target.path is None else target.path,
+            headers=headers,
+            body=request.body if target.body is None else target.body,
+        )
+        try:
+            self._call = self._pool.send(message, self)
+        except (KvMeshError, ValueError) as error:
+            self.on_failure(UpstreamFailure("before_send", "refused", str(error), target.origin))
+
+    def _may_retry(self, failure: UpstreamFailure) -> bool:
+        """Ask the plan, then the rules. A timeout after sending is not tried again: the first
+        upstream may still be at work, and the next would be as slow.
+        """
+        allowed = self._plan.on_attempt_failed(failure)
+        sent = failure.stage != "before_send"
+        if sent and failure.kind != "status":
+            self._deaths += 1
+        return (
+            allowed
+            and self._attempts <= self._options.max_retries
+            and self._deaths <= self._options.max_deaths
+            and not (sent and failure.kind == "timeout")
+        )
+
+    def _leave(self, status: int) -> bool:
+        """Go to another upstream if there is one; else this one's answer is passed on."""
+        text = f"{self._origin}: answered {status}"
+        failure = UpstreamFailure("mid_response", "status", text, self._origin, status)
+        if not self._may_retry(failure):
+            return False
+        target = self._plan.next_target()
+        if target is None:
+            return False
+        self._cancel()
+        self._failure = failure
+        self._take(target)
+        return True
+
+    def _give_up(self) -> None:
+        failure = self._failure
+        if failure is None:
+            self._answer(_NO_WORKER, "failed")
+            return
+        status = 504 if failure.kind == "timeout" else 502
+        text = f"no upstream answered in {self._attempts} attempts; the last: {failure.message}"
+        self._answer(Problem(status, text, f"upstream_{failure.kind}"), "failed")
+
+    def _answer(self, problem: Problem, kind: Literal["failed", "refused"]) -> None:
+        exchange = self._exchange
+        if exchange.started:
+            exchange.write(problem.event(exchange.request_id.decode("latin-1")))
+            self._break_off()
+        else:
+            exchange.fail(problem, self._plan.on_head(problem.status, ()))
+        self._finish(kind)
+
+    def _cut(self, problem: Problem) -> None:
+        exchange = self._exchange
+        if self._gate is None:
+            exchange.abort()
+        else:
+            event = problem.event(exchange.request_id.decode("latin-1"))
+            exchange.write(b"\n\n" + event if self._gate.torn else event)
+            self._break_off()
+        self._finish("cut")
+
+    def _break_off(self) -> None:
+        """End an event stream behind an error event. HTTP/1.0 could only be told by a reset,
+        which might overtake the event.
+        """
+        if self._exchange.request.http_1_0:
+            self._exchange.end()
+        else:
+            self._exchange.abort()
+
+    def _cancel(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _finish(self, kind: Literal["finished", "client_gone", "failed", "cut", "refused"]) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        self._pool.wheel.discard(self)
+        self._headers = None
+        status = self._exchange.status
+        self._plan.on_finish(Outcome(kind, status, self._attempts, self._failure))

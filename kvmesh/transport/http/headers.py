@@ -1,0 +1,92 @@
+"""Header blocks: what a proxy must drop, and bytes for heads of requests and responses."""
+
+import time
+from collections.abc import Iterable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+Header = tuple[bytes, bytes]
+"""Lower-case name, value."""
+Headers = Sequence[Header]
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    }
+)
+"""Headers of one hop, never forwarded. Source: RFC 9110, 7.6.1; RFC 9113, 8.2.2."""
+
+STATUS_LINES: Final = {
+    int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+
+
+def status_line(status: int) -> bytes:
+    """Return the status line, CRLF included; unregistered codes get an empty reason."""
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
+def render(first_line: bytes, headers: Iterable[Header], last: bytes = b"") -> bytes:
+    """Return a whole head: `first_line` and `last` are ready lines with their CRLF.
+
+    Raises `ValueError` when a name or value would start a new line (header injection).
+    """
+    parts = [first_line]
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+    head = b"".join((*parts, last, b"\r\n"))
+    lines = (len(parts) - 1) // 4 + first_line.count(b"\n") + last.count(b"\n") + 1
+    if head.count(b"\n") != lines or head.count(b"\r") != lines:
+        raise ValueError(f"header with a line break in {head!r}")
+    return head
+
+
+def connection_options(headers: Headers) -> frozenset[bytes]:
+    """Return the header names that Connection headers declare as of this hop only."""
+    return frozenset(
+        option.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for option in value.split(b",")
+    )
+
+
+def end_to_end(headers: Headers, also_drop: frozenset[bytes]) -> list[Header]:
+    """Return `headers` without those of one hop and without `also_drop`."""
+    drop = also_drop
+    for name, value in headers:
+        if name == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+            drop = also_drop | connection_options(headers)
+            break
+    return [header for header in headers if header[0] not in drop and header[0] not in HOP_BY_HOP]
+
+
+_PLAIN_CONNECTION: Final = frozenset({b"keep-alive", b"close"})
+
+
+class HttpDate:
+    """The Date header line, made once a second."""
+
+    __slots__ = ("_second", "line")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self.line = b""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring `line` up to the wall clock."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self.line = b"date: %b\r\n" % formatdate(second, usegmt=True).encode()

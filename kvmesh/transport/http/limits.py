@@ -1,0 +1,30 @@
+"""What one front door takes from its clients at most."""
+
+import msgspec
+
+
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of an HTTP server. Timeouts are exact to about half a second.
+
+    `header_timeout_s`: a request's head must be whole this long after its first byte.
+    `body_window_s`, `min_body_bytes_per_s`: in each window a body must grow at that rate.
+    `write_stall_s`: a client that takes nothing of a waiting answer for so long is cut off.
+    `write_buffer_bytes`: above it `on_pause` is called, below a quarter of it `on_resume`.
+    `cancel_on_half_close`: a client's FIN means it went away (nginx does the same); off: it is
+    still served, but a client that vanishes during a long prefill is noticed late.
+    """
+
+    max_connections: int = 16_384
+    max_header_bytes: int = 64 * 1024
+    max_headers: int = 128
+    max_target_bytes: int = 8 * 1024
+    max_body_bytes: int = 64 * 1024**2
+    max_pipelined: int = 64
+    header_timeout_s: float = 10.0
+    body_window_s: float = 15.0
+    min_body_bytes_per_s: int = 240
+    idle_timeout_s: float = 75.0
+    write_stall_s: float = 120.0
+    linger_s: float = 2.0
+    write_buffer_bytes: int = 64 * 1024
+    cancel_on_half_close: bool = True

@@ -1,0 +1,71 @@
+"""Errors as HTTP answers, in OpenAI's shape, and their one encoder."""
+
+import msgspec
+
+from kvmesh.errors import KvMeshError, NoWorkerError, RequestError, TransportError
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+    502: "upstream_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_SERVER_ERROR = 500
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One error answer. `code` is a constant for programs, `message` is for people.
+
+    `retry_after_s` > 0 adds a Retry-After header.
+    """
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: int = 0
+
+    @classmethod
+    def from_error(cls, error: KvMeshError) -> "Problem":
+        """Return how `error` is told to a client."""
+        match error:
+            case RequestError():
+                return cls(error.status, str(error), param=error.param)
+            case NoWorkerError():
+                return cls(503, str(error), code="no_worker", retry_after_s=1)
+            case TransportError():
+                return cls(502, str(error), code="upstream_error")
+            case _:
+                return cls(500, str(error), code="internal_error")
+
+    @property
+    def kind(self) -> str:
+        """Return OpenAI's `type` of the status."""
+        default = "server_error" if self.status >= _SERVER_ERROR else "invalid_request_error"
+        return _TYPES.get(self.status, default)
+
+    def body(self, request_id: str = "") -> bytes:
+        """Return `{"error": {...}}`; the request id is put in when there is one."""
+        error: dict[str, str | None] = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }
+        if request_id:
+            error["request_id"] = request_id
+        return msgspec.json.encode({"error": error})
+
+    def event(self, request_id: str = "") -> bytes:
+        """Return the same as one server-sent event."""
+        return b"data: %b\n\n" % self.body(request_id)
+
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the headers the answer needs besides its content type."""
+        if not self.retry_after_s:
+            return ()
+        return ((b"retry-after", b"%d" % self.retry_after_s),)

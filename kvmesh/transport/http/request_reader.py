@@ -1,0 +1,292 @@
+"""Bytes of one client connection in, whole requests out; strict where request smuggling starts.
+
+llhttp parses. What it leaves to its user is done here: Host, transfer codings, versions, sizes.
+Source: RFC 9112; what llhttp takes by itself is pinned in tests/unit/transport/http.
+"""
+
+import re
+from collections import deque
+from enum import Enum
+from typing import Final, NoReturn
+
+import httptools
+
+from kvmesh.transport.http.headers import Header
+from kvmesh.transport.http.limits import HttpLimits
+from kvmesh.transport.http.problem import Problem
+
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
+_CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"content-length", b"expect"})
+
+
+class Phase(Enum):
+    """Where the reader is: between requests, in a head, in a body, or past a fatal error."""
+
+    IDLE = 0
+    HEAD = 1
+    BODY = 2
+    BROKEN = 3
+
+
+class Request:
+    """One whole request. `target` is the raw origin-form, `path` and `query` are its halves.
+
+    Header names are lower case, in the order sent. `client` is the peer's address without port.
+    `keep_alive` is what the client asked for.
+    """
+
+    __slots__ = (
+        "body", "client", "headers", "http_1_0", "keep_alive",
+        "method", "path", "query", "secure", "target",
+    )  # fmt: skip
+
+    def __init__(
+        self, method: str, target: bytes, headers: list[Header], body: bytes = b""
+    ) -> None:
+        self.method = method
+        self.target = target
+        path, _, query = target.decode("ascii").partition("?")
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.client = ""
+        self.secure = False
+        self.http_1_0 = False
+        self.keep_alive = True
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first value of header `name` (lower case); O(headers)."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def release_body(self) -> None:
+        """Drop the body: once an answer has begun nobody needs it, and streams are long."""
+        self.body = b""
+
+
+class _Rejected(Exception):  # noqa: N818  never leaves this module: it stops llhttp
+    """The request in the reader is refused; `RequestReader._rejected` says why."""
+
+
+class RequestReader:
+    """The parser of one connection.
+
+    After each `feed`: `ready` holds the whole requests so far, a `Problem` last if the connection
+    is past saving (then `phase` is BROKEN and all further bytes are ignored). `wants_continue` is
+    set once when a client waits for "100 Continue". `body_bytes` counts the body now arriving.
+    """
+
+    __slots__ = (
+        "_body", "_closing", "_head_bytes", "_headers", "_http_1_0", "_keep_alive", "_limits",
+        "_method", "_parser", "_rejected", "_replaying", "_target", "_upgrading", "body_bytes",
+        "phase", "ready", "wants_continue",
+    )  # fmt: skip
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self.ready: deque[Request | Problem] = deque()
+        self.phase = Phase.IDLE
+        self.wants_continue = False
+        self.body_bytes = 0
+        self._rejected: Problem | None = None
+        self._closing = False
+        self._upgrading = False
+        self._replaying = False
+        self._http_1_0 = False
+        self._keep_alive = True
+        self._method = ""
+        self._head_bytes = 0
+        self._target = b""
+        self._headers: list[Header] = []
+        self._body: list[bytes] = []
+
+    def close(self) -> None:
+        """Break the reference cycle with the C parser, so that no garbage collection is needed."""
+        del self._parser
+        self.phase = Phase.BROKEN
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes; never raises."""
+        if self.phase is Phase.BROKEN or self._closing:
+            return
+        before = len(self.ready)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            self._fail(self._problem_of(error))
+            return
+        if self.phase is Phase.HEAD:
+            self._head_bytes = len(data) + (self._head_bytes if len(self.ready) == before else 0)
+            if self._head_bytes > self._limits.max_header_bytes + self._limits.max_target_bytes:
+                self._fail(self._too_large())
+
+    def _problem_of(self, error: Exception) -> Problem | None:
+        """Return what to answer; None for bytes behind a last request: they mean nothing."""
+        if self._rejected is not None:
+            return self._rejected
+        if self._closing:
+            return None
+        return Problem(400, f"malformed HTTP request: {error}", code="malformed_request")
+
+    def _fail(self, problem: Problem | None) -> None:
+        self.phase = Phase.BROKEN
+        self._headers = []
+        self._body = []
+        if problem is not None:
+            self.ready.append(problem)
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1 after an offer to upgrade, e.g. the h2c of Java's HttpClient.
+
+        llhttp stops behind the head and would lose the body: a fresh parser gets a head that
+        frames the body alike.
+        """
+        framing = [
+            b"%b: %b\r\n" % (name, value)
+            for name, value in self._headers
+            if name in {b"content-length", b"transfer-encoding"}
+        ]
+        self._parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        self.feed(b"POST / HTTP/1.1\r\n%b\r\n%b" % (b"".join(framing), rest))
+
+    # llhttp's callbacks
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        if self._replaying:
+            return
+        if len(self.ready) >= self._limits.max_pipelined:
+            self._reject(Problem(400, "too many pipelined requests", code="pipelining"))
+        self.phase = Phase.HEAD
+        self._target = b""
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        if not self._replaying:
+            self._target += url
+            if len(self._target) > self._limits.max_target_bytes:
+                self._reject(Problem(414, "request target is too long", code="uri_too_long"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; those behind a chunked body (trailers) are checked and dropped."""
+        if self._replaying:
+            return
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.max_header_bytes:
+            self._reject(self._too_large())
+        if self.phase is Phase.HEAD:
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
+            if len(self._headers) > self._limits.max_headers:
+                self._reject(self._too_large())
+
+    def on_headers_complete(self) -> None:
+        """Check the head as a whole."""
+        if self._replaying:
+            self._replaying = False
+            self.phase = Phase.BODY
+            return
+        parser = self._parser
+        version = parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            self._reject(Problem(505, f"HTTP/{version} is not served", code="http_version"))
+        self._http_1_0 = version == "1.0"
+        self._keep_alive = parser.should_keep_alive()
+        self._method = parser.get_method().decode()
+        self._check_headers()
+        self._target = self._origin_form(self._target)
+        self._upgrading = parser.should_upgrade()
+        self.phase = Phase.BODY
+        self.body_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self.body_bytes += len(body)
+        if self.body_bytes > self._limits.max_body_bytes:
+            self._reject(self._body_too_large())
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Hand the request over."""
+        if self._upgrading:
+            self._upgrading = False
+            return
+        pieces = self._body
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        request = Request(self._method, self._target, self._headers, body)
+        request.http_1_0 = self._http_1_0
+        request.keep_alive = self._keep_alive
+        self.ready.append(request)
+        self._body = []
+        self._headers = []
+        self._closing = not self._keep_alive
+        self.wants_continue = False
+        self.phase = Phase.IDLE
+
+    def _check_headers(self) -> None:
+        hosts = 0
+        for name, value in self._headers:
+            if name not in _CHECKED:
+                continue
+            if name == b"host":
+                hosts += 1
+                if not _HOST.fullmatch(value):
+                    self._reject(Problem(400, f"Host {value!r} is malformed", code="bad_host"))
+            elif name == b"content-length":
+                if int(value) > self._limits.max_body_bytes:
+                    self._reject(self._body_too_large())
+            elif name == b"expect":
+                self._check_expect(value)
+            else:
+                self._check_coding(value)
+        if hosts > 1 or (hosts == 0 and not self._http_1_0):
+            self._reject(Problem(400, f"{hosts} Host headers: send exactly one", code="bad_host"))
+
+    def _check_expect(self, value: bytes) -> None:
+        if value.lower() != b"100-continue":
+            self._reject(Problem(417, f"cannot meet Expect: {value!r}", code="expectation"))
+        self.wants_continue = not self._http_1_0
+
+    def _check_coding(self, value: bytes) -> None:
+        """Only `chunked` is taken: a coding that one hop reads and the next does not smuggles."""
+        if self._http_1_0:
+            self._reject(Problem(400, "Transfer-Encoding in HTTP/1.0", code="malformed_request"))
+        if value.lower() != b"chunked":
+            self._reject(Problem(501, f"Transfer-Encoding {value!r} is not served", code="coding"))
+
+    def _origin_form(self, target: bytes) -> bytes:
+        """Return the target as path and query. Raises `_Rejected` for what has neither."""
+        if self._method == "CONNECT":
+            self._reject(Problem(405, "CONNECT is not served", code="method_not_allowed"))
+        if not target.startswith(b"/") and (absolute := _ABSOLUTE.match(target)):
+            target = target[absolute.end() :]
+            if not target.startswith(b"/"):
+                target = b"/" + target
+        if not target.startswith(b"/") and not (target == b"*" and self._method == "OPTIONS"):
+            self._reject(Problem(400, f"target {target!r} is not a path", code="bad_target"))
+        if b"#" in target:
+            self._reject(Problem(400, "fragment in request target", code="bad_target"))
+        return target
+
+    def _too_large(self) -> Problem:
+        limits = self._limits
+        text = f"head exceeds {limits.max_headers} headers or {limits.max_header_bytes} bytes"
+        return Problem(431, text, code="headers_too_large")
+
+    def _body_too_large(self) -> Problem:
+        return Problem(
+            413, f"body exceeds {self._limits.max_body_bytes} bytes", code="body_too_large"
+        )
+
+    def _reject(self, problem: Problem) -> NoReturn:
+        self._rejected = problem
+        raise _Rejected

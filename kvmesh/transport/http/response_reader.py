@@ -1,0 +1,124 @@
+"""Bytes of one upstream connection in, one response out: head, body pieces, a certain end."""
+
+from enum import Enum
+from typing import Final
+
+import httptools
+
+from kvmesh.transport.http.headers import Header
+
+_MAX_HEAD_BYTES: Final = 128 * 1024
+_MAX_HEADERS: Final = 256
+_SWITCHING: Final = 101
+_BODILESS: Final = frozenset({204, 304})
+
+
+class Stage(Enum):
+    """How far the response is."""
+
+    HEAD = 0
+    BODY = 1
+    COMPLETE = 2
+
+
+class ResponseReader:
+    """The parser of one upstream connection; `begin` before each response.
+
+    `feed` returns the body bytes that arrived, chunk framing taken off. Once `stage` is BODY,
+    `status` and `headers` are final (1xx are skipped). `reusable` after COMPLETE tells whether
+    the connection may carry another request.
+    """
+
+    __slots__ = (
+        "_chunked", "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
+        "_pieces", "_surplus", "headers", "stage", "status", "until_close",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._pieces: list[bytes] = []
+        self.begin()
+
+    def begin(self, *, expect_body: bool = True) -> None:
+        """Await a response; `expect_body` False for HEAD."""
+        self._expect_body = expect_body
+        self._head_bytes = 0
+        self._interim = False
+        self._keep_alive = False
+        self._surplus = False
+        self.until_close = False
+        self.stage = Stage.HEAD
+        self.status = 0
+        self.headers: list[Header] = []
+
+    def close(self) -> None:
+        """Break the reference cycle with the C parser."""
+        del self._parser
+
+    @property
+    def reusable(self) -> bool:
+        """Return whether another request may follow on the connection."""
+        return self._keep_alive and not self._surplus and self._expect_body
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise ValueError("upstream switched protocols unasked") from error
+        except httptools.HttpParserError as error:
+            if self.stage is not Stage.COMPLETE:
+                raise ValueError(f"malformed response: {error}") from error
+            self._surplus = True
+        if self.stage is Stage.HEAD:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
+        pieces = self._pieces
+        if len(pieces) == 1:
+            return pieces.pop()
+        if not pieces:
+            return b""
+        body = b"".join(pieces)
+        pieces.clear()
+        return body
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; trailers are dropped."""
+        if self.stage is Stage.HEAD:
+            if len(self.headers) >= _MAX_HEADERS:
+                raise ValueError(f"response has more than {_MAX_HEADERS} headers")
+            self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Take the status; an interim response (1xx) is forgotten."""
+        if self.stage is Stage.COMPLETE:
+            self._surplus = True
+            return
+        status = self._parser.get_status_code()
+        if status < 200 and status != _SWITCHING:  # noqa: PLR2004  the class of 1xx
+            self._interim = True
+            self.headers.clear()
+            return
+        self.status = status
+        self.stage = Stage.BODY
+        self._keep_alive = self._parser.should_keep_alive()
+        self.until_close = status not in _BODILESS and not any(
+            name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers
+        )
+        if not self._expect_body:
+            self.stage = Stage.COMPLETE
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        if self.stage is Stage.BODY:
+            self._pieces.append(body)
+        else:
+            self._surplus = True
+
+    def on_message_complete(self) -> None:
+        """Learn the end, unless it is that of an interim response."""
+        if self._interim:
+            self._interim = False
+            return
+        self.stage = Stage.COMPLETE

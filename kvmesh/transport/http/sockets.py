@@ -1,0 +1,65 @@
+"""Sockets as a gateway wants them: no Nagle, dead peers found, as many as the system allows."""
+
+import resource
+import socket
+from typing import Final
+
+from kvmesh.errors import TransportError
+
+BACKLOG: Final = 4096
+"""Connections the kernel queues before accept; the system's somaxconn may lower it."""
+
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+)
+"""A peer that lost power during a long prefill is noticed after 60 s, not at the deadline."""
+
+
+def tune(sock: socket.socket) -> None:
+    """Turn Nagle off and keep-alive probes on; accepted sockets inherit both (Linux)."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for level, option, value in _KEEPALIVE:
+        sock.setsockopt(level, option, value)
+
+
+def listen(
+    host: str, port: int, *, reuse_port: bool, backlog: int = BACKLOG
+) -> list[socket.socket]:
+    """Return one listening socket per address of `host` ("" for all), all on the same port.
+
+    Port 0 takes a free one. Raises `TransportError` naming the address.
+    """
+    flags = socket.AI_PASSIVE
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+        for family, _, _, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            tune(sock)
+            sock.setblocking(False)
+            sock.bind((address[0], port, *address[2:]))
+            port = port or sock.getsockname()[1]
+            sock.listen(backlog)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise TransportError(f"cannot listen on {host or '*'}:{port}: {error}") from error
+    return sockets
+
+
+def raise_open_files_limit() -> int:
+    """Raise the soft limit of open files to the hard one, return it: a stream takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

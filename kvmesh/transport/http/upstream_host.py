@@ -1,0 +1,248 @@
+"""The connections to one origin, and the requests on their way there."""
+
+import asyncio
+import ssl as tls
+from collections import deque
+from typing import Final
+
+from kvmesh.transport.http.deadlines import DeadlineWheel
+from kvmesh.transport.http.headers import render
+from kvmesh.transport.http.origin import Origin
+from kvmesh.transport.http.upstream_connection import Deadlines, UpstreamConnection
+from kvmesh.transport.http.upstream_messages import (
+    Kind,
+    UpstreamFailure,
+    UpstreamOptions,
+    UpstreamRequest,
+    UpstreamSink,
+)
+
+_LENGTHLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+
+
+class PoolState:
+    """What the origins of one pool share."""
+
+    def __init__(self, options: UpstreamOptions, ssl: tls.SSLContext | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.options = options
+        self.wheel = DeadlineWheel(self.loop)
+        self.hosts: dict[str, UpstreamHost] = {}
+        self.closed = False
+        self.connects = 0
+        self.reuses = 0
+        self.stale_retries = 0
+        self._ssl = ssl
+
+    def ssl(self) -> tls.SSLContext:
+        """Return the TLS settings; the default, made on first use, trusts the system's CAs."""
+        if self._ssl is None:
+            self._ssl = tls.create_default_context()
+        return self._ssl
+
+
+class UpstreamCall:
+    """A request on its way, until its response begins."""
+
+    __slots__ = (
+        "_closed", "_connecting", "_connection", "_fresh", "_host", "_paused", "request", "sink",
+    )  # fmt: skip
+
+    def __init__(self, host: "UpstreamHost", request: UpstreamRequest, sink: UpstreamSink) -> None:
+        self._host = host
+        self.request: UpstreamRequest | None = request
+        self.sink: UpstreamSink | None = sink
+        self._connection: UpstreamConnection | None = None
+        self._fresh = True
+        self._paused = False
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether the request is not yet sent, and still wanted."""
+        return self._connection is None and self.sink is not None
+
+    def cancel(self) -> None:
+        """Give up: the upstream connection is closed at once. Does nothing after the end."""
+        self.sink = None
+        self.request = None
+        if self._connection is not None:
+            self._connection.cancel(self)
+        else:
+            self._host.forget(self)
+
+    def pause(self) -> None:
+        """Stop reading the response until `resume`; what TCP buffers is the upstream's to hold."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause(self)
+
+    def resume(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume(self)
+
+    def send_on(self, connection: UpstreamConnection) -> None:
+        """Send the request on `connection`."""
+        request, sink = self.request, self.sink
+        assert request is not None
+        assert sink is not None
+        self._connection = connection
+        self._fresh = connection.served == 0
+        message = self._host.render(request), request.body
+        connection.begin(message, self, sink, bodiless=request.method == "HEAD")
+        if self._paused:
+            connection.pause(self)
+
+    def answered(self) -> None:
+        """Let go of the request: its body may be long, and streams are."""
+        self.request = None
+
+    def failed(self, failure: UpstreamFailure) -> None:
+        """Send once more if the connection was closed while idle, else tell the sink."""
+        connection = self._connection
+        self._connection = None
+        if self.sink is None:
+            return
+        stale = (
+            failure.kind == "reset"
+            and not self._fresh
+            and connection is not None
+            and self._host.is_stale(connection)
+        )
+        if stale:
+            self._host.connect(self)
+            return
+        sink = self.sink
+        self.sink = self.request = None
+        sink.on_failure(failure)
+
+
+class UpstreamHost:
+    """The connections to one origin."""
+
+    def __init__(self, pool: PoolState, origin: Origin) -> None:
+        self._pool = pool
+        self._first_line_end = b" HTTP/1.1\r\nhost: %b\r\n" % origin.authority
+        self.origin = origin
+        self.idle: list[UpstreamConnection] = []
+        self.connections: set[UpstreamConnection] = set()
+        self.connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
+        self.waiting: deque[UpstreamCall] = deque()
+
+    def render(self, request: UpstreamRequest) -> bytes:
+        """Return the request's head."""
+        first = b"%b %b%b" % (request.method.encode(), request.target, self._first_line_end)
+        if request.body or request.method not in _LENGTHLESS:
+            return render(first, request.headers, b"content-length: %d\r\n" % len(request.body))
+        return render(first, request.headers)
+
+    def send(self, call: UpstreamCall) -> None:
+        """Send on the most recently used idle connection, else on a new one, else wait."""
+        while self.idle:
+            connection = self.idle.pop()
+            if not connection.transport.is_closing():
+                self._pool.reuses += 1
+                call.send_on(connection)
+                return
+        limit = self._pool.options.max_connections
+        if limit is not None and len(self.connections) + len(self.connecting) >= limit:
+            self.waiting.append(call)
+            self._pool.loop.call_later(self._pool.options.connect_timeout_s, self._expire, call)
+        else:
+            self.connect(call)
+
+    def connect(self, call: UpstreamCall) -> None:
+        """Open a connection for `call`."""
+        self.connecting[call] = self._pool.loop.create_task(self._open(call))
+
+    def is_stale(self, connection: UpstreamConnection) -> bool:
+        """Tell whether a reset means "closed while idle"; counts it."""
+        pool = self._pool
+        stale = pool.wheel.now_s - connection.sent_at_s <= pool.options.stale_window_s
+        pool.stale_retries += stale
+        return stale
+
+    def forget(self, call: UpstreamCall) -> None:
+        """Drop a cancelled call that has no connection yet."""
+        task = self.connecting.pop(call, None)
+        if task is not None:
+            task.cancel()
+
+    def released(self, connection: UpstreamConnection) -> None:
+        """Give the connection to a waiting call, or keep it for a while."""
+        options = self._pool.options
+        while self.waiting:
+            call = self.waiting.popleft()
+            if call.waiting:
+                call.send_on(connection)
+                return
+        if len(self.idle) >= options.max_idle or self._pool.closed:
+            connection.transport.abort()
+            return
+        connection.deadline_s = self._pool.wheel.now_s + options.keepalive_s
+        self.idle.append(connection)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Forget the connection; a waiting call may open another."""
+        self.connections.discard(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
+        while self.waiting and not self._pool.closed:
+            call = self.waiting.popleft()
+            if call.waiting:
+                self.connect(call)
+                break
+        if not self.connections and not self.connecting and not self.waiting:
+            self._pool.hosts.pop(self.origin.url, None)
+
+    def close(self) -> None:
+        """Cut every connection and fail every call."""
+        for call in [*self.connecting, *self.waiting]:
+            self.forget(call)
+            text = f"{self.origin.url}: the connection pool was closed"
+            call.failed(UpstreamFailure("before_send", "reset", text, self.origin.url))
+        self.waiting.clear()
+        for connection in list(self.connections):
+            connection.close()
+
+    async def _open(self, call: UpstreamCall) -> None:
+        pool, origin = self._pool, self.origin
+        pool.connects += 1
+        deadlines = Deadlines(pool.options.first_byte_timeout_s, pool.options.idle_timeout_s)
+        try:
+            async with asyncio.timeout(pool.options.connect_timeout_s):
+                _, connection = await pool.loop.create_connection(
+                    lambda: UpstreamConnection(self, origin.url, pool.wheel, deadlines),
+                    origin.host,
+                    origin.port,
+                    ssl=pool.ssl() if origin.secure else None,
+                    server_hostname=origin.host if origin.secure else None,
+                )
+        except TimeoutError:
+            self._refused(call, "timeout", f"no connection in {pool.options.connect_timeout_s:g} s")
+        except OSError as error:
+            self._refused(call, "refused", str(error))
+        else:
+            self.connecting.pop(call, None)
+            self.connections.add(connection)
+            if call.waiting:
+                call.send_on(connection)
+            else:
+                self.released(connection)
+
+    def _refused(self, call: UpstreamCall, kind: Kind, text: str) -> None:
+        self.connecting.pop(call, None)
+        if not self.connections and not self.connecting and not self.waiting:
+            self._pool.hosts.pop(self.origin.url, None)
+        call.failed(
+            UpstreamFailure("before_send", kind, f"{self.origin.url}: {text}", self.origin.url)
+        )
+
+    def _expire(self, call: UpstreamCall) -> None:
+        if call.waiting and call in self.waiting:
+            self.waiting.remove(call)
+            text = (
+                f"{self.origin.url}: all {self._pool.options.max_connections} connections are busy"
+            )
+            call.failed(UpstreamFailure("before_send", "busy", text, self.origin.url))

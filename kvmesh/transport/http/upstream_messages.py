@@ -1,0 +1,91 @@
+"""What goes to an upstream, what comes back, and the bounds of both."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from kvmesh.transport.http.headers import Headers
+
+Stage = Literal["before_send", "after_send", "mid_response"]
+Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status"]
+
+
+class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines (seconds) and bounds towards upstreams.
+
+    `keepalive_s` is under the 5 s after which uvicorn (vLLM, SGLang) closes idle connections.
+    `stale_window_s`: a pooled connection reset this soon after a request was closed while idle,
+    so the request is sent once more; later than that the upstream may have died of the request.
+    `max_connections` bounds each origin; more requests wait for up to `connect_timeout_s`.
+    """
+
+    connect_timeout_s: float = 2.0
+    first_byte_timeout_s: float = 600.0
+    idle_timeout_s: float = 120.0
+    keepalive_s: float = 4.0
+    stale_window_s: float = 1.0
+    max_connections: int | None = None
+    max_idle: int = 512
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True):
+    """A request; Host and Content-Length are added. `origin` is `http[s]://host[:port]`."""
+
+    origin: str
+    method: str
+    target: bytes
+    headers: Headers = ()
+    body: bytes = b""
+
+
+class UpstreamStatistics(msgspec.Struct, frozen=True):
+    """Connections now, and counts since the start."""
+
+    open_connections: int
+    idle_connections: int
+    connects: int
+    reuses: int
+    stale_retries: int
+
+
+class UpstreamFailure(msgspec.Struct, frozen=True):
+    """Why a request got no whole response.
+
+    `stage`: before_send, no byte of the request left, so repeating it is always safe; after_send,
+    the upstream may have begun to work on it; mid_response, a part of the response arrived.
+    `status` is set only for kind "status": the upstream answered, but not with an answer.
+    """
+
+    stage: Literal["before_send", "after_send", "mid_response"]
+    kind: Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status"]
+    message: str
+    origin: str
+    status: int = 0
+
+    @property
+    def responded(self) -> bool:
+        """Return whether any byte of a response arrived."""
+        return self.stage == "mid_response"
+
+
+class UpstreamSink(Protocol):
+    """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
+
+    `on_failure` may come at any point; nothing comes after `cancel`.
+    """
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Take status and headers (lower-case names), those of one hop included."""
+        ...
+
+    def on_body(self, data: bytes) -> None:
+        """Take body bytes, chunk framing removed."""
+        ...
+
+    def on_end(self) -> None:
+        """Learn that the response is complete for certain."""
+        ...
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        """Learn that no more will come, and why."""
+        ...
