@@ -220,14 +220,13 @@ class Indexer:
                 return (log, *self._review(now))
             case JournalOpened(created):
                 self.replica.created = self.replica.created or created
-                return ()
             case RouterGone(router):
                 self.replica.forget_peer(router)
-                return ()
             case Started():
                 return (Wake(self._options.check_s, Tick("check")),)
             case _:
-                return ()
+                pass
+        return ()
 
     def _on_gap(self, first: int, last: int, now: float) -> Iterable[Effect]:
         self._gaps += 1

@@ -202,3 +202,27 @@ class JournalOpened(Message, frozen=True):
     """The tail begins, on the stream made at `created`."""
 
     created: str
+
+
+class Booked(Message, frozen=True):
+    """A request was booked by this replica: the other replicas shall know."""
+
+    request_id: str
+
+
+class FirstToken(Message, frozen=True):
+    """A request of this replica got its first token."""
+
+    request_id: str
+
+
+class Finished(Message, frozen=True):
+    """A request of this replica ended, however it did."""
+
+    request_id: str
+
+
+class StateWanted(Message, frozen=True):
+    """Replica `router` misses bookings of the replica it asks on `<ns>.ctl.<bucket>.<router>`."""
+
+    router: str

@@ -1,0 +1,226 @@
+"""Shares bookings among router replicas, so that many decide as well as one."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvmesh.actors.kernel import Effect, Message, Publish, Wake
+from kvmesh.actors.messages import (
+    Booked,
+    BusMessage,
+    Finished,
+    FirstToken,
+    RouterGone,
+    RouterSeen,
+    Started,
+    StateWanted,
+    Tick,
+)
+from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.core.booking_events import (
+    BOOKING_VERSION,
+    BookingBatch,
+    BookingEvent,
+    Ended,
+    Grew,
+    Placed,
+    Prefilled,
+    StateBegins,
+    StateEnds,
+    decode_bookings,
+    encode_bookings,
+)
+from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.loads import Booking
+from kvmesh.core.peer_bookings import PeerBookings
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.errors import CodecError
+
+
+class ReplicaSyncOptions(msgspec.Struct, frozen=True):
+    """Who this replica is (`epoch` grows at each restart), and the pace. Times in seconds.
+
+    Bookings are sent `flush_s` after the first; at 100 ms replicas already herd. Each `beat_s` a
+    replica says how far it is, so that a lost message shows and its bookings' leases are renewed.
+    """
+
+    router: str
+    bucket: str
+    epoch: int
+    namespace: str = "kvmesh"
+    flush_s: float = 0.005
+    beat_s: float = 1.0
+    state_pause_s: float = 0.5
+    max_events: int = 256
+
+
+class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start. `gaps` counts messages of peers that never came."""
+
+    events_sent: int
+    events_applied: int
+    states_sent: int
+    states_asked: int
+    gaps: int
+    garbage: int
+
+
+class ReplicaSync:
+    """Sends this replica's bookings in numbered batches and applies the peers'.
+
+    Messages may be lost (core NATS): a gap in a peer's numbers makes this replica ask for the
+    peer's whole state. Every event is idempotent, so state and batches may overlap. A peer that
+    dies or restarts takes its bookings along.
+    """
+
+    def __init__(
+        self, sequences: ActiveSequences, options: ReplicaSyncOptions, *, name: str = "replica_sync"
+    ) -> None:
+        self.name = name
+        self._sequences = sequences
+        self._options = options
+        self._subjects = Subjects(options.namespace, options.bucket)
+        self._peers = PeerBookings(sequences)
+        self._pending: list[BookingEvent] = []
+        self._flush_set = False
+        self._next_seq = 1
+        self._grown: dict[str, int] = {}
+        self._state_s: float | None = None
+        self._asked: dict[str, float] = {}
+        self._sent = self._states_sent = self._states_asked = self._garbage = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case Booked(request_id):
+                booking = self._sequences.booking(request_id)
+                return self._queue(_placed(booking)) if booking is not None else ()
+            case FirstToken(request_id):
+                return self._queue(Prefilled(request_id))
+            case Finished(request_id):
+                self._grown.pop(request_id, None)
+                return self._queue(Ended(request_id))
+            case BusMessage(subject, data):
+                return self._on_bus(subject, data, now)
+            case Tick(kind):
+                return self._on_tick(kind, now)
+            case _:
+                return self._on_rare(message, now)
+
+    def statistics(self) -> ReplicaSyncStatistics:
+        """Return the present counts."""
+        return ReplicaSyncStatistics(
+            events_sent=self._sent,
+            events_applied=self._peers.applied,
+            states_sent=self._states_sent,
+            states_asked=self._states_asked,
+            gaps=self._peers.gaps,
+            garbage=self._garbage,
+        )
+
+    def _queue(self, event: BookingEvent) -> Iterable[Effect]:
+        self._pending.append(event)
+        if len(self._pending) >= self._options.max_events:
+            return self._flush()
+        if self._flush_set:
+            return ()
+        self._flush_set = True
+        return (Wake(self._options.flush_s, Tick("flush")),)
+
+    def _flush(self) -> list[Effect]:
+        """Send what waits, in batches of at most `max_events`."""
+        pending, self._pending = self._pending, []
+        size = self._options.max_events
+        return [
+            self._publish(pending[start : start + size]) for start in range(0, len(pending), size)
+        ]
+
+    def _publish(self, events: list[BookingEvent]) -> Effect:
+        batch = BookingBatch(BOOKING_VERSION, self._options.epoch, self._next_seq, events)
+        self._next_seq += len(events)
+        self._sent += len(events)
+        return Publish(self._subjects.bookings(self._options.router), encode_bookings(batch))
+
+    def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
+        peer = last_token(subject)
+        try:
+            if subject == self._subjects.bookings(peer):
+                if peer == self._options.router:
+                    return ()
+                complete = self._peers.apply(peer, decode_bookings(data), now)
+                return () if complete else self._ask(peer, now)
+            return self._on_state_wanted(decode(data, StateWanted), now)
+        except CodecError:
+            self._garbage += 1
+            return ()
+
+    def _ask(self, peer: str, now: float) -> Iterable[Effect]:
+        """Ask a peer for its whole state, not too often."""
+        asked_s = self._asked.get(peer)
+        if asked_s is not None and now < asked_s + self._options.state_pause_s:
+            return ()
+        self._asked[peer] = now
+        self._states_asked += 1
+        wanted = StateWanted(self._options.router)
+        return (Publish(self._subjects.control(peer), encode(wanted)),)
+
+    def _on_state_wanted(self, wanted: StateWanted, now: float) -> Iterable[Effect]:
+        """Send the whole state to everybody; several askers get one answer."""
+        pause = self._options.state_pause_s / 2
+        if wanted.router == self._options.router:
+            return ()
+        if self._state_s is not None and now < self._state_s + pause:
+            return ()
+        self._state_s = now
+        self._states_sent += 1
+        self._pending.append(StateBegins())
+        for booking in self._sequences.owned():
+            self._pending.append(_placed(booking))
+            if not booking.prefilling:
+                self._pending.append(Prefilled(booking.request_id))
+            if booking.output_tokens:
+                self._pending.append(Grew(booking.request_id, booking.output_tokens))
+        self._pending.append(StateEnds())
+        return self._flush()
+
+    def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
+        if kind == "flush":
+            self._flush_set = False
+            return self._flush()
+        own = self._sequences.owned()
+        self._sequences.renew((one.request_id for one in own), now)
+        self._sequences.expire(now)
+        for booking in own:
+            if booking.output_tokens > self._grown.get(booking.request_id, 0):
+                self._grown[booking.request_id] = booking.output_tokens
+                self._pending.append(Grew(booking.request_id, booking.output_tokens))
+        effects = self._flush() or [self._publish([])]
+        effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
+        return (*effects, Wake(self._options.beat_s, Tick("beat")))
+
+    def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
+        match message:
+            case Started():
+                return (Wake(self._options.beat_s, Tick("beat")),)
+            case RouterSeen(heartbeat, joined):
+                return self._ask(heartbeat.router, now) if joined else ()
+            case RouterGone(router):
+                self._peers.remove(router)
+                self._asked.pop(router, None)
+                return ()
+            case StateWanted():
+                return self._on_state_wanted(message, now)
+            case _:
+                return ()
+
+
+def _placed(booking: Booking) -> Placed:
+    return Placed(
+        request_id=booking.request_id,
+        worker=booking.worker,
+        prompt_tokens=booking.prompt_tokens,
+        uncached_tokens=booking.uncached_tokens,
+        expected_blocks=booking.expected_blocks,
+        keys=pack_hashes(booking.keys),
+        streams=booking.streams,
+    )

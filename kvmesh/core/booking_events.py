@@ -1,0 +1,87 @@
+"""What router replicas tell each other of the requests they have placed.
+
+One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender's own subject.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.events import HASH_BYTES
+from kvmesh.errors import CodecError
+
+BOOKING_VERSION: Final = 1
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`)."""
+
+    request_id: str
+    worker: str
+    prompt_tokens: int
+    uncached_tokens: int
+    expected_blocks: int = 0
+    keys: bytes = b""
+    streams: bool = True
+
+
+class Prefilled(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A request's first token came."""
+
+    request_id: str
+
+
+class Grew(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A request has `output_tokens` in total."""
+
+    request_id: str
+    output_tokens: int
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A request is over, however it ended."""
+
+    request_id: str
+
+
+class StateBegins(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """All the sender's bookings follow; what is not among them up to `StateEnds` is over."""
+
+
+class StateEnds(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The sender's state is complete."""
+
+
+BookingEvent = Placed | Prefilled | Grew | Ended | StateBegins | StateEnds
+
+
+class BookingBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat."""
+
+    version: int
+    epoch: int
+    first_seq: int
+    events: list[BookingEvent]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(BookingBatch)
+
+
+def encode_bookings(batch: BookingBatch) -> bytes:
+    """Return the message of `batch`."""
+    return _encoder.encode(batch)
+
+
+def decode_bookings(data: bytes) -> BookingBatch:
+    """Return the batch in `data`. Raises `CodecError`."""
+    try:
+        batch = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(f"bookings of {len(data)} bytes: {error}") from error
+    if batch.version != BOOKING_VERSION:
+        raise CodecError(f"bookings have version {batch.version}, this build reads 1")
+    for event in batch.events:
+        if isinstance(event, Placed) and len(event.keys) % HASH_BYTES:
+            raise CodecError(f"booking {event.request_id} has {len(event.keys)} key bytes")
+    return batch
