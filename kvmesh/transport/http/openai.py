@@ -1,0 +1,182 @@
+"""The OpenAI-compatible surface: which paths there are, and what routing reads of a body.
+
+A body is decoded once, into the few fields below, and never encoded again: engines get the
+client's own bytes. Decoding costs 0.3 us for 400 B, 22 us for 100 KB.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from kvmesh.errors import RequestError
+
+Kind = Literal[
+    "chat", "completions", "responses", "messages", "embeddings", "models", "passthrough"
+]
+
+_POST: Final = frozenset({"POST"})
+_READ: Final = frozenset({"GET", "HEAD"})
+_ABSENT: Final = msgspec.Raw(b"")
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One path of the API. `prompt` is the body's field that decides what is cached, if any."""
+
+    kind: Kind
+    methods: frozenset[str]
+    prompt: Literal["messages", "prompt", "input"] | None = None
+
+
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {
+    "/v1/chat/completions": Endpoint("chat", _POST, "messages"),
+    "/v1/completions": Endpoint("completions", _POST, "prompt"),
+    "/v1/responses": Endpoint("responses", _POST, "input"),
+    "/v1/messages": Endpoint("messages", _POST, "messages"),
+    "/v1/embeddings": Endpoint("embeddings", _POST, "input"),
+    "/v1/models": Endpoint("models", _READ),
+}
+_PASSTHROUGH: Final = Endpoint("passthrough", frozenset())
+_MODEL: Final = Endpoint("models", _READ)
+_DISGUISES: Final = ("//", "/./", "/../", "%2e", "%2f", "%5c", "%00", "\\")
+
+
+def find_endpoint(method: str, path: str, *, passthrough: bool) -> Endpoint:
+    """Return the endpoint at `path`; any other `/v1/…` is one without a prompt if `passthrough`.
+
+    Raises `RequestError` 404 for what is not there, 405 for another method than the endpoint's,
+    400 for a path that two servers could read differently.
+    """
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is None:
+        if path.startswith("/v1/models/"):
+            endpoint = _MODEL
+        elif passthrough and path.startswith("/v1/"):
+            endpoint = _PASSTHROUGH
+        else:
+            raise RequestError(f"there is nothing at {path}", status=404)
+        lowered = path.lower()
+        if any(disguise in lowered for disguise in _DISGUISES) or path.endswith(("/..", "/.")):
+            raise RequestError(f"path {path} is ambiguous: send it in its plain form")
+    if endpoint.methods and method not in endpoint.methods:
+        allowed = " or ".join(sorted(endpoint.methods))
+        raise RequestError(f"{path} takes {allowed}, not {method}", status=405)
+    return endpoint
+
+
+class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body's own field `kvmesh`; engines ignore it. Headers of the same meaning win.
+
+    `worker` pins the request, `bucket` names its bucket, `session` keeps a conversation together,
+    `priority` orders the queue (higher first), `output_tokens` is the caller's estimate.
+    """
+
+    worker: str | None = None
+    bucket: str | None = None
+    session: str | None = None
+    priority: int = 0
+    output_tokens: int | None = None
+
+
+class InferenceRequest(msgspec.Struct, frozen=True):
+    """What routing reads of a body. Raw fields are slices of it and keep all of it alive.
+
+    Engines differ in what else they take; other fields are skipped unseen.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    messages: msgspec.Raw = _ABSENT
+    prompt: msgspec.Raw = _ABSENT
+    input: msgspec.Raw = _ABSENT
+    system: msgspec.Raw = _ABSENT
+    instructions: msgspec.Raw = _ABSENT
+    tools: msgspec.Raw = _ABSENT
+    chat_template_kwargs: msgspec.Raw = _ABSENT
+    max_tokens: float | None = None
+    max_completion_tokens: float | None = None
+    max_output_tokens: float | None = None
+    n: int | None = None
+    user: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    lora_path: str | list[str | None] | None = None
+    kvmesh: Extension | None = None
+
+    @property
+    def output_limit(self) -> int | None:
+        """Return the most tokens one choice may have; None when the request does not say."""
+        for limit in (self.max_completion_tokens, self.max_output_tokens, self.max_tokens):
+            if limit is not None:
+                return int(limit)
+        return None
+
+    @property
+    def choices(self) -> int:
+        """Return how many answers are generated from the one prompt."""
+        return self.n or 1
+
+
+_requests = msgspec.json.Decoder(InferenceRequest)
+
+
+def parse_request(body: bytes, endpoint: Endpoint) -> InferenceRequest:
+    """Return what routing needs of `body`. Raises `RequestError` (400) naming the field."""
+    try:
+        request = _requests.decode(body)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$.")
+        raise RequestError(f"{path.rstrip('`') or 'body'}: {text}", param=_field(path)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from error
+    if endpoint.prompt is not None:
+        _check_prompt(request, endpoint.prompt)
+    if request.n is not None and request.n < 1:
+        raise RequestError(f"n is {request.n}: ask for at least one choice", param="n")
+    limit = request.output_limit
+    if limit is not None and limit < 0:
+        raise RequestError(f"max_tokens is {limit}: it cannot be negative", param="max_tokens")
+    return request
+
+
+def _field(path: str) -> str | None:
+    """Return the top-level field of a msgspec path, `kvmesh` of `kvmesh.priority`."""
+    name = path.rstrip("`").partition(".")[0].partition("[")[0]
+    return name or None
+
+
+def _check_prompt(request: InferenceRequest, name: Literal["messages", "prompt", "input"]) -> None:
+    match name:
+        case "messages":
+            raw = memoryview(request.messages)
+        case "prompt":
+            raw = memoryview(request.prompt)
+        case "input":
+            raw = memoryview(request.input)
+    if not raw or raw == b"null":
+        raise RequestError(f"{name} is missing", param=name)
+    if name == "messages" and raw[:1] != b"[":
+        raise RequestError("messages is not a list", param=name)
+
+
+_prompts = msgspec.json.Decoder(str | list[str | int | list[int]])
+
+
+def first_prompt(raw: msgspec.Raw) -> str | list[int]:
+    """Return the first prompt of `prompt` or an embedding `input`: text, or token ids.
+
+    Engines take a string, token ids, or a list of either; a batch is routed by its first.
+    Raises `RequestError`.
+    """
+    try:
+        value = _prompts.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RequestError(f"prompt: {error}", param="prompt") from error
+    if isinstance(value, str):
+        return value
+    if not value:
+        raise RequestError("prompt is an empty list", param="prompt")
+    first = value[0]
+    if isinstance(first, int):
+        return [item for item in value if isinstance(item, int)]
+    return first
