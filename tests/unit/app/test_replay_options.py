@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvmesh.app.replay_options import ReplayOptions, check_options
+from kvmesh.errors import ConfigError
+
+OPTIONS = ReplayOptions(trace=Path("t.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"url": "localhost:8000"}, "--url"),
+        ({"url": "http://h:1/v1/"}, "without /v1"),
+        ({"reset_engine": ("ftp://h",)}, "--reset-engine"),
+        ({"requests": 0}, "--requests 0"),
+        ({"speedup": 0.0}, "--speedup"),
+        ({"concurrency": -1}, "--concurrency"),
+        ({"timeout_s": 0.0}, "--timeout"),
+        ({"skip": -1}, "--skip"),
+        ({"settle_s": -1.0}, "--settle"),
+        ({"compare": ("kv", "kv")}, "each mode once"),
+        ({"bucket": ("a", "b")}, "--bucket-by"),
+        ({"bucket_by": "session"}, "buckets' names"),
+        ({"prompt_unit": "token-ids"}, "--endpoint completions"),
+        ({"plot": Path("x.gif")}, r"\.svg"),
+        ({"json": Path("/nonexistent/r.json")}, "directory does not exist"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_flag(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_options(msgspec.structs.replace(OPTIONS, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"url": "https://gateway.example/team-a"},
+        {"bucket": ("a", "b"), "bucket_by": "prefix"},
+        {"prompt_unit": "token-ids", "endpoint": "completions"},
+        {"compare": ("round-robin", "kv"), "plot": Path("x.png"), "requests": 1},
+    ],
+)
+def test_values_that_work_are_taken(changes: dict[str, object]) -> None:
+    check_options(msgspec.structs.replace(OPTIONS, **changes))
+
+
+def test_the_slo_is_taken_from_the_options() -> None:
+    slo = msgspec.structs.replace(OPTIONS, slo_ttft_ms=500.0).slo()
+
+    assert (slo.ttft_ms, slo.itl_ms) == (500, 100)
