@@ -146,20 +146,15 @@ def _field(path: str) -> str | None:
 
 
 def _check_prompt(request: InferenceRequest, name: Literal["messages", "prompt", "input"]) -> None:
-    match name:
-        case "messages":
-            raw = memoryview(request.messages)
-        case "prompt":
-            raw = memoryview(request.prompt)
-        case "input":
-            raw = memoryview(request.input)
-    if not raw or raw == b"null":
+    raw = {"messages": request.messages, "prompt": request.prompt, "input": request.input}[name]
+    start = bytes(memoryview(raw)[:4])
+    if start in {b"", b"null"}:
         raise RequestError(f"{name} is missing", param=name)
-    if name == "messages" and raw[:1] != b"[":
+    if name == "messages" and not start.startswith(b"["):
         raise RequestError("messages is not a list", param=name)
 
 
-_prompts = msgspec.json.Decoder(str | list[str | int | list[int]])
+_prompts: Final = msgspec.json.Decoder(str | list[str | int | list[int]])
 
 
 def first_prompt(raw: msgspec.Raw) -> str | list[int]:
@@ -169,7 +164,7 @@ def first_prompt(raw: msgspec.Raw) -> str | list[int]:
     Raises `RequestError`.
     """
     try:
-        value = _prompts.decode(raw)
+        value: str | list[str | int | list[int]] = _prompts.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RequestError(f"prompt: {error}", param="prompt") from error
     if isinstance(value, str):
