@@ -1,7 +1,8 @@
 """The sending side of a replay: OpenAI requests over the routers' own upstream connections.
 
-A replay shares its machine with what it measures, so it must be cheap. The pool routers use costs
-a tenth of httpx per streamed chunk (benchmarks/bench_replay.py) and adds no dependency.
+A replay shares its machine with what it measures, so it must be cheap. With 200 streams open the
+pool routers use costs a sixth of httpx per chunk (11 us against 64) and a fortieth per request
+(benchmarks/bench_replay.py), and it adds no dependency.
 """
 
 import asyncio
