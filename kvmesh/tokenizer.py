@@ -12,7 +12,6 @@ from typing import Final, Protocol, cast
 import msgspec
 from tokenizers import AddedToken as NewToken
 from tokenizers import Tokenizer as TokenizerFile
-from tokenizers.processors import TemplateProcessing
 
 from kvmesh.core.byte_tokenizer import ByteTokenizer, check_ids
 from kvmesh.core.chat import ChatInput, JsonObject
@@ -92,10 +91,11 @@ def load_tokenizer(
         _read_json(directory / "tokenizer_config.json"),
         _read_json(directory / "special_tokens_map.json"),
     )
-    tokens = dict(config.named_tokens)
     sources = _template_sources(directory, config, template)
     templates = {
-        name: ChatTemplate(source, tokens, clock, origin=f"{directory} (chat template {name})")
+        name: ChatTemplate(
+            source, config.named_tokens, clock, origin=f"{directory} (chat template {name})"
+        )
         for name, source in sources.items()
     }
     return HfTokenizer(
@@ -204,15 +204,8 @@ def _load_file(file: Path, config: TokenizerConfig) -> TokenizerFile:
     fresh = [token for token in config.added_tokens if token not in known]
     tokenizer.add_tokens([NewToken(**msgspec.structs.asdict(token)) for token in fresh])
     texts = {token.content for token in known | set(fresh)}
-    named = [token for token in config.named_tokens.values() if isinstance(token, str)]
-    tokenizer.add_special_tokens([NewToken(t, normalized=False) for t in named if t not in texts])
-    if config.add_bos is not None or config.add_eos is not None:
-        before = [str(config.named_tokens["bos_token"])] if config.add_bos else []
-        after = [str(config.named_tokens["eos_token"])] if config.add_eos else []
-        tokenizer.post_processor = TemplateProcessing(
-            single=[*before, "$A", *after],
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in {*before, *after}],
-        )
+    special = dict.fromkeys((*config.named_tokens.values(), *config.extra_tokens))
+    tokenizer.add_special_tokens([NewToken(t, normalized=False) for t in special if t not in texts])
     return tokenizer
 
 

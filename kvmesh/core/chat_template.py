@@ -83,7 +83,7 @@ class ChatTemplate:
     """A compiled template. Sandboxed: it can neither reach Python nor change its arguments."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, object], clock: Clock, *, origin: str
+        self, source: str, special_tokens: Mapping[str, str], clock: Clock, *, origin: str
     ) -> None:
         """Compile `source`; `origin` names the file in the `ConfigError` of a broken template."""
         environment = ImmutableSandboxedEnvironment(
@@ -103,7 +103,7 @@ class ChatTemplate:
                 f"{origin}, line {error.lineno}: {error.message}; the chat template does not "
                 "compile: correct it or give another with the template option"
             ) from error
-        self._special_tokens = dict(special_tokens)
+        self._special_tokens: Mapping[str, object] = dict(special_tokens)
         self.vllm_format: ContentFormat = vllm_content_format(tree)
         self.sglang_format: ContentFormat = sglang_content_format(tree, source)
         self.knows_developer = '"developer"' in source or "'developer'" in source

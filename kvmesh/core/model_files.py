@@ -1,23 +1,13 @@
 """What a Hugging Face model directory says about its tokenizer, once its files are decoded."""
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 import msgspec
 
 from kvmesh.core.chat import JsonObject
 from kvmesh.core.segment_cache import AddedToken
 from kvmesh.errors import ConfigError
-
-NAMED_TOKENS: Final = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
 
 
 class ConfiguredToken(AddedToken, frozen=True):
@@ -29,42 +19,37 @@ class ConfiguredToken(AddedToken, frozen=True):
 class TokenizerConfig(msgspec.Struct, frozen=True):
     """The part of tokenizer_config.json that changes ids.
 
-    `named_tokens` are the template's variables, `added_tokens` in id order. `add_bos` and
-    `add_eos` are None unless one of them is written in the file: then they replace the
-    post-processor.
+    `named_tokens` (bos_token, ...) are variables of the template. `added_tokens`, in id order, and
+    `extra_tokens` belong to the vocabulary whether or not tokenizer.json lists them. Whether a
+    completion gets a BOS is tokenizer.json's business; `add_bos_token` is ignored beside it.
     """
 
-    named_tokens: dict[str, object] = {}
+    named_tokens: dict[str, str] = {}
     added_tokens: tuple[ConfiguredToken, ...] = ()
-    add_bos: bool | None = None
-    add_eos: bool | None = None
+    extra_tokens: tuple[str, ...] = ()
     templates: dict[str, str] = {}
 
 
 def parse_tokenizer_config(config: JsonObject, token_map: JsonObject) -> TokenizerConfig:
     """Return what tokenizer_config.json says; `token_map` is special_tokens_map.json or empty.
 
-    The map counts only for old files without `added_tokens_decoder`.
+    The map counts only for old files without `added_tokens_decoder`. Raises `ConfigError`.
     Source: transformers 5.23 `tokenization_utils_{base,tokenizers}.py`.
     """
     decoder = config.get("added_tokens_decoder")
     if not isinstance(decoder, dict):
         config = config | token_map
-    named: dict[str, object] = {}
-    for key in NAMED_TOKENS:
-        if content := _content(config.get(key)):
-            named[key] = content
+    named = {key: _content(value) for key, value in config.items() if key.endswith("_token")}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+    listed: list[object] = []
     if isinstance(extra, dict):
-        named |= {k: _content(v) for k, v in cast("JsonObject", extra).items()}
+        named |= {key: _content(value) for key, value in cast("JsonObject", extra).items()}
     elif isinstance(extra, list):
-        named["additional_special_tokens"] = [_content(v) for v in cast("list[object]", extra)]
-    explicit = "add_bos_token" in config or "add_eos_token" in config
+        listed = cast("list[object]", extra)
     return TokenizerConfig(
-        named_tokens=named,
+        named_tokens={key: content for key, content in named.items() if content is not None},
         added_tokens=_added_tokens(cast("JsonObject", decoder or {})),
-        add_bos=bool(config.get("add_bos_token")) and "bos_token" in named if explicit else None,
-        add_eos=bool(config.get("add_eos_token")) and "eos_token" in named if explicit else None,
+        extra_tokens=tuple(token for token in map(_content, listed) if token is not None),
         templates=_templates(config.get("chat_template")),
     )
 

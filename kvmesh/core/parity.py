@@ -1,0 +1,197 @@
+"""Whether kvmesh's token ids are the engine's, asked of a sample of live answers.
+
+A template or tokenizer that differs from the engine's makes every predicted overlap wrong, without
+an error anywhere. Engines tell the ids they used when asked; a model that disagrees is no longer
+routed by tokens until it agrees again.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+RETURN_IDS_FIELD: Final = b'"return_token_ids":true'
+"""Body field that makes vLLM (0.10.2 or later) return `prompt_token_ids`."""
+
+RETURN_IDS_HEADER: Final = (b"x-sglext-return-input-ids", b"1")
+"""Request header that makes SGLang return `sglext.input_ids`."""
+
+
+class ParityOptions(msgspec.Struct, frozen=True):
+    """How often to ask. The first answers of a model are all asked, then one in `sample_every`.
+
+    `sample_every` 0 asks never. A model in doubt is asked every `doubt_every` requests, and is
+    trusted again after `regain_after` agreements in a row.
+    """
+
+    first: int = 3
+    sample_every: int = 1000
+    doubt_every: int = 20
+    regain_after: int = 10
+
+
+class ParityReport(msgspec.Struct, frozen=True):
+    """One comparison. `position` is where the ids first differ, None when they agree.
+
+    `changed` tells that this answer turned `trusted`: the moment to log it.
+    """
+
+    model: str
+    trusted: bool
+    changed: bool
+    position: int | None
+    our_length: int
+    engine_length: int
+    our_ids: tuple[int, ...] = ()
+    engine_ids: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """Return the disagreement in words, with the ids around it."""
+        if self.position is None:
+            return f"model {self.model}: {self.our_length} prompt token ids agree with the engine's"
+        return (
+            f"model {self.model}: prompt token ids differ from the engine's from position "
+            f"{self.position} on: ours {list(self.our_ids)} of {self.our_length}, the engine's "
+            f"{list(self.engine_ids)} of {self.engine_length}; give kvmesh the engine's own model "
+            "directory and chat template"
+        )
+
+
+class ParityStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; `untrusted` are the models in doubt now."""
+
+    compared: int
+    disagreements: int
+    untrusted: tuple[str, ...]
+
+
+class _ModelState:
+    """What is known of one model."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.trusted = True
+        self.agreed_in_row = 0
+
+
+class ParityProbe:
+    """Chooses the requests to ask and keeps which models' token ids may be trusted."""
+
+    def __init__(self, options: ParityOptions) -> None:
+        self._options = options
+        self._models: dict[str, _ModelState] = {}
+        self._compared = 0
+        self._disagreements = 0
+
+    def wants(self, model: str) -> bool:
+        """Count a request of `model` (a served one, so their number is bounded), return whether
+        its answer should carry the engine's ids.
+        """
+        options = self._options
+        if options.sample_every <= 0:
+            return False
+        state = self._models.setdefault(model, _ModelState())
+        state.requests += 1
+        if state.requests <= options.first:
+            return True
+        return (
+            state.requests % (options.sample_every if state.trusted else options.doubt_every) == 0
+        )
+
+    def is_trusted(self, model: str) -> bool:
+        """Return whether requests of `model` may be routed by their token ids."""
+        state = self._models.get(model)
+        return state is None or state.trusted
+
+    def observe(
+        self, model: str, ours: Sequence[int], engine: Sequence[int], *, truncated: bool = False
+    ) -> ParityReport:
+        """Compare one prompt's ids; with `truncated` ours need only be a prefix. O(length)."""
+        state = self._models.setdefault(model, _ModelState())
+        before = state.trusted
+        position = first_difference(ours, engine, truncated=truncated)
+        self._compared += 1
+        if position is None:
+            state.agreed_in_row += 1
+            state.trusted = before or state.agreed_in_row >= self._options.regain_after
+        else:
+            self._disagreements += 1
+            state.agreed_in_row = 0
+            state.trusted = False
+        start = 0 if position is None else max(position - 2, 0)
+        stop = 0 if position is None else position + 6
+        return ParityReport(
+            model=model,
+            trusted=state.trusted,
+            changed=state.trusted != before,
+            position=position,
+            our_length=len(ours),
+            engine_length=len(engine),
+            our_ids=tuple(ours[start:stop]),
+            engine_ids=tuple(engine[start:stop]),
+        )
+
+    def statistics(self) -> ParityStatistics:
+        """Return the counters."""
+        doubted = (model for model, state in self._models.items() if not state.trusted)
+        return ParityStatistics(self._compared, self._disagreements, tuple(sorted(doubted)))
+
+
+def first_difference(
+    ours: Sequence[int], engine: Sequence[int], *, truncated: bool = False
+) -> int | None:
+    """Return the first position at which the ids differ; a missing id differs from any."""
+    pairs = enumerate(zip(ours, engine, strict=False))
+    differing = next((index for index, (a, b) in pairs if a != b), None)
+    if differing is not None:
+        return differing
+    if len(ours) == len(engine) or (truncated and len(ours) < len(engine)):
+        return None
+    return min(len(ours), len(engine))
+
+
+class _Choice(msgspec.Struct):
+    prompt_token_ids: list[int] | None = None
+
+
+class _Extension(msgspec.Struct):
+    input_ids: list[int] | None = None
+
+
+class _Answer(msgspec.Struct):
+    prompt_token_ids: list[int] | None = None
+    choices: list[_Choice] = []
+    sglext: _Extension | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def engine_prompt_ids(answer: bytes) -> list[int] | None:
+    """Return the prompt ids in an answer or stream chunk (JSON), None when it holds none.
+
+    vLLM puts a chat's beside `choices`, a completion's inside; SGLang's are in `sglext`.
+    """
+    try:
+        decoded = _answers.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if decoded.prompt_token_ids is not None:
+        return decoded.prompt_token_ids
+    if decoded.sglext is not None and decoded.sglext.input_ids is not None:
+        return decoded.sglext.input_ids
+    first = next(islice(decoded.choices, 1), None)
+    return None if first is None else first.prompt_token_ids
+
+
+def ask_for_ids(body: bytes) -> bytes:
+    """Return a JSON object body with `return_token_ids` put in front, the rest untouched.
+
+    A field of the client's own comes later and wins. What is not an object stays as it is.
+    """
+    head, brace, rest = body.partition(b"{")
+    if not brace or head.strip() or not rest.strip():
+        return body
+    comma = b"" if rest.lstrip().startswith(b"}") else b","
+    return head + brace + RETURN_IDS_FIELD + comma + rest
