@@ -18,6 +18,8 @@ STREAM_NOT_FOUND: Final = 10059
 STREAM_NAME_IN_USE: Final = 10058
 MESSAGE_NOT_FOUND: Final = 10037
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
+NO_ROOM: Final = (10028, 10047)
+"""The server's memory or disk is too small for the `max_bytes` asked for."""
 UNAVAILABLE: Final = (10005, 10008, 10023)
 """No suitable peers, temporarily unavailable, insufficient resources: a cluster still forming."""
 
@@ -171,6 +173,12 @@ class JetStream:
             try:
                 return await self._ensure_stream(config)
             except ApiError as error:
+                if error.code in NO_ROOM:
+                    raise ApiError(
+                        f"{error}: {config['name']} reserves {config['max_bytes']} bytes; lower "
+                        "--stream-max-bytes or raise max_file_store of the server",
+                        error.code,
+                    ) from error
                 late = asyncio.get_running_loop().time() > deadline
                 if error.code not in UNAVAILABLE or late:
                     raise

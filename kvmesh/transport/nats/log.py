@@ -127,7 +127,9 @@ class NatsJournal:
 
     async def purge(self, up_to: int) -> int:
         """Delete sequences <= `up_to`, return how many. Raises `TransportError`."""
-        return await self._jetstream.purge(self.options.stream, {"seq": up_to + 1})
+        # A purge past the end moves the end: the sequences between would never be given.
+        last = (await self.state()).last_sequence
+        return await self._jetstream.purge(self.options.stream, {"seq": min(up_to, last) + 1})
 
     def statistics(self) -> JournalStatistics:
         """Return counts for metrics."""
@@ -142,11 +144,15 @@ class NatsJournal:
         )
 
     def _on_ack(self, subject: str, _reply: bytes, data: bytes, headers: bytes | None) -> None:
-        acked = self._waiting.pop(int(subject[len(self._inbox) :]), None)
-        if headers is not None:
+        try:
+            acked = self._waiting.pop(int(subject[len(self._inbox) :]), None)
+            ack = Acknowledgement() if headers else self._decode(data)
+        except (ValueError, msgspec.DecodeError) as error:
+            self._refuse(f"unreadable ack: {error}")
+            return
+        if headers:
             self._refuse("nobody stores this subject: is there a stream, is JetStream on?")
             return
-        ack = self._decode(data)
         if ack.error is not None:
             self._refuse(f"{ack.error.description} (code {ack.error.err_code})")
             return

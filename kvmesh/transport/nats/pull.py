@@ -134,13 +134,13 @@ class PullConsumer:
         if not self._live:
             return
         self._heard_s = asyncio.get_running_loop().time()
+        if subject == self._inbox:
+            if headers:
+                self._on_status(headers)
+            return
         # "$JS.ACK.stream.consumer.delivered.sseq.cseq.time.pending", or with a domain and an
         # account hash in front of the stream.
         tokens = reply.split(b".")
-        if len(tokens) < 9:  # noqa: PLR2004  counted above
-            if headers and subject == self._inbox:
-                self._on_status(headers)
-            return
         at = 5 if len(tokens) == 9 else 7  # noqa: PLR2004  counted above
         if int(tokens[at + 1]) != self._expected:
             self._break(f"delivery {self._expected} lost, got {tokens[at + 1].decode()}")

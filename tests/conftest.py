@@ -1,0 +1,35 @@
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvmesh.app.nats_server import NatsServer
+
+Eventually = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Wait until a condition holds; fails with its description after a deadline."""
+
+    async def wait(
+        condition: Callable[[], object], *, timeout_s: float = 10.0, what: str = ""
+    ) -> None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not condition():
+            if asyncio.get_running_loop().time() > deadline:
+                pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
+            await asyncio.sleep(0.002)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One real nats-server for the whole run; tests use streams of their own names."""
+    folder = tmp_path_factory.mktemp("nats")
+    server = NatsServer(Path(folder) / "store", log_path=Path(folder) / "nats.log")
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
