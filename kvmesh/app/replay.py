@@ -1,7 +1,7 @@
 """`kvmesh replay`: send a trace to a live OpenAI endpoint, measure what comes back."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from importlib.metadata import version
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from kvmesh.app.replay_plan import RequestFactory, TraceSlice, load_slice
 from kvmesh.app.replay_progress import show_progress
 from kvmesh.app.replay_run import ReplayPass
 from kvmesh.app.report_output import ReportFiles, check_plots, deliver_report
-from kvmesh.core.report import ReplayReport, ReplayRun, summarize
+from kvmesh.core.report import UNKNOWN, ReplayReport, ReplayRun, summarize
 from kvmesh.core.trace import infinite_cache_hit_rate
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.upstream import UpstreamOptions, UpstreamPool
@@ -53,12 +53,12 @@ async def run_replay(
             idle_timeout_s=options.timeout_s,
         ),
     )
-    runs: list[ReplayRun] = []
+    passes: list[tuple[str, ReplayPass]] = []
     try:
         client = ReplayClient(pool, options.url, options.timeout_s)
         model = options.model or await client.first_model(_authorization(options))
         for number, mode in enumerate(options.compare or ("",)):
-            if stop.requested:
+            if stop.requested and passes:
                 break
             if number:
                 await _until(stop, asyncio.sleep(options.settle_s))
@@ -66,13 +66,12 @@ async def run_replay(
             factory = RequestFactory(options, trace, model, mode, f"{options.seed}/{number}")
             one = ReplayPass(client, factory, trace.requests)
             name = mode or "replay"
+            passes.append((name, one))
             shown = show_progress(
                 console or Console(quiet=True), name, one.progress, enabled=options.progress
             )
             async with shown:
                 await _until(stop, one.run(options.concurrency))
-            outcomes = tuple(one.outcomes)
-            runs.append(ReplayRun(name, summarize(outcomes, options.slo()), outcomes))
     finally:
         await pool.close()
     return ReplayReport(
@@ -80,7 +79,20 @@ async def run_replay(
         facts=describe_replay(options, trace, model, interrupted=stop.requested),
         infinite_hit_rate=infinite_cache_hit_rate(trace.requests, trace.block_size),
         slo=options.slo(),
-        runs=tuple(runs),
+        runs=conclude(passes, options),
+    )
+
+
+def conclude(
+    passes: Sequence[tuple[str, ReplayPass]], options: ReplayOptions
+) -> tuple[ReplayRun, ...]:
+    """Return the named passes with their statistics; a worker seen in one is known to all."""
+    known = {
+        outcome.worker for _, one in passes for outcome in one.outcomes if not outcome.error
+    } - {UNKNOWN}
+    return tuple(
+        ReplayRun(name, summarize(one.outcomes, options.slo(), known), tuple(one.outcomes))
+        for name, one in passes
     )
 
 

@@ -18,6 +18,7 @@ from kvmesh.errors import TransportError
 from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool, UpstreamRequest
 
 OK: Final = 200
+CONTROL_TIMEOUT_S: Final = 10.0
 EVENT_STREAM: Final = b"text/event-stream"
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -105,7 +106,7 @@ def error_words(body: bytes) -> str:
 
 
 class ReplayClient:
-    """Sends requests below one base URL; every request has `timeout_s` until its end."""
+    """Sends requests below one base URL; a stream has `timeout_s` until its end, others 10 s."""
 
     def __init__(self, pool: UpstreamPool, url: str, timeout_s: float) -> None:
         self._pool = pool
@@ -143,12 +144,13 @@ class ReplayClient:
         target = f"{self._prefix}{path}".encode()
         request = UpstreamRequest(self._origin, method, target, headers, body)
         exchange = Exchange(ended, streamed=streamed)
+        timeout_s = self._timeout_s if streamed else CONTROL_TIMEOUT_S
         call = self._pool.send(request, exchange)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await ended
         except TimeoutError:
-            exchange.error, exchange.detail = "timeout", f"not ended after {self._timeout_s:g} s"
+            exchange.error, exchange.detail = "timeout", f"not ended after {timeout_s:g} s"
             exchange.ended_s = perf_counter()
         finally:
             call.cancel()

@@ -18,6 +18,8 @@ EVEN: Final = 0.02
 def print_report(report: ReplayReport, console: Console) -> None:
     """Print facts, metrics side by side, each run's workers, errors and what to distrust."""
     facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
     facts.add_row("trace", report.trace)
     for name, value in report.facts.items():
         facts.add_row(name, value)

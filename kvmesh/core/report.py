@@ -166,8 +166,13 @@ def distribution(values: Iterable[float]) -> Distribution | None:
     )
 
 
-def summarize(outcomes: Sequence[RequestOutcome], slo: Slo) -> RunSummary:
-    """Return the statistics of one run. O(n log n) over all inter-token times."""
+def summarize(
+    outcomes: Sequence[RequestOutcome], slo: Slo, known_workers: Iterable[str] = ()
+) -> RunSummary:
+    """Return the statistics of one run. O(n log n) over all inter-token times.
+
+    `known_workers`, e.g. those another run used, are listed even when they served nothing.
+    """
     good = [outcome for outcome in outcomes if not outcome.error]
     start = min((outcome.sent_ms for outcome in outcomes), default=0.0)
     end = max((outcome.sent_ms + outcome.latency_ms for outcome in outcomes), default=0.0)
@@ -177,7 +182,7 @@ def summarize(outcomes: Sequence[RequestOutcome], slo: Slo) -> RunSummary:
     output = sum(outcome.output_tokens for outcome in good)
     within = sum(1 for outcome in good if meets(outcome, slo))
     overlaps = [o.overlap_blocks for o in good if o.overlap_blocks is not None]
-    workers = shares(good, "worker")
+    workers = shares(good, "worker", known_workers)
     return RunSummary(
         requests=len(outcomes),
         succeeded=len(good),
@@ -211,10 +216,12 @@ def meets(outcome: RequestOutcome, slo: Slo) -> bool:
 
 
 def shares(
-    outcomes: Sequence[RequestOutcome], by: Literal["worker", "router", "bucket"]
+    outcomes: Sequence[RequestOutcome],
+    by: Literal["worker", "router", "bucket"],
+    known: Iterable[str] = (),
 ) -> tuple[Share, ...]:
-    """Return who served how much, by name."""
-    groups: dict[str, list[RequestOutcome]] = {}
+    """Return who served how much, by name; `known` names are listed even with nothing."""
+    groups: dict[str, list[RequestOutcome]] = {name: [] for name in known}
     for outcome in outcomes:
         groups.setdefault(getattr(outcome, by), []).append(outcome)
     found: list[Share] = []
@@ -224,7 +231,7 @@ def shares(
         share = Share(
             name=name,
             requests=len(members),
-            request_share=len(members) / len(outcomes),
+            request_share=_ratio(len(members), len(outcomes)),
             prompt_tokens=prompt,
             computed_tokens=prompt - cached,
             output_tokens=sum(outcome.output_tokens for outcome in members),

@@ -26,6 +26,7 @@ class ReplayEndpoint:
         self.seen: list[tuple[str, dict[str, str], dict[str, object]]] = []
         self.resets = 0
         self.models = ["mock"]
+        self.models_body = b""
         self.open = 0
         self.most_open = 0
         self.closed_early = 0
@@ -66,7 +67,7 @@ class ReplayEndpoint:
         _, writer = client
         if what == "GET /v1/models":
             models = {"object": "list", "data": [{"id": name} for name in self.models]}
-            return respond(writer, 200, msgspec.json.encode(models))
+            return respond(writer, 200, self.models_body or msgspec.json.encode(models))
         if what == "POST /reset_prefix_cache":
             self.resets += 1
             return respond(writer, 200, b"")

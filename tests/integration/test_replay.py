@@ -205,6 +205,25 @@ async def test_stopping_gives_up_open_requests_and_reports_the_rest(
     await until(lambda: endpoint.open == 0)
 
 
+async def test_a_replay_stopped_before_it_began_reports_nothing_sent(
+    endpoint: ReplayEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = Stop()
+    stop.request()
+
+    code = await replay(options(endpoint, compare=("a", "b")), stop)
+
+    assert code == 1
+    assert "interrupted" in capsys.readouterr().out
+
+
+async def test_an_answer_that_is_no_model_list_is_refused(endpoint: ReplayEndpoint) -> None:
+    endpoint.models_body = b"<html>"
+
+    with pytest.raises(TransportError, match="not a model list"):
+        await run_replay(options(endpoint))
+
+
 async def test_the_first_listed_model_is_asked_for_or_the_one_named(
     endpoint: ReplayEndpoint,
 ) -> None:

@@ -120,6 +120,14 @@ def test_a_fully_cached_run_is_even() -> None:
     assert summarize([outcome(cached=100)], Slo()).imbalance == 1
 
 
+def test_a_known_worker_that_served_nothing_counts_as_idle() -> None:
+    summary = summarize([outcome(worker="a"), outcome(worker="a")], Slo(), {"a", "b"})
+
+    assert [(worker.name, worker.requests) for worker in summary.workers] == [("a", 2), ("b", 0)]
+    assert summary.imbalance == 2
+    assert [w.request_share for w in summarize([], Slo(), {"b"}).workers] == [0]
+
+
 def test_shares_add_up() -> None:
     found = shares([outcome(worker="b"), outcome(worker="a"), outcome(worker="a")], "worker")
 
