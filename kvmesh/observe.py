@@ -2,11 +2,13 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
+
+from kvmesh.actors.kernel import Log
 
 LEVELS: Mapping[str, int] = {
     "debug": logging.DEBUG,
@@ -46,3 +48,13 @@ def get_logger(**fields: Any) -> FilteringBoundLogger:  # noqa: ANN401  any valu
     """Return a logger with `fields` bound."""
     logger: FilteringBoundLogger = structlog.get_logger(**fields)
     return logger
+
+
+def actor_log() -> Callable[[Log], None]:
+    """Return what writes the lines actors wish for."""
+    logger = get_logger()
+
+    def write(line: Log) -> None:
+        logger.log(LEVELS[line.level], line.event, **line.fields)
+
+    return write

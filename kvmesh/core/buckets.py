@@ -166,6 +166,10 @@ class BucketTable:
         """Return every bucket that has a replica, usable or not, sorted."""
         return tuple(sorted({one.bucket for one in self._replicas.values()}))
 
+    def models(self) -> tuple[str, ...]:
+        """Return every model some replica names, sorted."""
+        return tuple(sorted({model for one in self._replicas.values() for model in one.models}))
+
     def ready(self, bucket: str, now: float) -> list[Replica]:
         """Return the bucket's usable replicas, sorted by name."""
         return [one for one in self._usable(now) if one.bucket == bucket]

@@ -1,0 +1,132 @@
+"""What the meta-router knows of all router replicas, and whom it sends a request to."""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from kvmesh.actors.kernel import Effect, Log, Message, Wake
+from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
+from kvmesh.actors.wire import Subjects, decode, last_token
+from kvmesh.core.buckets import BucketPolicy, BucketRequest, BucketRule, BucketTable, Replica, Route
+from kvmesh.core.membership import Change, ChangeKind, Membership, MemberView
+from kvmesh.errors import CodecError
+
+CHECK_S = 0.25
+
+
+class MetaRouterStatistics(msgspec.Struct, frozen=True):
+    """Heartbeats taken and dropped as garbage; replicas now."""
+
+    heartbeats: int
+    garbage: int
+    replicas: int
+
+
+class MetaRouter:
+    """Keeps the replicas of every bucket as their heartbeats and failures say.
+
+    `route` is called directly for each request; `failed` and `answered` tell how it went, so that
+    a dead replica is left out at the first failure, long before its heartbeats are missed.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        rules: Collection[BucketRule] = (),
+        policy: BucketPolicy = "round-robin",
+        *,
+        name: str = "meta-router",
+    ) -> None:
+        self.name = name
+        self.table = BucketTable(Membership(backoff_s=0.5, max_backoff_s=5.0), list(rules), policy)
+        self._namespace = namespace
+        self._heartbeats = 0
+        self._garbage = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case BusMessage(subject, data):
+                return self._on_bus(subject, data, now)
+            case Tick() | Started():
+                gone = self.table.membership.expire(now)
+                for change in gone:
+                    self.table.remove_replica(change.member)
+                return (*_log(gone), Wake(CHECK_S, Tick("check")))
+            case _:
+                return ()
+
+    def add_static(self, bucket: str, url: str, now: float) -> None:
+        """Enter a replica from the configuration: it needs no heartbeats."""
+        name = f"{bucket}/{url}"
+        self.table.membership.add(name, now)
+        self.table.set_replica(Replica(name=name, bucket=bucket, url=url))
+
+    def route(self, request: BucketRequest, now: float, *, tried: Collection[str] = ()) -> Route:
+        """Choose a replica. Raises `RequestError` and `NoWorkerError` as `BucketTable.route`."""
+        return self.table.route(request, now, tried=tried)
+
+    def failed(self, replica: str, now: float) -> None:
+        """Leave a replica out that did not answer."""
+        self.table.membership.mark_failed(replica, now)
+
+    def answered(self, replica: str) -> None:
+        """Trust a replica that answered."""
+        self.table.membership.mark_ok(replica)
+
+    def ready(self, now: float) -> bool:
+        """Return whether some bucket can take a request."""
+        return bool(self.table.membership.usable(now))
+
+    def models(self) -> tuple[str, ...]:
+        """Return every model some replica serves, sorted."""
+        return self.table.models()
+
+    def replicas(self, now: float) -> list[MemberView]:
+        """Return every replica for people, named `bucket/router`."""
+        return self.table.membership.view(now)
+
+    def statistics(self) -> MetaRouterStatistics:
+        """Return the present counts."""
+        return MetaRouterStatistics(self._heartbeats, self._garbage, len(self.table.membership))
+
+    def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
+        """Take a replica's heartbeat; one that speaks for another than its subject is garbage."""
+        try:
+            beat = decode(data, RouterHeartbeat)
+        except CodecError:
+            self._garbage += 1
+            return ()
+        if subject != Subjects(self._namespace, beat.bucket).routers(last_token(subject)) or (
+            beat.router != last_token(subject)
+        ):
+            self._garbage += 1
+            return ()
+        self._heartbeats += 1
+        name = f"{beat.bucket}/{beat.router}"
+        change = self.table.membership.observe(
+            name, beat.epoch, now, ready=beat.ready, draining=beat.draining
+        )
+        if change is None and beat.epoch < (self.table.membership.epoch(name) or 0):
+            return ()
+        self.table.set_replica(
+            Replica(
+                name=name,
+                bucket=beat.bucket,
+                url=beat.url,
+                models=beat.models,
+                active_requests=beat.active_requests,
+            )
+        )
+        return _log([] if change is None else [change])
+
+
+def _log(changes: Iterable[Change]) -> tuple[Effect, ...]:
+    return tuple(
+        Log(
+            "warning" if change.kind is ChangeKind.LEFT else "info",
+            "replica changed",
+            {"member": change.member, "change": change.kind.value, "epoch": change.epoch},
+        )
+        for change in changes
+    )

@@ -1,0 +1,65 @@
+"""What one router replica knows of its workers, for requests and for whoever asks."""
+
+from collections.abc import Iterable
+
+from kvmesh.actors.kernel import Effect, Log, Message
+from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
+from kvmesh.core.events import WorkerId
+from kvmesh.core.scheduler import Scheduler
+
+
+class Router:
+    """Where workers are and what they serve. Told by the registry, read directly by requests.
+
+    `mismatched` are workers whose KV blocks have another size than this router hashes with: none
+    of their blocks can ever match, which is worth an alarm.
+    """
+
+    def __init__(self, scheduler: Scheduler, block_size: int, *, name: str = "router") -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.mismatched: dict[WorkerId, int] = {}
+        self._block_size = block_size
+        self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002 - the kernel's signature
+        """Fold one message; all others than those named above are ignored."""
+        match message:
+            case WorkerSeen(heartbeat):
+                return self._on_worker(heartbeat)
+            case WorkerGone(worker):
+                self._heartbeats.pop(worker, None)
+                self.mismatched.pop(worker, None)
+                self.scheduler.remove_worker(worker)
+                return ()
+            case _:
+                return ()
+
+    def heartbeat(self, worker: WorkerId) -> WorkerHeartbeat | None:
+        """Return the worker's last sign of life; None when it is gone."""
+        return self._heartbeats.get(worker)
+
+    def models(self) -> tuple[str, ...]:
+        """Return every model some worker serves, sorted."""
+        return tuple(sorted({model for one in self._heartbeats.values() for model in one.models}))
+
+    def workers(self) -> tuple[WorkerHeartbeat, ...]:
+        """Return the last heartbeat of every worker, sorted by name."""
+        return tuple(one for _, one in sorted(self._heartbeats.items()))
+
+    def _on_worker(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+        worker = heartbeat.worker
+        self._heartbeats[worker] = heartbeat
+        if heartbeat.block_size in (0, self._block_size):
+            self.mismatched.pop(worker, None)
+            return ()
+        if self.mismatched.get(worker) == heartbeat.block_size:
+            return ()
+        self.mismatched[worker] = heartbeat.block_size
+        fields: dict[str, str | int | float | bool | None] = {
+            "worker": worker,
+            "worker_block_size": heartbeat.block_size,
+            "kv_cache_block_size": self._block_size,
+            "remedy": "start this router with the worker's block size",
+        }
+        return (Log("error", "block sizes differ, no prefix can match", fields),)

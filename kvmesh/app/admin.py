@@ -1,0 +1,144 @@
+"""A router's cold paths: health, readiness, metrics, status."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from kvmesh.app.front import Routes, answer_json
+from kvmesh.app.routed import RoutingContext
+from kvmesh.core.events import WorkerId
+from kvmesh.transport.http.exchange import Exchange
+
+METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+UNAVAILABLE = 503
+
+
+class Part(Protocol):
+    """What the admin paths ask of the mesh."""
+
+    draining: bool
+
+    @property
+    def ready(self) -> bool:
+        """Return whether requests may come."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return the part's state."""
+        ...
+
+
+class RouterAdmin:
+    """Answers for one router replica."""
+
+    def __init__(self, context: RoutingContext, mesh: Part) -> None:
+        self._context = context
+        self._mesh = mesh
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the admin paths."""
+        routes.add("GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"}))
+        routes.add("GET", "/ready", self._ready)
+        routes.add("GET", "/metrics", self._metrics)
+        routes.add("GET", "/v1/status", self._status)
+
+    def _ready(self, exchange: Exchange) -> None:
+        """Answer 200 when the history is read and a worker is usable, else 503 with the reason."""
+        usable = self._context.router.scheduler.workers.membership.usable(self._context.clock())
+        ready = self._mesh.ready and bool(usable)
+        reason = "ready"
+        if self._mesh.draining:
+            reason = "draining"
+        elif not self._mesh.ready:
+            reason = "catching up with the journal"
+        elif not usable:
+            reason = "no usable worker"
+        answer_json(
+            exchange, {"ready": ready, "reason": reason}, status=200 if ready else UNAVAILABLE
+        )
+
+    def _metrics(self, exchange: Exchange) -> None:
+        exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)
+
+    def _status(self, exchange: Exchange) -> None:
+        """Answer everything this replica knows of itself and its workers."""
+        context = self._context
+        now = context.clock()
+        scheduler = context.router.scheduler
+        membership = scheduler.workers.membership
+        workers = [
+            {
+                "worker": beat.worker,
+                "url": beat.url,
+                "models": beat.models,
+                "epoch": beat.epoch,
+                "block_size": beat.block_size,
+                "trust": scheduler.workers.info(beat.worker).trust.value,
+                "usable": membership.why_not(beat.worker, now) is None,
+                "why_not": membership.why_not(beat.worker, now),
+                "load": beat.load,
+                "active_requests": scheduler.sequences.loads(beat.worker).active_requests,
+                "prefill_tokens": scheduler.sequences.loads(beat.worker).prefill_tokens,
+                "active_blocks": scheduler.sequences.loads(beat.worker).active_blocks,
+            }
+            for beat in context.router.workers()
+        ]
+        answer_json(
+            exchange,
+            {
+                "router": context.router_id,
+                "bucket": context.bucket,
+                "ready": self._mesh.ready,
+                "draining": self._mesh.draining,
+                "mode": scheduler.options.mode,
+                "cost": scheduler.options.cost,
+                "block_size": scheduler.options.block_size,
+                "requests": context.counters.as_dict(),
+                "scheduler": scheduler.statistics(),
+                "mesh": self._mesh.describe(),
+                "workers": workers,
+            },
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield this replica's metrics as Prometheus reads them."""
+        context = self._context
+        requests = CounterMetricFamily(
+            "kvmesh_requests", "Requests by how they ended.", labels=["outcome"]
+        )
+        counts = context.counters
+        for outcome in ("finished", "client_gone", "cut", "refused", "unserved"):
+            requests.add_metric([outcome], getattr(counts, outcome))
+        yield requests
+        yield CounterMetricFamily(
+            "kvmesh_attempts_failed", "Attempts at a worker that failed.", counts.attempts_failed
+        )
+        tokens = CounterMetricFamily(
+            "kvmesh_prompt_tokens",
+            "Prompt tokens of answers whose engine reported its cache use.",
+            labels=["kind"],
+        )
+        tokens.add_metric(["all"], counts.reported_tokens)
+        tokens.add_metric(["predicted_cached"], counts.predicted_tokens)
+        tokens.add_metric(["cached"], counts.cached_tokens)
+        yield tokens
+        yield from self._worker_metrics()
+
+    def _worker_metrics(self) -> Iterator[Metric]:
+        sequences = self._context.router.scheduler.sequences
+        active = GaugeMetricFamily(
+            "kvmesh_worker_active_requests", "Requests booked at a worker.", labels=["worker"]
+        )
+        prefill = GaugeMetricFamily(
+            "kvmesh_worker_prefill_tokens", "Uncached prompt tokens queued.", labels=["worker"]
+        )
+        for beat in self._context.router.workers():
+            loads = sequences.loads(WorkerId(beat.worker))
+            active.add_metric([beat.worker], loads.active_requests)
+            prefill.add_metric([beat.worker], loads.prefill_tokens)
+        yield active
+        yield prefill

@@ -1,0 +1,216 @@
+"""What an engine says of itself over HTTP: kind, models, blocks, event endpoints, load."""
+
+from urllib.parse import urlsplit
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvmesh.actors.messages import WorkerLoad
+from kvmesh.app.fetch import fetch_ok
+from kvmesh.transport.http.upstream import UpstreamPool
+
+
+class EventEndpoint(msgspec.Struct, frozen=True):
+    """One rank's event publisher. `replay` is "" when it has none."""
+
+    rank: int
+    endpoint: str
+    replay: str = ""
+    topic: str = ""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class _Source(msgspec.Struct):
+    endpoint: str = ""
+    replay_endpoint: str | None = None
+    topic: str | None = None
+    enable_kv_cache_events: bool = True
+
+
+class _SglangEvents(msgspec.Struct):
+    endpoint_port_base: int
+    topic: str | None = None
+    dp_size: int = 1
+    replay_endpoint_port_base: int | None = None
+
+
+class _ServerInfo(msgspec.Struct):
+    page_size: int | None = None
+    kv_events: _SglangEvents | None = None
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What was learned; `block_size` 0 and empty lists mean "it did not say"."""
+
+    models: tuple[str, ...] = ()
+    block_size: int = 0
+    endpoints: tuple[EventEndpoint, ...] = ()
+
+
+class Gauges(msgspec.Struct):
+    """The figures of one rank out of /metrics."""
+
+    running: float = 0.0
+    waiting: float = 0.0
+    usage: float = 0.0
+    total_blocks: int = 0
+    total_tokens: int = 0
+    block_size: int = 0
+
+
+def reachable(endpoint: str, host: str) -> str:
+    """Return a bind endpoint (`tcp://*:5557`) as a client of `host` must name it."""
+    for wildcard in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - recognised, not bound
+        endpoint = endpoint.replace(f"//{wildcard}:", f"//{host}:")
+    return endpoint
+
+
+async def read_models(pool: UpstreamPool, url: str) -> tuple[str, ...] | None:
+    """Return the served models; None when the engine does not answer."""
+    body = await fetch_ok(pool, url, "/v1/models")
+    if body is None:
+        return None
+    try:
+        return tuple(model.id for model in msgspec.json.decode(body, type=_Models).data)
+    except msgspec.MsgspecError:
+        return None
+
+
+async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
+    """Return what the engine at `url` says of itself; None when it does not answer."""
+    models = await read_models(pool, url)
+    if models is None:
+        return None
+    host = urlsplit(url).hostname or "127.0.0.1"
+    endpoints = await _vllm_endpoints(pool, url, host)
+    block_size = 0
+    if not endpoints:
+        endpoints, block_size = await _sglang_endpoints(pool, url, host)
+    gauges = await read_gauges(pool, url)
+    block_size = block_size or max((one.block_size for one in gauges.values()), default=0)
+    return EngineFacts(models=models, block_size=block_size, endpoints=endpoints)
+
+
+async def _vllm_endpoints(pool: UpstreamPool, url: str, host: str) -> tuple[EventEndpoint, ...]:
+    """Return the publishers vLLM >= 0.31 lists, one per rank."""
+    body = await fetch_ok(pool, url, "/kv_event_sources")
+    if body is None:
+        return ()
+    try:
+        sources = msgspec.json.decode(body, type=dict[str, _Source])
+    except msgspec.MsgspecError:
+        return ()
+    return tuple(
+        EventEndpoint(
+            rank=int(rank),
+            endpoint=reachable(source.endpoint, host),
+            replay=reachable(source.replay_endpoint or "", host),
+            topic=source.topic or "",
+        )
+        for rank, source in sorted(sources.items())
+        if rank.isdigit() and source.enable_kv_cache_events and source.endpoint
+    )
+
+
+async def _sglang_endpoints(
+    pool: UpstreamPool, url: str, host: str
+) -> tuple[tuple[EventEndpoint, ...], int]:
+    """Return the publishers and page size of SGLang >= 0.5.14."""
+    body = await fetch_ok(pool, url, "/server_info")
+    if body is None:
+        return (), 0
+    try:
+        info = msgspec.json.decode(body, type=_ServerInfo)
+    except msgspec.MsgspecError:
+        return (), 0
+    events = info.kv_events
+    if events is None:
+        return (), info.page_size or 0
+    base, replay = events.endpoint_port_base, events.replay_endpoint_port_base
+    endpoints = tuple(
+        EventEndpoint(
+            rank=rank,
+            endpoint=f"tcp://{host}:{base + rank}",
+            replay="" if replay is None else f"tcp://{host}:{replay + rank}",
+            topic=events.topic or "",
+        )
+        for rank in range(events.dp_size)
+    )
+    return endpoints, info.page_size or 0
+
+
+async def read_gauges(pool: UpstreamPool, url: str) -> dict[int, Gauges]:
+    """Return the load figures on /metrics per rank; empty when there are none."""
+    body = await fetch_ok(pool, url, "/metrics")
+    return parse_gauges(body.decode(errors="replace")) if body else {}
+
+
+def parse_gauges(page: str) -> dict[int, Gauges]:
+    """Return the load figures of a Prometheus page of vLLM or SGLang, per rank."""
+    ranks: dict[int, Gauges] = {}
+    lines = (line for line in page.splitlines() if line.startswith(_WANTED))
+    try:
+        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except ValueError:
+        return {}
+    for family in families:
+        for sample in family.samples:
+            label = sample.labels.get("engine") or sample.labels.get("dp_rank") or "0"
+            gauges = ranks.setdefault(int(label) if label.isdigit() else 0, Gauges())
+            _take(gauges, sample.name, sample.value, sample.labels)
+    return ranks
+
+
+_WANTED = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:cache_config_info",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "sglang:token_usage",
+    "sglang:max_total_num_tokens",
+    "sglang:page_size",
+)
+
+
+def _take(gauges: Gauges, name: str, value: float, labels: dict[str, str]) -> None:
+    match name.partition(":")[2]:
+        case "num_requests_running" | "num_running_reqs":
+            gauges.running += value
+        case "num_requests_waiting" | "num_queue_reqs":
+            gauges.waiting += value
+        case "kv_cache_usage_perc" | "gpu_cache_usage_perc" | "token_usage":
+            gauges.usage = max(gauges.usage, value)
+        case "cache_config_info":
+            gauges.block_size = _count(labels.get("block_size"))
+            gauges.total_blocks = _count(labels.get("num_gpu_blocks"))
+        case "page_size":
+            gauges.block_size = int(value)
+        case "max_total_num_tokens":
+            gauges.total_tokens = int(value)
+        case _:
+            pass
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def load_of(gauges: Gauges) -> WorkerLoad:
+    """Return the figures as a heartbeat carries them; SGLang counts its capacity in tokens."""
+    blocks = gauges.total_blocks or gauges.total_tokens // max(1, gauges.block_size)
+    return WorkerLoad(
+        running_requests=int(gauges.running),
+        waiting_requests=int(gauges.waiting),
+        used_blocks=int(gauges.usage * blocks),
+        total_blocks=blocks,
+    )

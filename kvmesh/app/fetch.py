@@ -1,0 +1,70 @@
+"""One small HTTP request over the data plane's own client: health, discovery, load."""
+
+import asyncio
+
+from kvmesh.errors import TransportError
+from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.upstream import (
+    UpstreamFailure,
+    UpstreamPool,
+    UpstreamRequest,
+)
+
+MAX_BODY_BYTES = 4 * 1024**2
+HTTP_OK = 200
+
+
+class _Answer:
+    """A sink that keeps the whole answer."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def on_head(self, status: int, headers: Headers) -> None:  # noqa: ARG002 - the sink's signature
+        self.status = status
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= MAX_BODY_BYTES:
+            self._parts.append(data)
+
+    def on_end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(b"".join(self._parts))
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        if not self.done.done():
+            self.done.set_exception(TransportError(f"{failure.origin}: {failure.message}"))
+
+
+async def fetch(
+    pool: UpstreamPool, origin: str, path: str, *, timeout_s: float = 2.0
+) -> tuple[int, bytes]:
+    """GET `origin` + `path`; return status and body, at most 4 MiB of it.
+
+    Raises `TransportError` when there is no whole answer within `timeout_s`.
+    """
+    answer = _Answer()
+    call = pool.send(UpstreamRequest(origin, "GET", path.encode()), answer)
+    try:
+        async with asyncio.timeout(timeout_s):
+            body = await answer.done
+    except TimeoutError as error:
+        raise TransportError(f"{origin}{path}: no answer in {timeout_s:g} s") from error
+    finally:
+        call.cancel()
+    return answer.status, body
+
+
+async def fetch_ok(
+    pool: UpstreamPool, origin: str, path: str, *, timeout_s: float = 2.0
+) -> bytes | None:
+    """Return the body of a 200 answer, None for any other answer or none at all."""
+    try:
+        status, body = await fetch(pool, origin, path, timeout_s=timeout_s)
+    except TransportError:
+        return None
+    return body if status == HTTP_OK else None

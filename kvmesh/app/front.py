@@ -1,0 +1,118 @@
+"""The front door of router and meta-router: listener, TLS, routes, orderly end."""
+
+import ssl
+from collections.abc import Callable
+
+import msgspec
+
+from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.observe import get_logger
+from kvmesh.settings import HttpSettings, UpstreamSettings
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.limits import HttpLimits
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.server import HttpServer
+from kvmesh.transport.http.upstream import UpstreamOptions, UpstreamPool
+
+Route = Callable[[Exchange], None]
+NOT_FOUND = 404
+METHOD_NOT_ALLOWED = 405
+
+
+class Routes:
+    """Exact paths, then the longest prefix. A `Route` answers or keeps the exchange."""
+
+    def __init__(self) -> None:
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._prefixes: list[tuple[str, Route]] = []
+        self._log = get_logger()
+
+    def add(self, method: str, path: str, route: Route) -> None:
+        """Serve `path`; GET routes serve HEAD, too."""
+        self._exact[method, path] = route
+        if method == "GET":
+            self._exact["HEAD", path] = route
+
+    def add_prefix(self, prefix: str, route: Route) -> None:
+        """Serve every other path that starts with `prefix`, whatever the method."""
+        self._prefixes.append((prefix, route))
+        self._prefixes.sort(key=lambda pair: -len(pair[0]))
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Serve one request; a kvmesh error is answered as its HTTP status."""
+        request = exchange.request
+        route = self._exact.get((request.method, request.path))
+        if route is None:
+            route = self._fallback(request.method, request.path)
+        try:
+            route(exchange)
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+
+    def _fallback(self, method: str, path: str) -> Route:
+        allowed = sorted(known for known, known_path in self._exact if known_path == path)
+        if allowed:
+            problem = Problem(METHOD_NOT_ALLOWED, f"{method} {path}: use {' or '.join(allowed)}")
+            allow = (b"allow", ", ".join(allowed).encode())
+            return lambda exchange: exchange.fail(problem, (allow,))
+        for prefix, route in self._prefixes:
+            if path.startswith(prefix):
+                return route
+        problem = Problem(NOT_FOUND, f"{method} {path}: no such path")
+        return lambda exchange: exchange.fail(problem)
+
+
+class FrontDoor:
+    """One listener and what it needs of the settings."""
+
+    def __init__(self, settings: HttpSettings, handler: Route) -> None:
+        self._settings = settings
+        limits = HttpLimits(max_body_bytes=settings.max_body_bytes)
+        self.server = HttpServer(handler, limits=limits)
+
+    async def open(self) -> str:
+        """Listen; return the URL others reach this process by.
+
+        Raises `ConfigError` for unusable TLS files, `TransportError` for a taken port.
+        """
+        settings = self._settings
+        context = tls_context(settings)
+        await self.server.start(settings.http_host, settings.http_port, ssl=context)
+        scheme = "https" if context else "http"
+        return settings.advertise_url or f"{scheme}://{settings.http_host}:{self.server.port}"
+
+    async def drain(self) -> None:
+        """Stop accepting, let open streams finish for --drain-s, cut the rest."""
+        await self.server.drain(self._settings.drain_s)
+
+
+def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
+    """Return the server's TLS context; None when no certificate is set."""
+    if settings.tls_cert is None:
+        if settings.tls_key is not None:
+            raise ConfigError("--tls-key is set without --tls-cert; give both or neither")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"--tls-cert {settings.tls_cert}, --tls-key {settings.tls_key}: {error}"
+        ) from error
+    return context
+
+
+def upstream_pool(settings: UpstreamSettings) -> UpstreamPool:
+    """Return the connection pool towards the next hop; make it on the event loop."""
+    return UpstreamPool(
+        options=UpstreamOptions(
+            connect_timeout_s=settings.connect_timeout_s,
+            first_byte_timeout_s=settings.first_byte_timeout_s,
+            idle_timeout_s=settings.idle_timeout_s,
+        )
+    )
+
+
+def answer_json(exchange: Exchange, value: object, *, status: int = 200) -> None:
+    """Answer with `value` (a msgspec struct or plain data) as JSON, indented for people."""
+    exchange.respond(status, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

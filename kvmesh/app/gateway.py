@@ -1,0 +1,125 @@
+"""A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
+
+import asyncio
+from collections.abc import Callable
+
+from kvmesh.app.explain import view_decision
+from kvmesh.app.front import answer_json
+from kvmesh.app.intake import Intake
+from kvmesh.app.routed import RoutedRequest, RoutingContext
+from kvmesh.core.decision import RouteRequest
+from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.openai import (
+    ENDPOINTS,
+    Endpoint,
+    InferenceRequest,
+    find_endpoint,
+)
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.proxy import ForwardOptions, forward
+from kvmesh.transport.http.upstream import UpstreamPool
+
+Then = Callable[[Exchange, InferenceRequest, RouteRequest], None]
+
+
+class Gateway:
+    """Serves the OpenAI paths of one router. One call an exchange, never blocking.
+
+    A long prompt is tokenised in a thread, so that other streams go on meanwhile.
+    """
+
+    def __init__(
+        self,
+        context: RoutingContext,
+        intake: Intake,
+        pool: UpstreamPool,
+        options: ForwardOptions,
+    ) -> None:
+        self._context = context
+        self._intake = intake
+        self._pool = pool
+        self._options = options
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self, exchange: Exchange) -> None:
+        """Forward an inference request to the worker where it costs least."""
+        request = exchange.request
+        endpoint = find_endpoint(request.method, request.path, passthrough=True)
+        if endpoint.kind == "models":
+            self._models(exchange)
+            return
+        self._read(exchange, endpoint, self._forward)
+
+    def explain(self, exchange: Exchange) -> None:
+        """Answer what would be decided, and why, without sending or booking anything.
+
+        The body is that of a chat or completion; token ids may also come as packed u32,
+        or hashes as packed u64 (`application/octet-stream`, see `Intake.read_binary`).
+        """
+        if exchange.request.header(b"content-type") == b"application/octet-stream":
+            request = self._intake.read_binary(exchange)
+            self._answer_decision(exchange, InferenceRequest(), request)
+            return
+        self._read(exchange, self._dry_endpoint(exchange), self._answer_decision)
+
+    def _read(self, exchange: Exchange, endpoint: Endpoint, then: Then) -> None:
+        parsed = self._intake.parse(exchange, endpoint)
+        if not self._intake.is_long(exchange.request):
+            then(exchange, parsed, self._intake.read(exchange, endpoint, parsed))
+            return
+        work = self._read_in_thread(exchange, endpoint, parsed, then)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_in_thread(
+        self, exchange: Exchange, endpoint: Endpoint, parsed: InferenceRequest, then: Then
+    ) -> None:
+        try:
+            request = await asyncio.to_thread(self._intake.read, exchange, endpoint, parsed)
+            if not exchange.disconnected:
+                then(exchange, parsed, request)
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+
+    def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
+        plan = RoutedRequest(self._context, request)
+        forward(exchange, plan, self._pool, self._options, stream=bool(parsed.stream))
+
+    def _answer_decision(
+        self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest
+    ) -> None:
+        del parsed
+        context = self._context
+        decision = context.router.scheduler.explain(request, context.clock())
+        answer_json(
+            exchange, view_decision(decision, router=context.router_id, bucket=context.bucket)
+        )
+
+    def _dry_endpoint(self, exchange: Exchange) -> Endpoint:
+        body = exchange.request.body
+        for path, field in (
+            ("/v1/chat/completions", b'"messages"'),
+            ("/v1/completions", b'"prompt"'),
+            ("/v1/responses", b'"input"'),
+        ):
+            if field in body:
+                return ENDPOINTS[path]
+        raise RequestError("send the body of a chat (messages) or a completion (prompt)")
+
+    def _models(self, exchange: Exchange) -> None:
+        models = [
+            {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
+            for model in self._context.router.models()
+        ]
+        path = exchange.request.path
+        if path == "/v1/models":
+            answer_json(exchange, {"object": "list", "data": models})
+            return
+        wanted = path.removeprefix("/v1/models/")
+        for model in models:
+            if model["id"] == wanted:
+                answer_json(exchange, model)
+                return
+        raise RequestError(f"model {wanted!r} is served by no worker", status=404, param="model")

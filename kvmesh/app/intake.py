@@ -1,0 +1,188 @@
+"""From an HTTP request to what the scheduler decides on: its tokens, hashes and wishes."""
+
+import itertools
+from array import array
+from typing import Final, get_args
+
+import msgspec
+
+from kvmesh.core.chat import ChatInput, JsonObject
+from kvmesh.core.decision import RouteRequest, RouterMode
+from kvmesh.core.events import HASH_BYTES, WorkerId
+from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, namespace_root, unpack_hashes
+from kvmesh.errors import RequestError
+from kvmesh.tokenizer import Tokenizer
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.openai import (
+    Endpoint,
+    Extension,
+    InferenceRequest,
+    first_prompt,
+    parse_request,
+)
+from kvmesh.transport.http.request_reader import Request
+
+_MODES: Final = get_args(RouterMode)
+_NO_EXTENSION: Final = Extension()
+_NO_TOKENS: Final = array("I")
+
+
+class Intake:
+    """Reads requests for one router. `block_size` tokens make a block."""
+
+    def __init__(self, tokenizer: Tokenizer, block_size: int) -> None:
+        self.tokenizer = tokenizer
+        self._block_size = block_size
+        self._numbers = itertools.count(1)
+
+    def is_long(self, request: Request) -> bool:
+        """Return whether tokenising may hold the event loop too long."""
+        return self.tokenizer.should_offload(len(request.body))
+
+    def parse(self, exchange: Exchange, endpoint: Endpoint) -> InferenceRequest:
+        """Return the few fields routing reads. Raises `RequestError`."""
+        if endpoint.kind in {"models", "passthrough"}:
+            return InferenceRequest()
+        return parse_request(exchange.request.body, endpoint)
+
+    def read(
+        self, exchange: Exchange, endpoint: Endpoint, parsed: InferenceRequest
+    ) -> RouteRequest:
+        """Return what to route: tokenised, hashed as far as asked later, with its overrides.
+
+        May run in a thread: touches nothing but its arguments and the tokenizer.
+        Raises `RequestError`.
+        """
+        request = exchange.request
+        tokens = self._tokens(request, endpoint, parsed)
+        root = namespace_root(cache_salt=parsed.cache_salt or "", lora=_lora(parsed))
+        extension = parsed.kvmesh or _NO_EXTENSION
+        pinned = _text(request, b"x-kvmesh-worker-id") or extension.worker
+        output = extension.output_tokens
+        if output is None:
+            output = parsed.output_limit or 0
+        visible = exchange.request_id.decode("latin-1")
+        sent = request.header(b"x-request-id") is not None
+        return RouteRequest(
+            request_id=f"{visible}#{next(self._numbers)}" if sent else visible,
+            hashes=BlockHashes(tokens, self._block_size, root),
+            prompt_tokens=len(tokens),
+            expected_output_tokens=output * parsed.choices,
+            model=parsed.model or "",
+            mode=_mode(request),
+            temperature=_number(request, b"x-kvmesh-temperature"),
+            overlap_score_weight=_number(request, b"x-kvmesh-overlap-score-weight"),
+            pinned_worker=WorkerId(pinned) if pinned else None,
+            priority=parsed.priority or extension.priority,
+            streams=bool(parsed.stream),
+        )
+
+    def read_binary(self, exchange: Exchange) -> RouteRequest:
+        """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
+
+        Little-endian; header `x-kvmesh-body: hashes` tells hashes from tokens. JSON of the same
+        costs more than the index itself. Raises `RequestError`.
+        """
+        request = exchange.request
+        kind = _text(request, b"x-kvmesh-body") or "tokens"
+        width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
+        if width is None:
+            raise RequestError(f"header x-kvmesh-body is {kind!r}: use tokens or hashes")
+        if len(request.body) % width:
+            raise RequestError(
+                f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"
+            )
+        if kind == "tokens":
+            hashes = BlockHashes(request.body, self._block_size)
+            count = len(request.body) // TOKEN_BYTES
+        else:
+            hashes = BlockHashes.of(unpack_hashes(request.body), self._block_size)
+            count = len(hashes) * self._block_size
+        pinned = _text(request, b"x-kvmesh-worker-id")
+        return RouteRequest(
+            request_id=exchange.request_id.decode("latin-1"),
+            hashes=hashes,
+            prompt_tokens=count,
+            mode=_mode(request),
+            temperature=_number(request, b"x-kvmesh-temperature"),
+            overlap_score_weight=_number(request, b"x-kvmesh-overlap-score-weight"),
+            pinned_worker=WorkerId(pinned) if pinned else None,
+        )
+
+    def _tokens(
+        self, request: Request, endpoint: Endpoint, parsed: InferenceRequest
+    ) -> "array[int]":
+        tokenizer = self.tokenizer
+        match endpoint.kind:
+            case "chat":
+                return tokenizer.encode_chat(ChatInput.from_body(request.body))
+            case "completions" | "embeddings":
+                prompt = first_prompt(
+                    parsed.prompt if endpoint.prompt == "prompt" else parsed.input
+                )
+                if isinstance(prompt, str):
+                    return tokenizer.encode(prompt, add_special_tokens=True)
+                tokenizer.check_ids(prompt)
+                return array("I", prompt)
+            case "messages":
+                return tokenizer.encode_chat(_chat(parsed.messages, parsed.system, parsed.tools))
+            case "responses":
+                chat = _chat(parsed.input, parsed.instructions, parsed.tools)
+                return tokenizer.encode_chat(chat)
+            case _:
+                return _NO_TOKENS
+
+
+def _chat(messages: msgspec.Raw, system: msgspec.Raw, tools: msgspec.Raw) -> ChatInput:
+    """Return Anthropic's or the responses API's prompt as a chat: system text first.
+
+    An engine may render these a little differently; then only the common prefix matches.
+    """
+    turns = msgspec.json.decode(messages, type=str | list[JsonObject])
+    listed: list[JsonObject] = (
+        [{"role": "user", "content": turns}] if isinstance(turns, str) else (turns)
+    )
+    if bytes(system) not in {b"", b"null"}:
+        listed = [{"role": "system", "content": msgspec.json.decode(system)}, *listed]
+    body: JsonObject = {"messages": listed}
+    if bytes(tools) not in {b"", b"null"}:
+        body["tools"] = msgspec.json.decode(tools)
+    return ChatInput.from_body(body)
+
+
+def _lora(parsed: InferenceRequest) -> str:
+    lora = parsed.lora_path
+    if isinstance(lora, list):
+        return (lora[0] if lora else None) or ""
+    return lora or ""
+
+
+def _text(request: Request, name: bytes) -> str | None:
+    value = request.header(name)
+    return value.decode("latin-1").strip() if value else None
+
+
+def _mode(request: Request) -> RouterMode | None:
+    text = _text(request, b"x-kvmesh-router-mode")
+    if text is None:
+        return None
+    for mode in _MODES:
+        if mode == text:
+            return mode  # type: ignore[no-any-return]  # get_args forgets the literal's type
+    raise RequestError(
+        f"header x-kvmesh-router-mode is {text!r}: use one of {', '.join(_MODES)}",
+        param="x-kvmesh-router-mode",
+    )
+
+
+def _number(request: Request, name: bytes) -> float | None:
+    text = _text(request, name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise RequestError(f"header {name.decode()} is {text!r}: use a number >= 0")
+    return value

@@ -1,0 +1,141 @@
+"""A router replica's part in the mesh: the journal into the index, heartbeats in and out.
+
+Only a router with `--kv-events` loads this module, so that one without runs where NATS is absent.
+"""
+
+import asyncio
+import contextlib
+import time
+
+from kvmesh.actors.indexer import Indexer, IndexerOptions
+from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.router import Router
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.nats_link import connection_for, journal_for
+from kvmesh.core.index import KvIndex
+from kvmesh.core.membership import Membership
+from kvmesh.core.replica import Replica
+from kvmesh.observe import actor_log
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.runtime.journal_feed import JournalFeed
+from kvmesh.settings import RouterSettings
+from kvmesh.transport.nats.bus import NatsBus
+
+
+class RouterMesh:
+    """Runs the actors of one replica over NATS; made by `app.router`."""
+
+    def __init__(
+        self, settings: RouterSettings, router_id: str, router: Router, index: KvIndex
+    ) -> None:
+        self.router_id = router_id
+        self.advertise_url = ""
+        self.draining = False
+        self._settings = settings
+        self._router = router
+        self._epoch = time.time_ns() // 1_000_000
+        self._subjects = Subjects(settings.nats.namespace, settings.bucket)
+        self.indexer = Indexer(
+            Replica(index),
+            IndexerOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                namespace=settings.nats.namespace,
+                listeners=("registry",),
+            ),
+        )
+        self.peers = Membership()
+        self.registry = Registry(
+            RegistryOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                namespace=settings.nats.namespace,
+                workers_to=(router.name, "indexer"),
+                routers_to=("indexer",),
+            ),
+            router.scheduler.workers,
+            self.peers,
+            status=self.heartbeat,
+        )
+        self._stack = contextlib.AsyncExitStack()
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the history has been read and requests may come."""
+        return self.indexer.caught_up and not self.draining
+
+    def heartbeat(self) -> RouterHeartbeat:
+        """Return this replica's present sign of life."""
+        claim = self.indexer.replica.claim()
+        return RouterHeartbeat(
+            router=self.router_id,
+            bucket=self._settings.bucket,
+            url=self.advertise_url,
+            ready=self.ready,
+            epoch=self._epoch,
+            applied_sequence=claim.sequence,
+            created=self.indexer.replica.created,
+            digest=claim.digest,
+            scope=claim.scope,
+            active_requests=self._router.scheduler.sequences.statistics().active_requests,
+            models=self._router.models(),
+            draining=self.draining,
+        )
+
+    async def start(self, advertise_url: str) -> None:
+        """Connect, read the journal from its start, begin to tell and to listen.
+
+        Raises `TransportError` or `ConfigError` when the server cannot be used.
+        """
+        self.advertise_url = advertise_url
+        connection = connection_for(self._settings.nats, f"router {self.router_id}")
+        await connection.connect()
+        self._stack.push_async_callback(connection.close)
+        subjects = self._subjects
+        journal = journal_for(self._settings.nats, connection, subjects.stream(), subjects.events())
+        await journal.open()
+        self._stack.push_async_callback(journal.close)
+        bus = NatsBus(connection)
+        driver = AioDriver(journal=journal, bus=bus, log=actor_log())
+        for actor in (self.registry, self.indexer, self._router):
+            driver.add(actor)
+        for pattern in (subjects.heartbeats(), subjects.routers()):
+            subscription = await bus.subscribe(pattern, driver.deliver_to("registry"))
+            self._stack.push_async_callback(subscription.close)
+        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._stack.callback(driver.stop)
+        state = await journal.state()
+        self.indexer.replica.created = state.created
+        tail = await JournalFeed(driver).open(journal, 0, state.created)
+        self._stack.push_async_callback(tail.close)
+
+    def describe(self) -> dict[str, object]:
+        """Return how far the journal is read, the index, the peers."""
+        replica = self.indexer.replica
+        claim = replica.claim()
+        return {
+            "kv_events": True,
+            "stream": self._subjects.stream(),
+            "created": replica.created,
+            "applied_sequence": claim.sequence,
+            "digest": f"{claim.digest:016x}",
+            "caught_up": self.indexer.caught_up,
+            "indexer": self.indexer.statistics(),
+            "registry": self.registry.statistics(),
+            "peers": self.peers.view(time.monotonic()),
+            "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
+        }
+
+    async def failed(self) -> None:
+        """Wait until an actor fails, and raise what it raised."""
+        assert self._running is not None
+        await asyncio.shield(self._running)
+
+    async def stop(self) -> None:
+        """Leave the mesh; safe to call twice."""
+        await self._stack.aclose()
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running

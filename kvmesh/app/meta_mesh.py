@@ -1,0 +1,48 @@
+"""How the meta-router hears of router replicas over NATS."""
+
+import asyncio
+import contextlib
+
+from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.nats_link import connection_for
+from kvmesh.observe import actor_log
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.settings import MetaRouterSettings
+from kvmesh.transport.nats.bus import NatsBus
+
+
+class MetaMesh:
+    """Feeds `meta` with the heartbeats of all replicas of all buckets."""
+
+    def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
+        self._settings = settings
+        self._meta = meta
+        self._stack = contextlib.AsyncExitStack()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect and listen. Raises `TransportError` when the server does not answer."""
+        connection = connection_for(self._settings.nats, "meta-router")
+        await connection.connect()
+        self._stack.push_async_callback(connection.close)
+        bus = NatsBus(connection)
+        driver = AioDriver(bus=bus, log=actor_log())
+        driver.add(self._meta)
+        everyone = Subjects(self._settings.nats.namespace, "*").routers()
+        subscription = await bus.subscribe(everyone, driver.deliver_to(self._meta.name))
+        self._stack.push_async_callback(subscription.close)
+        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._stack.callback(driver.stop)
+
+    async def failed(self) -> None:
+        """Wait until the actor fails, and raise what it raised."""
+        assert self._running is not None
+        await asyncio.shield(self._running)
+
+    async def stop(self) -> None:
+        """Stop listening; safe to call twice."""
+        await self._stack.aclose()
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running

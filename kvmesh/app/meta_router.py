@@ -1,0 +1,272 @@
+"""`kvmesh meta-router`: the front door over all buckets and their replicas."""
+
+import asyncio
+import contextlib
+import time
+from importlib import import_module
+from typing import Annotated, Protocol, cast
+
+import msgspec
+
+from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
+from kvmesh.app.process import Stop, first_of, run
+from kvmesh.core.buckets import PREFIX_CHARS, BucketRequest, Route, parse_rule
+from kvmesh.core.chat import content_text
+from kvmesh.errors import ConfigError, KvMeshError, NoWorkerError
+from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings import Flat, MetaRouterSettings
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.openai import (
+    Endpoint,
+    InferenceRequest,
+    find_endpoint,
+    first_prompt,
+    parse_request,
+)
+from kvmesh.transport.http.plan import Outcome, Target, Wait
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.proxy import ForwardOptions, forward
+from kvmesh.transport.http.request_reader import Request
+from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
+
+UNAVAILABLE = 503
+SERVER_ERROR = 500
+
+
+class ReplicaFeed(Protocol):
+    """Where replicas come from: heartbeats over NATS (`app.meta_mesh`), or nowhere."""
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        ...
+
+    async def failed(self) -> None:
+        """Wait until listening fails, and raise its error."""
+        ...
+
+    async def stop(self) -> None:
+        """End; safe to call twice."""
+        ...
+
+
+class StaticReplicas:
+    """No feed: all replicas are in the configuration."""
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def failed(self) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Nothing to do."""
+
+
+class _Turn(msgspec.Struct):
+    content: object = None
+
+
+_turns = msgspec.json.Decoder(list[_Turn])
+
+
+def prompt_outline(endpoint: Endpoint, parsed: InferenceRequest) -> tuple[int, str]:
+    """Return a prompt's length and start, in characters, as rules and prefix-hash see it."""
+    if endpoint.prompt == "messages":
+        try:
+            turns = _turns.decode(parsed.messages)
+        except msgspec.MsgspecError:
+            return 0, ""
+        texts = [content_text(turn.content) for turn in turns]
+        return sum(map(len, texts)), "\n".join(texts)[: 4 * PREFIX_CHARS]
+    if endpoint.prompt == "prompt":
+        first = first_prompt(parsed.prompt)
+        if isinstance(first, str):
+            return len(first), first[: 4 * PREFIX_CHARS]
+        return len(first), ",".join(map(str, first[:PREFIX_CHARS]))
+    return 0, ""
+
+
+class BucketPlan:
+    """The forwarding plan of one request: each attempt goes to another replica of its bucket."""
+
+    __slots__ = ("_meta", "_request", "_route", "_tried")
+
+    def __init__(self, meta: MetaRouter, request: BucketRequest) -> None:
+        self._meta = meta
+        self._request = request
+        self._route: Route | None = None
+        self._tried: list[str] = []
+
+    def next_target(self) -> Target | Problem | Wait | None:
+        """Choose bucket and replica; a retry stays in the bucket."""
+        request = self._request
+        if self._route is not None:
+            request = msgspec.structs.replace(request, bucket=self._route.bucket)
+        try:
+            route = self._meta.route(request, time.monotonic(), tried=self._tried)
+        except NoWorkerError as error:
+            return None if self._tried else Problem.from_error(error)
+        except KvMeshError as error:
+            return Problem.from_error(error)
+        self._route = route
+        self._tried.append(route.replica.name)
+        return Target(route.replica.url)
+
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
+        """Leave the replica out; another one is tried."""
+        if self._route is not None and failure.kind != "status":
+            self._meta.failed(self._route.replica.name, time.monotonic())
+            get_logger().warning(
+                "replica failed a request",
+                replica=self._route.replica.name,
+                stage=failure.stage,
+                kind=failure.kind,
+                error=failure.message,
+            )
+        return True
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Trust the replica again. Its own headers already say who it is."""
+        del headers
+        if self._route is not None and status < SERVER_ERROR:
+            self._meta.answered(self._route.replica.name)
+        return ()
+
+    def on_body(self, data: bytes) -> None:
+        """Nothing to see: the replica watches the answer."""
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Leave out a replica that died in the middle of an answer."""
+        if outcome.kind == "cut" and self._route is not None:
+            self._meta.failed(self._route.replica.name, time.monotonic())
+
+
+class MetaServer:
+    """One meta-router process."""
+
+    def __init__(self, settings: MetaRouterSettings) -> None:
+        self.settings = settings
+        rules = [parse_rule(text) for text in settings.rule]
+        self.meta = MetaRouter(settings.nats.namespace, rules, settings.bucket_policy)
+        self._looks_inside = bool(rules) or settings.bucket_policy == "prefix-hash"
+        self._pool: UpstreamPool | None = None
+        self._options = ForwardOptions(max_retries=settings.upstream.max_retries)
+        for text in settings.replica:
+            bucket, equals, url = text.partition("=")
+            if not equals or not url.startswith(("http://", "https://")):
+                raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
+            self.meta.add_static(bucket, url.rstrip("/"), time.monotonic())
+
+    def _feed(self) -> ReplicaFeed:
+        if self.settings.replica:
+            return StaticReplicas()
+        # Loaded by name: with static replicas NATS need not be installed.
+        mesh = import_module("kvmesh.app.meta_mesh")
+        return cast("ReplicaFeed", mesh.MetaMesh(self.settings, self.meta))
+
+    async def serve(self, stop: Stop) -> None:
+        """Serve until `stop`, then let open streams finish."""
+        log = get_logger()
+        async with contextlib.AsyncExitStack() as stack:
+            self._pool = upstream_pool(self.settings.upstream)
+            stack.push_async_callback(self._pool.close)
+            routes = Routes()
+            routes.add(
+                "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
+            )
+            routes.add("GET", "/ready", self._ready)
+            routes.add("GET", "/v1/status", self._status)
+            routes.add("GET", "/v1/models", self._models)
+            routes.add("POST", "/v1/route", self._explain)
+            routes.add_prefix("/v1/", self._forward)
+            front = FrontDoor(self.settings.http, routes)
+            feed = self._feed()
+            stack.push_async_callback(feed.stop)
+            await feed.start()
+            url = await front.open()
+            stack.push_async_callback(front.server.close)
+            log.info("meta-router serves", url=url)
+            await first_of(stop.wait(), feed.failed())
+            log.info("draining", open_requests=front.server.statistics().open_requests)
+            await front.drain()
+
+    def _forward(self, exchange: Exchange) -> None:
+        request = exchange.request
+        endpoint = find_endpoint(request.method, request.path, passthrough=True)
+        if endpoint.prompt is None:
+            self._send(exchange, BucketRequest(bucket=_named(request)), stream=False)
+            return
+        parsed = parse_request(request.body, endpoint)
+        self._send(exchange, self._outline(request, endpoint, parsed), stream=bool(parsed.stream))
+
+    def _explain(self, exchange: Exchange) -> None:
+        """Let a replica of the request's bucket explain what it would decide."""
+        self._send(exchange, BucketRequest(bucket=_named(exchange.request)), stream=False)
+
+    def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
+        assert self._pool is not None
+        forward(exchange, BucketPlan(self.meta, request), self._pool, self._options, stream=stream)
+
+    def _outline(
+        self, request: Request, endpoint: Endpoint, parsed: InferenceRequest
+    ) -> BucketRequest:
+        bucket = _named(request)
+        if not bucket and parsed.kvmesh is not None:
+            bucket = parsed.kvmesh.bucket or ""
+        model = parsed.model or ""
+        if bucket or not self._looks_inside:
+            return BucketRequest(bucket=bucket, model=model)
+        chars, start = prompt_outline(endpoint, parsed)
+        return BucketRequest(
+            model=model,
+            headers={
+                name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers
+            },
+            prompt_chars=chars,
+            prompt_start=start,
+        )
+
+    def _ready(self, exchange: Exchange) -> None:
+        ready = self.meta.ready(time.monotonic())
+        body = {"ready": ready, "reason": "ready" if ready else "no ready replica"}
+        answer_json(exchange, body, status=200 if ready else UNAVAILABLE)
+
+    def _status(self, exchange: Exchange) -> None:
+        now = time.monotonic()
+        buckets = {
+            bucket: [replica.name for replica in self.meta.table.ready(bucket, now)]
+            for bucket in self.meta.table.buckets()
+        }
+        answer_json(
+            exchange,
+            {
+                "ready_replicas": buckets,
+                "replicas": self.meta.replicas(now),
+                "statistics": self.meta.statistics(),
+            },
+        )
+
+    def _models(self, exchange: Exchange) -> None:
+        models = [
+            {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
+            for model in self.meta.models()
+        ]
+        if models or not self.settings.replica:
+            answer_json(exchange, {"object": "list", "data": models})
+        else:
+            self._send(exchange, BucketRequest(bucket=_named(exchange.request)), stream=False)
+
+
+def _named(request: Request) -> str:
+    return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
+
+
+def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:
+    """Run the front door over all buckets and replicas."""
+    options = settings or MetaRouterSettings()
+    configure_logging(options.log.log_level, options.log.log_format, role="meta-router")
+    server = MetaServer(options)
+    run(server.serve)

@@ -1,0 +1,231 @@
+"""One request on its way through a router: chosen, booked, watched, released exactly once."""
+
+from collections.abc import Callable
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from kvmesh.actors.router import Router
+from kvmesh.core.decision import Decision, RouteRequest
+from kvmesh.core.events import WorkerId
+from kvmesh.core.sse import SseScanner, Usage, find_usage
+from kvmesh.errors import NoWorkerError
+from kvmesh.transport.http.headers import Header, Headers
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.proxy import Outcome, Target, Wait
+from kvmesh.transport.http.upstream import UpstreamFailure
+
+MAX_SCANNED_BYTES = 1 << 20
+GROW_TOKENS = 16
+SERVER_ERROR = 500
+
+
+class RoutingCounters:
+    """What became of requests and what caches gave, since the start. Tokens are prompt tokens."""
+
+    __slots__ = (
+        "attempts_failed",
+        "cached_tokens",
+        "client_gone",
+        "cut",
+        "finished",
+        "predicted_tokens",
+        "prompt_tokens",
+        "refused",
+        "reported_tokens",
+        "requests",
+        "unserved",
+    )
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.finished = 0
+        self.client_gone = 0
+        self.cut = 0
+        self.refused = 0
+        self.unserved = 0
+        self.attempts_failed = 0
+        self.prompt_tokens = 0
+        self.predicted_tokens = 0
+        self.reported_tokens = 0
+        self.cached_tokens = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return every counter by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class RoutingContext(msgspec.Struct, frozen=True):
+    """What all requests of a router share. `open_requests` are those booked and not released."""
+
+    router: Router
+    router_id: str
+    bucket: str
+    counters: RoutingCounters
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+    fixed_headers: Headers
+    open_requests: set[str]
+
+
+class RoutedRequest:
+    """The forwarding plan of one request: each attempt goes to the best worker not yet tried."""
+
+    __slots__ = (
+        "_body",
+        "_context",
+        "_decision",
+        "_failed",
+        "_grown",
+        "_open",
+        "_request",
+        "_scanner",
+        "_waiting",
+    )
+
+    def __init__(self, context: RoutingContext, request: RouteRequest) -> None:
+        self._context = context
+        self._request = request
+        self._decision: Decision | None = None
+        self._failed: frozenset[WorkerId] = frozenset()
+        self._scanner: SseScanner | None = None
+        self._body: bytes | None = b""
+        self._open = False
+        self._waiting = True
+        self._grown = 0
+        context.counters.requests += 1
+
+    def next_target(self) -> Target | Problem | Wait | None:
+        """Choose and book the next worker."""
+        context = self._context
+        request = self._request
+        if self._failed:
+            request = msgspec.structs.replace(request, excluded=request.excluded | self._failed)
+        try:
+            decision = context.router.scheduler.schedule(request, context.clock())
+        except NoWorkerError as error:
+            return None if self._failed else Problem.from_error(error)
+        self._decision = decision
+        self._open = True
+        context.open_requests.add(request.request_id)
+        heartbeat = context.router.heartbeat(decision.worker)
+        if heartbeat is None:
+            self._release()
+            return None
+        context.log.debug(
+            "routed",
+            request_id=request.request_id,
+            worker=decision.worker,
+            formula=decision.formula_line(decision.worker),
+        )
+        if heartbeat.dp_rank is None:
+            return Target(heartbeat.url)
+        rank = (b"x-data-parallel-rank", b"%d" % heartbeat.dp_rank)
+        return Target(heartbeat.url, headers=(rank,))
+
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
+        """Release the worker that failed and leave it out; another may be tried."""
+        context, decision = self._context, self._decision
+        context.counters.attempts_failed += 1
+        self._release()
+        if decision is not None:
+            self._failed |= {decision.worker}
+            membership = context.router.scheduler.workers.membership
+            if failure.kind != "status":
+                membership.mark_failed(decision.worker, context.clock())
+            context.log.warning(
+                "worker failed a request",
+                worker=decision.worker,
+                request_id=self._request.request_id,
+                stage=failure.stage,
+                kind=failure.kind,
+                error=failure.message,
+            )
+        return True
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Trust the worker again and tell the client who it was."""
+        decision = self._decision
+        assert decision is not None
+        context = self._context
+        if status < SERVER_ERROR:
+            context.router.scheduler.workers.membership.mark_ok(decision.worker)
+        for name, value in headers:
+            if name == b"content-type" and value.startswith(b"text/event-stream"):
+                self._scanner = SseScanner()
+                self._body = None
+        own: list[Header] = [
+            (b"x-kvmesh-worker", decision.worker.encode()),
+            (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
+            *context.fixed_headers,
+        ]
+        return own
+
+    def on_body(self, data: bytes) -> None:
+        """See the answer pass: its first token ends the prefill, its length grows the booking."""
+        scanner = self._scanner
+        if scanner is None:
+            self._keep(data)
+            return
+        if not scanner.feed(data):
+            return
+        scheduler = self._context.router.scheduler
+        if self._waiting:
+            self._waiting = False
+            scheduler.first_token(self._request.request_id, self._context.clock())
+        if scanner.tokens - self._grown >= GROW_TOKENS:
+            self._grown = scanner.tokens
+            scheduler.grow(self._request.request_id, scanner.tokens, self._context.clock())
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Release the booking, count the end and compare the prediction with the engine's word."""
+        self._release()
+        counters = self._context.counters
+        match outcome.kind:
+            case "finished":
+                counters.finished += 1
+                self._compare()
+            case "client_gone":
+                counters.client_gone += 1
+            case "cut":
+                counters.cut += 1
+                self._suspect(outcome)
+            case "failed":
+                counters.unserved += 1
+            case "refused":
+                counters.refused += 1
+
+    def _keep(self, data: bytes) -> None:
+        if self._body is not None:
+            whole = len(self._body) + len(data)
+            self._body = self._body + data if whole <= MAX_SCANNED_BYTES else None
+
+    def _suspect(self, outcome: Outcome) -> None:
+        """Leave a worker out that died in the middle of an answer."""
+        if self._decision is not None and outcome.failure is not None:
+            membership = self._context.router.scheduler.workers.membership
+            membership.mark_failed(self._decision.worker, self._context.clock())
+
+    def _compare(self) -> None:
+        decision = self._decision
+        usage = self._usage()
+        if decision is None:
+            return
+        counters = self._context.counters
+        counters.prompt_tokens += self._request.prompt_tokens
+        block_size = self._context.router.scheduler.options.block_size
+        if usage is not None and usage.cached_tokens is not None:
+            counters.reported_tokens += usage.prompt_tokens
+            counters.cached_tokens += usage.cached_tokens
+            counters.predicted_tokens += decision.overlap_blocks * block_size
+
+    def _usage(self) -> Usage | None:
+        if self._scanner is not None:
+            return self._scanner.usage
+        return find_usage(self._body) if self._body else None
+
+    def _release(self) -> None:
+        if self._open:
+            self._open = False
+            self._context.open_requests.discard(self._request.request_id)
+            self._context.router.scheduler.finish(self._request.request_id, self._context.clock())

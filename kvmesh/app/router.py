@@ -1,0 +1,157 @@
+"""`kvmesh router`: one replica of one bucket, in the mesh or alone."""
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import time
+from importlib import import_module
+from typing import Annotated, Protocol, cast
+
+from kvmesh.actors.router import Router
+from kvmesh.app.admin import RouterAdmin
+from kvmesh.app.front import FrontDoor, Routes, upstream_pool
+from kvmesh.app.gateway import Gateway
+from kvmesh.app.intake import Intake
+from kvmesh.app.process import Stop, first_of, run
+from kvmesh.app.routed import RoutingContext, RoutingCounters
+from kvmesh.app.static_workers import StaticWorkers, parse_workers
+from kvmesh.core.approx import ApproxIndex
+from kvmesh.core.decision import RouterOptions
+from kvmesh.core.index import KvIndex
+from kvmesh.core.membership import Membership
+from kvmesh.core.scheduler import Scheduler
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.errors import ConfigError
+from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings import Flat, RouterSettings
+from kvmesh.tokenizer import load_tokenizer
+from kvmesh.transport.http.proxy import ForwardOptions
+
+HOUSEKEEPING_S = 1.0
+
+
+class Mesh(Protocol):
+    """How a router learns of workers and caches: `RouterMesh` over NATS, or `StaticWorkers`."""
+
+    draining: bool
+
+    @property
+    def ready(self) -> bool:
+        """Return whether requests may come."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return the state of this part, for /v1/status."""
+        ...
+
+    async def start(self, advertise_url: str) -> None:
+        """Begin."""
+        ...
+
+    async def failed(self) -> None:
+        """Wait until a part fails, and raise its error."""
+        ...
+
+    async def stop(self) -> None:
+        """End; safe to call twice."""
+        ...
+
+
+class RouterServer:
+    """One router replica with everything it needs; `serve` runs it."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self.settings = settings
+        self.router_id = settings.router_id or f"{socket.gethostname()}-{os.getpid()}"
+        cost = settings.cost
+        self.index = KvIndex(max_blocks=cost.index_max_blocks)
+        options = RouterOptions(
+            mode=cost.router_mode,
+            cost=cost.kv_cost,
+            temperature=cost.router_temperature,
+            overlap_score_weight=cost.kv_overlap_score_weight,
+            block_size=cost.kv_cache_block_size,
+            predict_ttl_s=cost.predict_ttl_s,
+            approx_ttl_s=cost.approx_ttl_s,
+        )
+        self.scheduler = Scheduler(
+            options,
+            random.Random(settings.seed) if settings.seed else random.SystemRandom(),  # noqa: S311 - a choice, no secret
+            membership=Membership(),
+            sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
+            index=self.index if settings.kv_events else None,
+            routed=ApproxIndex(),
+        )
+        self.router = Router(self.scheduler, cost.kv_cache_block_size)
+        self.mesh = self._mesh()
+
+    def _mesh(self) -> Mesh:
+        settings = self.settings
+        if not settings.kv_events:
+            workers = parse_workers(settings.worker)
+            return StaticWorkers(workers, self.router, settings.bucket)
+        if settings.worker:
+            raise ConfigError(
+                "--worker is only for --no-kv-events: in the mesh, workers make themselves known"
+            )
+        # Loaded by name: a router alone must run where NATS is not installed.
+        mesh = import_module("kvmesh.app.mesh")
+        return cast("Mesh", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
+
+    async def serve(self, stop: Stop) -> None:
+        """Serve until `stop`, then drain: no new requests, open streams finish."""
+        settings = self.settings
+        log = get_logger()
+        tokenizer = load_tokenizer(str(settings.tokenizer) if settings.tokenizer else None)
+        async with contextlib.AsyncExitStack() as stack:
+            pool = upstream_pool(settings.upstream)
+            stack.push_async_callback(pool.close)
+            context = RoutingContext(
+                router=self.router,
+                router_id=self.router_id,
+                bucket=settings.bucket,
+                counters=RoutingCounters(),
+                clock=time.monotonic,
+                log=log,
+                fixed_headers=(
+                    (b"x-kvmesh-router", self.router_id.encode()),
+                    (b"x-kvmesh-bucket", settings.bucket.encode()),
+                ),
+                open_requests=set(),
+            )
+            intake = Intake(tokenizer, settings.cost.kv_cache_block_size)
+            options = ForwardOptions(max_retries=settings.upstream.max_retries)
+            gateway = Gateway(context, intake, pool, options)
+            routes = Routes()
+            routes.add("POST", "/v1/route", gateway.explain)
+            routes.add_prefix("/v1/", gateway.serve)
+            RouterAdmin(context, self.mesh).mount(routes)
+            front = FrontDoor(settings.http, routes)
+            url = await front.open()
+            stack.push_async_callback(front.server.close)
+            stack.push_async_callback(self.mesh.stop)
+            await self.mesh.start(url)
+            log.info("router serves", url=url, router=self.router_id, bucket=settings.bucket)
+            await first_of(stop.wait(), self.mesh.failed(), self._housekeeping(context))
+            self.mesh.draining = True
+            log.info("draining", open_requests=front.server.statistics().open_requests)
+            await front.drain()
+
+    async def _housekeeping(self, context: RoutingContext) -> None:
+        """Renew the bookings of open requests, release those nobody renews, once a second."""
+        sequences = self.scheduler.sequences
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            now = context.clock()
+            sequences.renew(context.open_requests, now)
+            sequences.expire(now)
+
+
+def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
+    """Run one router replica of a bucket, or a router alone (--no-kv-events)."""
+    options = settings or RouterSettings()
+    configure_logging(options.log.log_level, options.log.log_format, role="router")
+    server = RouterServer(options)
+    run(server.serve)

@@ -1,0 +1,219 @@
+"""`kvmesh worker`: the sidecar that puts one unchanged engine on the mesh."""
+
+import asyncio
+import contextlib
+import re
+import time
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from kvmesh.actors.messages import (
+    Drain,
+    EngineLoad,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+)
+from kvmesh.actors.publisher import Publisher, PublisherOptions
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.engine_probe import (
+    EngineFacts,
+    EventEndpoint,
+    load_of,
+    read_facts,
+    read_gauges,
+)
+from kvmesh.app.fetch import fetch_ok
+from kvmesh.app.nats_link import connection_for, journal_for
+from kvmesh.app.process import Stop, first_of, run
+from kvmesh.core.events import WorkerId
+from kvmesh.errors import ConfigError
+from kvmesh.observe import actor_log, configure_logging, get_logger
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.settings import Flat, WorkerSettings
+from kvmesh.transport.http.upstream import UpstreamPool
+from kvmesh.transport.nats.bus import NatsBus
+from kvmesh.transport.zmq_subscriber import EventSubscription, SubscriptionOptions
+
+WAIT_FOR_ENGINE_S = 0.5
+MISSED_LOOKS = 3
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class EngineFeed:
+    """Takes one rank's events to its publisher. An `EventListener`."""
+
+    def __init__(self, driver: AioDriver, to: str) -> None:
+        self._driver = driver
+        self._to = to
+        self._log = get_logger(source=to)
+
+    def on_batch(self, seq: int, payload: bytes) -> None:
+        """Pass a batch on; with a full mailbox this waits by working it off."""
+        del seq
+        self._driver.press(self._to, EnginePayload(payload))
+
+    def on_restarted(self) -> None:
+        """Pass on that the engine began anew."""
+        self._log.warning("engine restarted")
+        self._driver.press(self._to, EngineRestarted())
+
+    def on_lost(self, first: int, last: int) -> None:
+        """Pass on that batches are gone for good."""
+        self._driver.press(self._to, EngineLost(f"batches {first}..{last} cannot be replayed"))
+
+    def on_caught_up(self, last_seq: int) -> None:
+        """Say so."""
+        self._log.debug("engine events caught up", last_seq=last_seq)
+
+    def on_connection(self, *, connected: bool) -> None:
+        """Say so."""
+        self._log.info("engine events", connected=connected)
+
+
+class Sidecar:
+    """One engine's sidecar: a publisher per data-parallel rank."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._url = settings.engine_url.rstrip("/")
+        parts = urlsplit(self._url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(f"--engine-url {settings.engine_url!r}: write http://host:port")
+        name = settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", parts.netloc)
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"--worker-id {name!r}: use 1 to 64 letters, digits, dashes and underscores"
+            )
+        self._name = name
+        self._subjects = Subjects(settings.nats.namespace, settings.bucket)
+        self._log = get_logger(worker=name)
+        self._ranks: list[tuple[int, Publisher]] = []
+
+    async def serve(self, stop: Stop) -> None:
+        """Run until `stop`. Raises `ConfigError` when the engine publishes no events."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            pool = UpstreamPool()
+            stack.push_async_callback(pool.close)
+            facts = await self._wait_for_engine(pool, stop)
+            if facts is None:
+                return
+            endpoints = self._endpoints(facts)
+            connection = connection_for(settings.nats, f"worker {self._name}")
+            await connection.connect()
+            stack.push_async_callback(connection.close)
+            journal = journal_for(
+                settings.nats, connection, self._subjects.stream(), self._subjects.events()
+            )
+            await journal.open()
+            stack.push_async_callback(journal.close)
+            bus = NatsBus(connection)
+            driver = AioDriver(journal=journal, bus=bus, log=actor_log())
+            for endpoint in endpoints:
+                self._add_rank(driver, endpoint, facts, alone=len(endpoints) == 1)
+            for rank, publisher in self._ranks:
+                control = self._subjects.control(self._worker(rank, alone=len(endpoints) == 1))
+                subscription = await bus.subscribe(control, driver.deliver_to(publisher.name))
+                stack.push_async_callback(subscription.close)
+            running = asyncio.create_task(driver.run(), name="actors")
+            stack.callback(driver.stop)
+            for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=True):
+                source = self._source(endpoint, EngineFeed(driver, publisher.name))
+                source.start()
+                stack.callback(source.close)
+            self._log.info("sidecar runs", engine=self._url, ranks=len(endpoints))
+            await first_of(stop.wait(), asyncio.shield(running), self._watch(pool, driver))
+            for _, publisher in self._ranks:
+                driver.post(publisher.name, Drain())
+            await asyncio.sleep(0)
+
+    async def _wait_for_engine(self, pool: UpstreamPool, stop: Stop) -> EngineFacts | None:
+        """Ask until the engine answers; None when the process shall end first."""
+        while not stop.requested:
+            facts = await read_facts(pool, self._url)
+            if facts is not None:
+                return facts
+            self._log.info("waiting for the engine", engine=self._url)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
+        return None
+
+    def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
+        settings = self._settings
+        if settings.kv_events_endpoint:
+            return (
+                EventEndpoint(
+                    rank=0,
+                    endpoint=settings.kv_events_endpoint,
+                    replay=settings.kv_replay_endpoint,
+                    topic=settings.kv_events_topic,
+                ),
+            )
+        if not facts.endpoints:
+            raise ConfigError(
+                f"the engine at {self._url} names no KV event endpoint: start it with KV events on "
+                "(vLLM and SGLang: --kv-events-config) or give --kv-events-endpoint"
+            )
+        return facts.endpoints
+
+    def _worker(self, rank: int, *, alone: bool) -> WorkerId:
+        return WorkerId(self._name if alone else f"{self._name}-dp{rank}")
+
+    def _add_rank(
+        self, driver: AioDriver, endpoint: EventEndpoint, facts: EngineFacts, *, alone: bool
+    ) -> None:
+        settings = self._settings
+        options = PublisherOptions(
+            worker=self._worker(endpoint.rank, alone=alone),
+            bucket=settings.bucket,
+            epoch=time.time_ns() // 1_000_000,
+            url=self._url,
+            models=facts.models,
+            block_size=settings.kv_cache_block_size or facts.block_size or None,
+            namespace=settings.nats.namespace,
+            dp_rank=None if alone else endpoint.rank,
+        )
+        publisher = Publisher(options, name=f"publisher-{endpoint.rank}")
+        driver.add(publisher)
+        self._ranks.append((endpoint.rank, publisher))
+
+    def _source(self, endpoint: EventEndpoint, feed: EngineFeed) -> EventSubscription:
+        return EventSubscription(
+            SubscriptionOptions(
+                endpoint=endpoint.endpoint,
+                replay_endpoint=endpoint.replay or None,
+                topic=self._settings.kv_events_topic or endpoint.topic,
+                bind=self._settings.kv_events_bind,
+            ),
+            feed,
+        )
+
+    async def _watch(self, pool: UpstreamPool, driver: AioDriver) -> None:
+        """Report the engine's load; take it out of service while it does not answer."""
+        missed = 0
+        while True:
+            await asyncio.sleep(self._settings.load_interval_s)
+            healthy = await fetch_ok(pool, self._url, "/health") is not None
+            gauges = await read_gauges(pool, self._url) if healthy else {}
+            if healthy and missed >= MISSED_LOOKS:
+                self._log.info("engine answers again")
+                self._tell(driver, Drain(draining=False))
+            missed = 0 if healthy else missed + 1
+            if missed == MISSED_LOOKS:
+                self._log.warning("engine does not answer", engine=self._url)
+                self._tell(driver, Drain())
+            for rank, publisher in self._ranks:
+                if rank in gauges:
+                    driver.post(publisher.name, EngineLoad(load_of(gauges[rank])))
+
+    def _tell(self, driver: AioDriver, message: Drain) -> None:
+        for _, publisher in self._ranks:
+            driver.post(publisher.name, message)
+
+
+def command(*, settings: Annotated[WorkerSettings, Flat]) -> None:
+    """Run the sidecar that puts one engine's KV events and load on the mesh."""
+    configure_logging(settings.log.log_level, settings.log.log_format, role="worker")
+    sidecar = Sidecar(settings)
+    run(sidecar.serve)
