@@ -114,6 +114,16 @@ def unpack_hashes(data: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(data) // HASH_BYTES}Q", data)
 
 
+def unpack_run(data: bytes) -> tuple[int, ...]:
+    """Return the hashes in `data` without complaint: what is behind the last whole one is ignored.
+
+    The quickest way to decode, for data checked before.
+    """
+    if len(data) == HASH_BYTES:
+        return (int.from_bytes(data, "little"),)
+    return _unpacker(len(data) // HASH_BYTES)(data)
+
+
 class BlockHashes:
     """The sequence hashes of one prompt, hashed only as far as they are asked for.
 
@@ -142,10 +152,12 @@ class BlockHashes:
     @classmethod
     def of(cls, hashes: Sequence[int], block_size: int) -> Self:
         """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks."""
-        made = cls((), block_size)
-        made._hashes = hashes if isinstance(hashes, list) else list(hashes)
-        made._blocks = len(hashes)
+        made = cls.__new__(cls)
+        made.block_size = block_size
         made.tokens_count = len(hashes) * block_size
+        made._blocks = len(hashes)  # noqa: SLF001  # its own constructor
+        known = hashes if isinstance(hashes, list) else list(hashes)
+        made._hashes = known  # noqa: SLF001  # its own constructor
         return made
 
     def __len__(self) -> int:
@@ -171,15 +183,14 @@ class BlockHashes:
             self._tokens = tokens  # type: ignore[assignment]  # what is no buffer is a sequence
             self.tokens_count = len(self._tokens)
             return
-        if view.itemsize == 1 and view.nbytes % TOKEN_BYTES == 0:
-            self._packed = view if view.contiguous else memoryview(view.tobytes())
-        elif view.format in _U32_FORMATS and view.itemsize == TOKEN_BYTES:
-            self._packed = view if view.contiguous else memoryview(view.tobytes())
-        elif view.itemsize == 1:
+        if view.itemsize == 1 and view.nbytes % TOKEN_BYTES:
             raise RequestError(f"packed tokens have {view.nbytes} bytes, not a multiple of 4")
+        if view.itemsize == 1 or (view.itemsize == TOKEN_BYTES and view.format in _U32_FORMATS):
+            self._packed = view if view.contiguous else memoryview(view.tobytes())
+            self.tokens_count = view.nbytes // TOKEN_BYTES
         else:
             self._tokens = view.tolist()
-        self.tokens_count = view.nbytes // TOKEN_BYTES if self._packed else len(self._tokens)
+            self.tokens_count = len(self._tokens)
 
     def _hash(self, done: int, upto: int) -> None:
         width = self.block_size * TOKEN_BYTES
@@ -210,3 +221,8 @@ def _splitter(width: int, count: int) -> Callable[[bytes | memoryview, int], tup
 @lru_cache(maxsize=1024)
 def _packer(count: int) -> Callable[..., bytes]:
     return struct.Struct(f"<{count}I").pack
+
+
+@lru_cache(maxsize=4096)
+def _unpacker(count: int) -> Callable[[bytes], tuple[int, ...]]:
+    return struct.Struct(f"<{count}Q").unpack_from

@@ -1,9 +1,25 @@
 """Which worker holds which block: the index that events are folded into."""
 
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
 
-from kvmesh.core.events import HASH_BYTES, ROOT, Cleared, Event, Removed, Stored, WorkerId
-from kvmesh.core.hashing import Hashes, unpack_hashes
+from xxhash import xxh3_64_intdigest
+
+from kvmesh.core.events import ROOT, Event, Removed, Stored, WorkerId
+from kvmesh.core.hashing import Hashes, unpack_run
+from kvmesh.core.index_cap import BlockCap
+from kvmesh.core.index_freeze import FrozenIndex, FrozenWorker
+from kvmesh.core.index_image import IndexImage
+from kvmesh.core.index_search import SHARDS, find_drops
+from kvmesh.core.index_slots import Slots
+from kvmesh.core.index_statistics import IndexStatistics
+from kvmesh.core.index_tier import Tier
+
+TIERS: Final = 4
+DEFAULT_MAX_BLOCKS: Final = 1 << 24
+_MAX_RELEASED: Final = 256
+_FORCED_SWEEP: Final = 1 << 16
+_U64: Final = (1 << 64) - 1
 
 Groups = list[tuple[int, tuple[WorkerId, ...]]]
 """Disjoint (depth in blocks, workers), deepest first, depth > 0."""
@@ -21,125 +37,240 @@ class PrefixIndex(Protocol):
         ...
 
 
-class _Holding:
-    __slots__ = ("bit", "blocks", "digest")
-
-    def __init__(self, bit: int) -> None:
-        self.bit = bit
-        self.blocks = 0
-        self.digest = 0
-
-
 class KvIndex:
-    """The exact index of one bucket, folded from KV events."""
+    """The exact index of one bucket, folded from KV events.
 
-    def __init__(self) -> None:
-        self._shards: list[dict[int, int]] = [{} for _ in range(64)]
-        self._holdings: dict[WorkerId, _Holding] = {}
-        self._names: list[WorkerId] = []
+    Each worker's blocks must be prefix-closed (a held block's parent is held), as `core.closure`
+    makes them; then every answer is exact. A store behind an unknown parent is refused and reported
+    as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are evicted (see `BlockCap`) and
+    their workers marked truncated: overlap is then too low, never too high. About 80 B a block.
+    """
+
+    def __init__(self, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
+        self._slots = Slots()
+        self._device = Tier()
+        self._tiers = [self._device]
+        self._cap = BlockCap(max_blocks, self._tiers, self._slots)
+        self._cleaning: Iterator[int] | None = None
+        self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
 
     def apply(self, worker: WorkerId, event: Event) -> int:
-        """Fold one event; return how many blocks were refused because their parent is unknown."""
+        """Fold one event; return how many blocks a gap kept out (0: all is well).
+
+        Repeating an event changes nothing. Never raises, whatever the event holds; one that breaks
+        the worker's prefix property can falsify answers about that worker only. O(blocks).
+        """
         if isinstance(event, Stored):
-            return self.store(worker, event.parent, event.hashes)
+            return self.store(worker, event.parent, event.hashes, event.tier)
         if isinstance(event, Removed):
-            self.remove(worker, event.hashes)
-        elif isinstance(event, Cleared):
+            self.remove(worker, event.hashes, event.tier)
+        else:
             self.clear(worker)
         return 0
 
-    def store(self, worker: WorkerId, parent: int, hashes: bytes) -> int:
-        """Take a run of blocks behind `parent`; return how many were refused."""
-        holding = self._holdings.get(worker)
-        if holding is None:
-            holding = self._holdings[worker] = _Holding(1 << len(self._names))
-            self._names.append(worker)
-        bit = holding.bit
-        if parent != ROOT and not self._shards[parent & 63].get(parent, 0) & bit:
-            return len(hashes) // HASH_BYTES
-        for block in unpack_hashes(hashes):
-            shard = self._shards[block & 63]
-            held = shard.get(block, 0)
-            if not held & bit:
-                shard[block] = held | bit
-                holding.blocks += 1
-                holding.digest += block
-        return 0
+    def store(self, worker: WorkerId, parent: int, hashes: bytes, tier: int = 0) -> int:
+        """Take a run of blocks behind `parent` (ROOT for none), packed little-endian u64s.
 
-    def remove(self, worker: WorkerId, hashes: bytes) -> int:
-        """Drop blocks; return how many were not held."""
-        holding = self._holdings.get(worker)
-        if holding is None:
-            return len(hashes) // HASH_BYTES
-        missing = 0
-        for block in unpack_hashes(hashes):
-            shard = self._shards[block & 63]
-            held = shard.get(block, 0)
-            if held & holding.bit:
-                if held == holding.bit:
-                    del shard[block]
-                else:
-                    shard[block] = held & ~holding.bit
-                holding.blocks -= 1
-                holding.digest -= block
-            else:
-                missing += 1
+        Return 0, or the length of the run when its parent is not held though it should be: for a
+        truncated worker that is expected, and counted apart.
+        """
+        run: Sequence[int] = unpack_run(hashes)
+        place = self._device if tier == 0 else self._open(tier)
+        if place is None:
+            self._unknown_tier += len(run)
+            return 0
+        bit = self._slots.bits.get(worker)
+        if bit is None and parent == ROOT and run:
+            bit = self._slots.assign(worker)
+        if bit is not None:
+            if len(run) <= self._cap.room:
+                self._cap.room -= len(run)
+            elif place.holds(bit, parent):
+                run = self._cap.fit(worker, run)
+            if place.store(worker, bit, parent, run):
+                return 0
+        if worker in self._cap.truncated:
+            self._truncated_orphans += len(run)
+            return 0
+        self._orphans += len(run)
+        return len(run)
+
+    def remove(self, worker: WorkerId, hashes: bytes, tier: int = 0) -> int:
+        """Drop blocks, none with a held child; return how many were not held."""
+        run = unpack_run(hashes)
+        missing = len(run)
+        if 0 <= tier < len(self._tiers):
+            missing = self._tiers[tier].remove(worker, run)
+        self._missing += missing
         return missing
 
     def clear(self, worker: WorkerId) -> None:
-        """Forget every block of `worker`."""
-        if worker in self._holdings:
-            bit = self._holdings[worker].bit
-            for shard in self._shards:
-                for block in [block for block, held in shard.items() if held & bit]:
-                    shard[block] &= ~bit
-                    if not shard[block]:
-                        del shard[block]
-            self._holdings[worker] = _Holding(bit)
+        """Forget every block of `worker` in every tier. O(1); `sweep` gives the memory back."""
+        if any(holding.blocks for tier in self._tiers for holding in tier.holdings(worker)):
+            self.remove_worker(worker)
+            self._slots.assign(worker)
+        self._cap.truncated.discard(worker)
 
     def remove_worker(self, worker: WorkerId) -> None:
-        """Forget `worker` and every block of it."""
-        self.clear(worker)
-        self._holdings.pop(worker, None)
+        """Forget `worker` and its blocks. O(1); `sweep` gives the memory back."""
+        self._slots.release(worker)
+        for tier in self._tiers:
+            tier.forget(worker)
+        self._cap.truncated.discard(worker)
+        if self._slots.released() > _MAX_RELEASED:
+            # Someone clears faster than anyone sweeps: masks must not grow for ever.
+            self.sweep(_FORCED_SWEEP)
 
     def sweep(self, budget: int) -> bool:
-        """Reclaim what removals left, in about `budget` entries of work; True when none is left."""
-        return budget >= 0
+        """Do about `budget` blocks of cleaning up; True when nothing is left to do.
+
+        A slice may overrun by one shard (1/256 of a table). Call it whenever there is time.
+        """
+        budget -= self._cap.refresh(budget)
+        while budget > 0:
+            if self._cap.give_back():
+                budget -= 1
+            elif self._cleaning is not None:
+                budget -= next(self._cleaning, 0) + 1
+            elif self._slots.released():
+                self._cleaning = self._clean()
+            else:
+                return True
+        return False
 
     def workers(self) -> list[WorkerId]:
-        """Return the known workers."""
-        return list(self._holdings)
+        """Return every worker that stored anything and was not removed."""
+        return list(self._slots.bits)
 
-    def blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks `worker` holds."""
-        holding = self._holdings.get(worker)
-        return holding.blocks if holding else 0
+    def blocks(self, worker: WorkerId, tier: int = 0) -> int:
+        """Return how many blocks `worker` holds in `tier` or nearer."""
+        if not 0 <= tier < len(self._tiers):
+            return 0
+        return sum(holding.blocks for holding in self._tiers[tier].holdings(worker))
+
+    def truncated(self, worker: WorkerId) -> bool:
+        """Return whether the cap has taken blocks from `worker` since it was last cleared."""
+        return worker in self._cap.truncated
 
     def worker_digest(self, worker: WorkerId) -> int:
-        """Return the sum of the hashes `worker` holds, mod 2^64."""
-        holding = self._holdings.get(worker)
-        return holding.digest % 2**64 if holding else 0
+        """Return the sum of the hashes that `worker` holds, mod 2^64, tier t weighted 2t + 1.
+
+        Two replicas agree on a worker's blocks exactly when this is equal. O(1).
+        """
+        digest = 0
+        for weight, tier in enumerate(self._tiers):
+            for holding in tier.holdings(worker):
+                digest += (2 * weight + 1) * holding.digest
+        return digest & _U64
+
+    def digest(self) -> int:
+        """Return one number for all that is held, mod 2^64; 0 when nothing is. O(workers).
+
+        It depends on nothing else: not on order, slots, or workers that hold nothing.
+        """
+        total = 0
+        for worker in self._slots.bits:
+            for number in range(len(self._tiers)):
+                holdings = self._tiers[number].holdings(worker)
+                if any(holding.blocks for holding in holdings):
+                    held = sum(holding.digest for holding in holdings) & _U64
+                    total += xxh3_64_intdigest(f"{number}:{worker}:{held}".encode())
+        return total & _U64
+
+    def statistics(self) -> IndexStatistics:
+        """Return sizes and counts. O(workers + shards)."""
+        tables = [table for tier in self._tiers for table in tier.tables()]
+        return IndexStatistics(
+            workers=len(self._slots.bits),
+            blocks=sum(table.size() for table in tables),
+            entries=sum(one.blocks for table in tables for one in table.holdings.values()),
+            tiers=len(self._tiers),
+            orphans=self._orphans,
+            truncated_orphans=self._truncated_orphans,
+            truncated_workers=len(self._cap.truncated),
+            missing=self._missing,
+            evicted=self._cap.evicted,
+            unknown_tier=self._unknown_tier,
+            unclean=self._slots.released(),
+        )
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
-        """Return the cached prefix length, in blocks, per worker."""
-        return {worker: depth for depth, group in self.find_groups(hashes) for worker in group}
+        """Return the cached prefix length, in blocks, of every worker that holds any of it.
+
+        O(drops x log(depth) + workers found). See `find_groups`.
+        """
+        matches: dict[WorkerId, int] = {}
+        for depth, workers in self.find_groups(hashes):
+            matches.update(dict.fromkeys(workers, depth))
+        return matches
 
     def find_groups(self, hashes: Hashes) -> Groups:
-        """Return disjoint (depth, workers) groups, deepest first."""
-        groups: Groups = []
-        blocks = hashes.upto(len(hashes))
-        held = -1
-        for depth in range(len(hashes) + 1):
-            now = (
-                self._shards[blocks[depth] & 63].get(blocks[depth], 0) if depth < len(hashes) else 0
-            )
-            now &= held
-            if depth and now != held:
-                groups.append((depth, self._decode(held & ~now)))
-            held = now
-            if not held:
-                break
-        return groups[::-1]
+        """Return disjoint (depth, workers) of device memory, deepest first, depth > 0.
 
-    def _decode(self, mask: int) -> tuple[WorkerId, ...]:
-        return tuple(name for slot, name in enumerate(self._names) if mask >> slot & 1)
+        O(drops x log(depth)), where a drop is a depth at which some worker's prefix ends: it hardly
+        depends on how many workers or blocks there are. Reads only, but for noting the match when
+        memory is short.
+        """
+        tier = self._device
+        live = self._slots.live
+        if tier.old is None:
+            drops = find_drops(tier.young.shards, hashes, live)
+        else:
+            drops = find_drops(tier.shards(), hashes, live)
+            if drops:
+                self._cap.note_match(hashes, drops[0][0])
+        decode = self._slots.decode
+        return [(depth, decode(mask)) for depth, mask in drops]
+
+    def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
+        """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
+        found: list[dict[WorkerId, int]] = []
+        matches = self.find_matches(hashes)
+        found.append(matches)
+        for tier in self._tiers[1:]:
+            matches = matches.copy()
+            for depth, mask in find_drops(tier.shards(), hashes, self._slots.live):
+                for worker in self._slots.decode(mask):
+                    matches[worker] = max(depth, matches.get(worker, 0))
+            found.append(matches)
+        return found
+
+    def freeze(self) -> FrozenIndex:
+        """Return a view of everything as it is now, to be read while the index moves on."""
+        workers = tuple(self._freeze_worker(*item) for item in self._slots.bits.items())
+        tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self._tiers)
+        return FrozenIndex(workers, tiers)
+
+    def load(self, image: IndexImage, truncated: Iterable[WorkerId] = ()) -> None:
+        """Replace everything by a finished `image`, which must not be used any more."""
+        self._slots = image.slots
+        self._device = image.tiers[0]
+        self._tiers[:] = image.tiers
+        self._cap.adopt(image.slots, truncated)
+        self._cleaning = None
+
+    def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
+        held = [tier.holdings(worker) for tier in self._tiers]
+        return FrozenWorker(
+            worker=worker,
+            bit=bit,
+            blocks=tuple(sum(one.blocks for one in holdings) for holdings in held),
+            digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
+            truncated=worker in self._cap.truncated,
+        )
+
+    def _open(self, tier: int) -> Tier | None:
+        if not 0 <= tier < TIERS:
+            return None
+        while tier >= len(self._tiers):
+            self._tiers.append(Tier())
+        return self._tiers[tier]
+
+    def _clean(self) -> Iterator[int]:
+        """Take released bits out of every mask, a shard at a time; yield its size."""
+        dead = self._slots.begin_reclaim()
+        for table in [table for tier in self._tiers for table in tier.tables()]:
+            for number in range(SHARDS):
+                yield table.clear_bits(number, dead)
+        self._slots.end_reclaim()
+        self._cleaning = None

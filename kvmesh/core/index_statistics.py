@@ -1,0 +1,25 @@
+"""What an index tells about itself."""
+
+import msgspec
+
+
+class IndexStatistics(msgspec.Struct, frozen=True):
+    """Sizes now, and counts since the start.
+
+    `blocks` are distinct in their tier, `entries` (worker, block) pairs, both summed over tiers.
+    `orphans` are blocks refused because their parent was not held, `truncated_orphans` those of
+    workers that the cap had taken blocks from; `missing` are removals of blocks not held; `evicted`
+    entries were given up to keep within the cap. `unclean` slots wait for `sweep`.
+    """
+
+    workers: int
+    blocks: int
+    entries: int
+    tiers: int
+    orphans: int
+    truncated_orphans: int
+    truncated_workers: int
+    missing: int
+    evicted: int
+    unknown_tier: int
+    unclean: int

@@ -1,0 +1,102 @@
+"""What is held in one tier or nearer: one table, or two when memory runs short."""
+
+from collections.abc import Callable, Sequence
+
+from kvmesh.core.events import ROOT, WorkerId
+from kvmesh.core.index_search import Layers, Shards
+from kvmesh.core.index_table import BlockTable, Holding
+
+
+class Tier:
+    """The blocks of one tier, old ones apart from young ones once `rotate` was called.
+
+    Without lineage nobody can tell a leaf, so eviction goes by age: `rotate` drops what is in the
+    old table and makes the young one old. A block is young for a worker when it was stored behind
+    a young parent (or the root), or was matched since the last rotation (`refresh`). Young blocks
+    have young parents, so what is left is prefix-closed for every worker.
+    """
+
+    def __init__(self) -> None:
+        self.young = BlockTable()
+        self.old: BlockTable | None = None
+
+    def shards(self) -> Shards:
+        """Return what a search reads."""
+        young = self.young.shards
+        return young if self.old is None else Layers(young, self.old.shards)
+
+    def tables(self) -> list[BlockTable]:
+        """Return the table or both."""
+        return [self.young] if self.old is None else [self.young, self.old]
+
+    def holds(self, bit: int, block: int) -> bool:
+        """Return whether the worker with that bit holds `block`; everyone holds ROOT."""
+        return block == ROOT or any(table.holds(bit, block) for table in self.tables())
+
+    def store(self, worker: WorkerId, bit: int, parent: int, run: Sequence[int]) -> bool:
+        """Add a run behind `parent`; False, and no change, when the worker does not hold that."""
+        young = self.young
+        if parent != ROOT and not young.holds(bit, parent):
+            return self.old is not None and self._store_old(self.old, worker, bit, parent, run)
+        if self.old is not None:
+            holding = self.old.holdings.get(worker)
+            if holding is not None:
+                self.old.remove(holding, run)
+        young.store(young.admit(worker, bit), run)
+        return True
+
+    def _store_old(
+        self, old: BlockTable, worker: WorkerId, bit: int, parent: int, run: Sequence[int]
+    ) -> bool:
+        """Add a run behind an old parent: it ages with its parent."""
+        if not old.holds(bit, parent):
+            return False
+        run = [block for block in run if not self.young.holds(bit, block)]
+        old.store(old.holdings[worker], run)
+        return True
+
+    def remove(self, worker: WorkerId, run: Sequence[int]) -> int:
+        """Take blocks away; return how many the worker did not hold."""
+        missing = run
+        for table in self.tables():
+            holding = table.holdings.get(worker)
+            if holding is not None:
+                missing = table.remove(holding, missing)
+        return len(missing)
+
+    def forget(self, worker: WorkerId) -> None:
+        """Drop the counts of a worker whose bit is no longer live. O(1)."""
+        for table in self.tables():
+            table.holdings.pop(worker, None)
+
+    def holdings(self, worker: WorkerId) -> list[Holding]:
+        """Return what is known of a worker, per table."""
+        return [table.holdings[worker] for table in self.tables() if worker in table.holdings]
+
+    def refresh(
+        self, blocks: Sequence[int], live: int, decode: Callable[[int], tuple[WorkerId, ...]]
+    ) -> None:
+        """Make blocks young at everyone who holds them; they start at the root. O(blocks)."""
+        old = self.old
+        if old is None:
+            return
+        by_mask: dict[int, list[int]] = {}
+        for block in blocks:
+            mask = (old.shards[block & 255].get(block >> 8) or 0) & live
+            if mask:
+                by_mask.setdefault(mask, []).append(block)
+        for mask, run in by_mask.items():
+            old.discard(run)
+            self.young.merge(run, mask)
+            for worker in decode(mask):
+                before = old.holdings[worker]
+                after = self.young.admit(worker, before.bit)
+                for holding, sign in ((before, -1), (after, 1)):
+                    holding.blocks += sign * len(run)
+                    holding.digest += sign * sum(run)
+
+    def rotate(self) -> BlockTable | None:
+        """Make the young blocks old; return the table of those that were old, no longer held."""
+        dropped, self.old = self.old, self.young
+        self.young = BlockTable()
+        return dropped
