@@ -1,0 +1,107 @@
+import pytest
+
+from kvmesh.actors.kernel import Effect, Log, Wake
+from kvmesh.actors.messages import BusMessage, Drain, RouterHeartbeat, Started, Tick
+from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.actors.wire import encode
+from kvmesh.core.buckets import BucketRequest
+from kvmesh.errors import NoWorkerError
+
+
+def beat(
+    bucket: str, router: str, *, epoch: int = 1, ready: bool = True, subject: str = ""
+) -> BusMessage:
+    heartbeat = RouterHeartbeat(
+        router=router,
+        bucket=bucket,
+        url=f"http://{router}",
+        ready=ready,
+        epoch=epoch,
+        models=("m",),
+    )
+    return BusMessage(subject or f"kvmesh.rt.{bucket}.{router}", encode(heartbeat))
+
+
+def logs(effects: list[Effect]) -> list[Log]:
+    return [effect for effect in effects if isinstance(effect, Log)]
+
+
+def test_requests_alternate_over_buckets_and_over_the_ready_replicas_of_each() -> None:
+    meta = MetaRouter("kvmesh")
+    for bucket, router in (("a", "r0"), ("a", "r1"), ("b", "r2"), ("b", "r3")):
+        meta.receive(beat(bucket, router), 0.0)
+
+    routes = [meta.route(BucketRequest(), 0.1).replica.name for _ in range(4)]
+
+    assert sorted(routes) == ["a/r0", "a/r1", "b/r2", "b/r3"]
+    assert [name[0] for name in routes] in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
+    assert meta.models() == ("m",)
+
+
+def test_a_replica_that_failed_is_left_out_and_trusted_again_once_it_answers() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.receive(beat("a", "r0"), 0.0)
+    meta.receive(beat("a", "r1"), 0.0)
+
+    meta.failed("a/r0", 0.1)
+
+    assert {meta.route(BucketRequest(), 0.2).replica.name for _ in range(4)} == {"a/r1"}
+
+    meta.answered("a/r0")
+
+    assert len({meta.route(BucketRequest(), 0.3).replica.name for _ in range(4)}) == 2
+
+
+def test_a_replica_whose_heartbeats_stop_is_gone() -> None:
+    meta = MetaRouter("kvmesh")
+    started = list(meta.receive(Started(), 0.0))
+    meta.receive(beat("a", "r0"), 0.0)
+    assert meta.ready(1.0)
+
+    effects = list(meta.receive(Tick("check"), 4.0))
+
+    assert isinstance(started[-1], Wake)
+    assert [log.level for log in logs(effects)] == ["warning"]
+    assert not meta.ready(4.0)
+    assert meta.replicas(4.0) == []
+    with pytest.raises(NoWorkerError):
+        meta.route(BucketRequest(), 4.0)
+
+
+def test_garbage_and_impostors_are_dropped_and_counted() -> None:
+    meta = MetaRouter("kvmesh")
+
+    meta.receive(BusMessage("kvmesh.rt.a.r0", b"\xc1"), 0.0)
+    meta.receive(beat("a", "r0", subject="kvmesh.rt.a.r1"), 0.0)
+    meta.receive(beat("a", "r0", subject="kvmesh.rt.b.r0"), 0.0)
+
+    assert meta.statistics().garbage == 3
+    assert meta.statistics().replicas == 0
+
+
+def test_a_heartbeat_of_an_older_incarnation_changes_nothing() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.receive(beat("a", "r0", epoch=2), 0.0)
+
+    effects = list(meta.receive(beat("a", "r0", epoch=1, ready=False), 0.1))
+
+    assert effects == []
+    assert meta.ready(0.2)
+
+
+def test_a_repeated_heartbeat_says_nothing_new() -> None:
+    meta = MetaRouter("kvmesh")
+    first = list(meta.receive(beat("a", "r0"), 0.0))
+
+    assert len(logs(first)) == 1
+    assert list(meta.receive(beat("a", "r0"), 1.0)) == []
+    assert meta.statistics().heartbeats == 2
+
+
+def test_a_static_replica_needs_no_heartbeat() -> None:
+    meta = MetaRouter("kvmesh")
+
+    meta.add_static("a", "http://r0", 0.0)
+
+    assert meta.route(BucketRequest(), 1e6).replica.url == "http://r0"
+    assert list(meta.receive(Drain(), 0.0)) == []
