@@ -138,13 +138,13 @@ class EngineLoad(Message, frozen=True):
     load: WorkerLoad
 
 
-class Drain(Message, frozen=True):
+class Drain(Message, frozen=True, tag="drain"):
     """Take no new requests from now on, or (`draining` False) take them again."""
 
     draining: bool = True
 
 
-class Resync(Message, frozen=True):
+class Resync(Message, frozen=True, tag="resync"):
     """A replica misses a worker's events from `next_seq` of `epoch` on (0: it needs everything).
 
     Sent on `<ns>.ctl.<bucket>.<worker>`. The answer is the worker's own, appended to the journal
@@ -157,7 +157,7 @@ class Resync(Message, frozen=True):
     router: str = ""
 
 
-class Reload(Message, frozen=True):
+class Reload(Message, frozen=True, tag="reload"):
     """Throw the index away and load it again; `reason` is for the log."""
 
     reason: str
@@ -222,7 +222,27 @@ class Finished(Message, frozen=True):
     request_id: str
 
 
-class StateWanted(Message, frozen=True):
+class StateWanted(Message, frozen=True, tag="state-wanted"):
     """Replica `router` misses bookings of the replica it asks on `<ns>.ctl.<bucket>.<router>`."""
 
     router: str
+
+
+class Register(Message, frozen=True, tag="register"):
+    """A router introduces itself to a worker; the worker answers with its `WorkerHeartbeat`.
+
+    `block_size` is the router's: the worker refuses when its own differs, so that both logs tell.
+    """
+
+    router: str
+    block_size: int
+
+
+class Dump(Message, frozen=True, tag="dump"):
+    """Append all that is held to the journal anew, for every replica; `reason` is for the log."""
+
+    reason: str
+
+
+class Status(Message, frozen=True, tag="status"):
+    """Answer with what the process knows of itself."""
