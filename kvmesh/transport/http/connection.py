@@ -13,7 +13,8 @@ from kvmesh.transport.http.exchange import Exchange, RequestIds
 from kvmesh.transport.http.headers import HttpDate
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.problem import Problem
-from kvmesh.transport.http.request_reader import Phase, Request, RequestReader
+from kvmesh.transport.http.request import Request
+from kvmesh.transport.http.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -74,7 +75,7 @@ class Connection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Return whether a request is being read or answered."""
-        return self._exchange is not None or self._reader.phase is not Phase.IDLE
+        return self._exchange is not None or self._reader.phase is not IDLE
 
     # asyncio's callbacks
 
@@ -160,13 +161,13 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         elif self._exchange is not None:
             self.deadline_s = NEVER
-        elif phase is Phase.BODY:
+        elif phase is BODY:
             grown = self._reader.body_bytes - self._body_mark
             self._body_mark = self._reader.body_bytes
             self.deadline_s = now + limits.body_window_s
             if grown < limits.min_body_bytes_per_s * limits.body_window_s:
                 self._refuse(_SLOW)
-        elif phase is Phase.HEAD:
+        elif phase is HEAD:
             self._refuse(_SLOW)
         else:
             self.transport.close()
@@ -204,10 +205,10 @@ class Connection(asyncio.Protocol):
     def _watch_arrival(self, before: Phase, phase: Phase) -> None:
         """Set the deadline of a request that has only begun to arrive."""
         listener = self._listener
-        if phase is Phase.BODY and before is not Phase.BODY:
+        if phase is BODY and before is not BODY:
             self._body_mark = 0
             self.deadline_s = listener.wheel.now_s + listener.limits.body_window_s
-        elif phase is Phase.HEAD and before is Phase.IDLE:
+        elif phase is HEAD and before is IDLE:
             self.deadline_s = listener.wheel.now_s + listener.limits.header_timeout_s
         if self._reader.wants_continue:
             self._reader.wants_continue = False
@@ -222,12 +223,12 @@ class Connection(asyncio.Protocol):
         if self._reading_paused:
             self._reading_paused = False
             self.transport.resume_reading()
-        if self._reader.phase is Phase.IDLE:
+        if self._reader.phase is IDLE:
             self.deadline_s = listener.wheel.now_s + listener.limits.idle_timeout_s
             if listener.draining:
                 self.transport.close()
         else:
-            self._watch_arrival(Phase.IDLE, self._reader.phase)
+            self._watch_arrival(IDLE, self._reader.phase)
 
     def _serve(self) -> None:
         """Run the handler on waiting requests until one stays unanswered."""
@@ -282,7 +283,7 @@ class Connection(asyncio.Protocol):
         self._reader.ready.clear()
         if self.transport.is_closing():
             return
-        if self._reader.phase is Phase.IDLE or not self.transport.can_write_eof():
+        if self._reader.phase is IDLE or not self.transport.can_write_eof():
             self.transport.close()
             return
         listener = self._listener

@@ -9,11 +9,11 @@ from typing import Final, Protocol
 
 from kvmesh.transport.http.headers import Headers, HttpDate, render, status_line
 from kvmesh.transport.http.problem import Problem
-from kvmesh.transport.http.request_reader import Request
+from kvmesh.transport.http.request import Request
 
 JSON: Final = b"application/json"
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,200}")
-_BODILESS: Final = frozenset({204, 304})
+_WITHOUT_BODY: Final = frozenset({204, 304})
 _JOIN_BELOW: Final = 64 * 1024
 
 
@@ -45,6 +45,14 @@ class Framing(Enum):
     UNTIL_CLOSE = 3
     BODILESS = 4
     ENDED = 5
+
+
+_NONE: Final = Framing.NONE
+_CHUNKED: Final = Framing.CHUNKED
+_LENGTH: Final = Framing.LENGTH
+_UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+_BODILESS: Final = Framing.BODILESS
+_ENDED: Final = Framing.ENDED
 
 
 class RequestIds:
@@ -79,8 +87,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_channel", "_framing", "_keep_alive", "_remaining", "disconnected", "on_disconnect",
-        "on_pause", "on_resume", "request", "request_id", "status",
+        "_channel", "_framing", "_held", "_keep_alive", "_remaining", "disconnected",
+        "on_disconnect", "on_pause", "on_resume", "request", "request_id", "status",
     )  # fmt: skip
 
     def __init__(self, request: Request, channel: Channel, request_id: bytes) -> None:
@@ -92,19 +100,20 @@ class Exchange:
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
         self._channel = channel
-        self._framing = Framing.NONE
+        self._framing = _NONE
         self._keep_alive = True
         self._remaining = 0
+        self._held = b""
 
     @property
     def started(self) -> bool:
         """Return whether a status line was written: no other can follow."""
-        return self._framing is not Framing.NONE
+        return self._framing is not _NONE
 
     @property
     def ended(self) -> bool:
         """Return whether the answer is complete, cut, or has nobody to read it."""
-        return self.disconnected or self._framing is Framing.ENDED
+        return self.disconnected or self._framing is _ENDED
 
     def respond(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
@@ -114,7 +123,7 @@ class Exchange:
             return
         own = ((b"content-type", content_type), (b"x-request-id", self.request_id))
         head = self._head(status, (*own, *headers) if body else (own[1], *headers), len(body))
-        if self._framing is Framing.BODILESS:
+        if self._framing is _BODILESS:
             body = b""
         if len(body) < _JOIN_BELOW:
             self._channel.transport.write(head + body)
@@ -128,50 +137,65 @@ class Exchange:
         body = problem.body(self.request_id.decode("latin-1"))
         self.respond(problem.status, body, headers=(*problem.headers(), *headers))
 
-    def start(self, status: int, headers: Headers, content_length: int | None = None) -> None:
-        """Write status and headers; without `content_length` the body is framed as it comes."""
-        if not self.disconnected:
-            self._channel.transport.write(self._head(status, headers, content_length))
+    def start(
+        self,
+        status: int,
+        headers: Headers,
+        content_length: int | None = None,
+        *,
+        hold: bool = False,
+    ) -> None:
+        """Write status and headers; without `content_length` the body is framed as it comes.
+
+        With `hold` the head leaves with the first `write`, which may be one of nothing: one
+        system call and one packet fewer.
+        """
+        if self.disconnected:
+            return
+        head = self._head(status, headers, content_length)
+        if hold:
+            self._held = head
+        else:
+            self._channel.transport.write(head)
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body. Raises `RuntimeError` before `start` and after the end."""
-        if self.disconnected or not data:
+        if self.disconnected:
             return
-        transport = self._channel.transport
-        match self._framing:
-            case Framing.CHUNKED:
-                if len(data) < _JOIN_BELOW:
-                    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-                else:
-                    transport.write(b"%x\r\n" % len(data))
-                    transport.write(data)
-                    transport.write(b"\r\n")
-            case Framing.LENGTH:
-                self._remaining -= len(data)
-                if self._remaining < 0:
-                    raise RuntimeError("body is longer than its content length")
-                transport.write(data)
-            case Framing.UNTIL_CLOSE:
-                transport.write(data)
-            case Framing.BODILESS:
-                pass
-            case Framing.NONE | Framing.ENDED:
-                raise RuntimeError(f"write to an answer in state {self._framing.name}")
+        held = self._held
+        if held:
+            self._held = b""
+        framing = self._framing
+        if framing is _CHUNKED and data:
+            data = b"%b%x\r\n%b\r\n" % (held, len(data), data)
+        elif framing is _LENGTH:
+            self._remaining -= len(data)
+            if self._remaining < 0:
+                raise RuntimeError("body is longer than its content length")
+            data = held + data
+        elif framing is _BODILESS:
+            data = held
+        elif framing is _NONE or framing is _ENDED:
+            raise RuntimeError(f"write to an answer in state {framing.name}")
+        else:
+            data = held + data
+        if data:
+            self._channel.transport.write(data)
 
     def end(self) -> None:
         """Complete the body; a body shorter than its announced length is cut visibly."""
         if self.disconnected:
             return
-        match self._framing:
-            case Framing.CHUNKED:
-                self._channel.transport.write(b"0\r\n\r\n")
-            case Framing.NONE | Framing.ENDED:
-                raise RuntimeError(f"end of an answer in state {self._framing.name}")
-            case Framing.LENGTH if self._remaining:
-                self.abort()
-                return
-            case _:
-                pass
+        framing = self._framing
+        if framing is _NONE or framing is _ENDED:
+            raise RuntimeError(f"end of an answer in state {framing.name}")
+        if framing is _LENGTH and self._remaining:
+            self.abort()
+            return
+        last = self._held + b"0\r\n\r\n" if framing is _CHUNKED else self._held
+        if last:
+            self._held = b""
+            self._channel.transport.write(last)
         self._finish(reusable=True)
 
     def abort(self) -> None:
@@ -181,7 +205,10 @@ class Exchange:
         """
         if self.ended:
             return
-        if self._framing is Framing.UNTIL_CLOSE:
+        if self._held:
+            self._channel.transport.write(self._held)
+            self._held = b""
+        if self._framing is _UNTIL_CLOSE:
             self._channel.reset()
         self._finish(reusable=False)
 
@@ -196,34 +223,34 @@ class Exchange:
             callback()
 
     def _head(self, status: int, headers: Headers, length: int | None) -> bytes:
-        if self._framing is not Framing.NONE:
+        if self._framing is not _NONE:
             raise RuntimeError(f"second answer ({status}) to one request")
         request = self.request
         self.status = status
         self._keep_alive = keep_alive = self._channel.keeps_alive(request)
-        last = self._channel.date.line
-        if status in _BODILESS:
-            self._framing = Framing.BODILESS
+        lines = self._channel.date.line
+        if status in _WITHOUT_BODY:
+            self._framing = _BODILESS
         elif length is not None:
-            self._framing = Framing.LENGTH
+            self._framing = _LENGTH
             self._remaining = length
-            last = b"content-length: %d\r\n%b" % (length, last)
+            lines = b"content-length: %d\r\n%b" % (length, lines)
         elif request.http_1_0:
-            self._framing = Framing.UNTIL_CLOSE
+            self._framing = _UNTIL_CLOSE
             self._keep_alive = keep_alive = False
         else:
-            self._framing = Framing.CHUNKED
-            last = b"transfer-encoding: chunked\r\n" + last
+            self._framing = _CHUNKED
+            lines = b"transfer-encoding: chunked\r\n" + lines
         if request.method == "HEAD":
-            self._framing = Framing.BODILESS
+            self._framing = _BODILESS
         if not keep_alive:
-            last = b"connection: close\r\n" + last
+            lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
-            last = b"connection: keep-alive\r\n" + last
-        return render(status_line(status), headers, last)
+            lines = b"connection: keep-alive\r\n" + lines
+        return b"%b%b%b\r\n" % (status_line(status), render(headers), lines)
 
     def _finish(self, *, reusable: bool) -> None:
-        self._framing = Framing.ENDED
+        self._framing = _ENDED
         self._forget_callbacks()
         self._channel.answered(reusable=reusable and self._keep_alive)
 

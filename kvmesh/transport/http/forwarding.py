@@ -4,9 +4,9 @@ from typing import Final, Literal
 
 from kvmesh.core.sse import EventGate
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.http.deadlines import NEVER
 from kvmesh.transport.http.exchange import Exchange
-from kvmesh.transport.http.forwarded import forwarded_headers
+from kvmesh.transport.http.forward_clock import ForwardClock
+from kvmesh.transport.http.forwarded import forwarded_block
 from kvmesh.transport.http.headers import Header, Headers, end_to_end
 from kvmesh.transport.http.plan import ForwardOptions, Outcome, Plan, Target, Wait
 from kvmesh.transport.http.problem import Problem
@@ -30,26 +30,19 @@ class Forward:
     """One exchange on its way; the sink of its upstream call."""
 
     __slots__ = (
-        "_answering", "_attempts", "_call", "_comment_at_s", "_deaths", "_error", "_exchange",
-        "_expires_at_s", "_failure", "_finished", "_gate", "_headers", "_options", "_origin",
-        "_plan", "_pool", "deadline_s", "spoke",
+        "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
+        "_finished", "_gate", "_options", "_origin", "_plan", "_pool",
     )  # fmt: skip
 
     def __init__(
-        self,
-        exchange: Exchange,
-        plan: Plan,
-        pool: UpstreamPool,
-        options: ForwardOptions,
-        *,
-        stream: bool,
+        self, exchange: Exchange, plan: Plan, pool: UpstreamPool, options: ForwardOptions
     ) -> None:
         self._exchange = exchange
         self._plan = plan
         self._pool = pool
         self._options = options
         self._call: UpstreamCall | None = None
-        self._headers: list[Header] | None = None
+        self._clock: ForwardClock | None = None
         self._gate: EventGate | None = None
         self._error: list[bytes] | None = None
         self._failure: UpstreamFailure | None = None
@@ -58,22 +51,17 @@ class Forward:
         self._deaths = 0
         self._answering = False
         self._finished = False
-        self.spoke = -1
-        self._comment_at_s = self._expires_at_s = self.deadline_s = NEVER
-        if options.deadline_s is not None or (stream and options.comments_s is not None):
-            pool.wheel.add(self)
-            if options.deadline_s is not None:
-                self._expires_at_s = pool.wheel.now_s + options.deadline_s
-            if stream and options.comments_s is not None:
-                self._comment_at_s = pool.wheel.now_s + options.comments_s
-            self.deadline_s = min(self._expires_at_s, self._comment_at_s)
 
-    def begin(self) -> None:
-        """Take the first target."""
+    def begin(self, *, stream: bool) -> None:
+        """Take the first target. `stream`: the client may be sent comments."""
         exchange = self._exchange
         exchange.on_disconnect = self._client_gone
         exchange.on_pause = self._pause
         exchange.on_resume = self._resume
+        options = self._options
+        comments_s = options.comments_s if stream else None
+        if comments_s is not None or options.deadline_s is not None:
+            self._clock = ForwardClock(self, self._pool.wheel, options.deadline_s, comments_s)
         self.proceed()
 
     def proceed(self) -> None:
@@ -87,42 +75,45 @@ class Forward:
         """Pass the head on, or leave this upstream for another."""
         if status in self._options.retry_statuses and self._leave(status):
             return
+        exchange = self._exchange
         self._answering = True
-        self._exchange.request.release_body()
-        self.deadline_s = self._expires_at_s
+        exchange.request.release_body()
+        if self._clock is not None:
+            self._clock.answering()
         added = self._plan.on_head(status, headers)
-        events = False
+        head = end_to_end(headers, _REPLACED_IN_RESPONSE)
         length: int | None = None
+        events = False
         for name, value in headers:
             if name == b"content-length":
                 length = int(value)
             elif name == b"content-type":
                 events = value.startswith(_EVENT_STREAM)
+        if exchange.started:
+            if not events or status not in _SUCCESS:
+                self._error = []
+                return
+        else:
+            head.append((b"x-request-id", exchange.request_id))
+            if events:
+                head.append(_UNBUFFERED)
+            head += added
+            exchange.start(status, head, length, hold=True)
         if events:
             self._gate = EventGate()
-        if self._exchange.started:
-            if not events or status not in _SUCCESS:
-                self._gate = None
-                self._error = []
-            return
-        head = end_to_end(headers, _REPLACED_IN_RESPONSE)
-        if events:
-            head.append(_UNBUFFERED)
-        head.append((b"x-request-id", self._exchange.request_id))
-        head += added
-        self._exchange.start(status, head, length)
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
-        if self._error is not None:
+        if self._gate is not None:
+            self._exchange.write(self._gate.feed(data))
+        elif self._error is None:
+            self._exchange.write(data)
+        else:
             self._error.append(data)
             if sum(map(len, self._error)) > _MAX_ERROR_BYTES:
                 self._error = [b""]
-        elif self._gate is None:
-            self._exchange.write(data)
-        elif whole := self._gate.feed(data):
-            self._exchange.write(whole)
-        self._plan.on_body(data)
+        if data:
+            self._plan.on_body(data)
 
     def on_end(self) -> None:
         """Complete the answer."""
@@ -132,8 +123,8 @@ class Forward:
             self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
             self._break_off()
         else:
-            if self._gate is not None:
-                self._exchange.write(self._gate.flush())
+            if self._gate is not None and (rest := self._gate.flush()):
+                self._exchange.write(rest)
             self._exchange.end()
         self._finish("finished")
 
@@ -163,26 +154,24 @@ class Forward:
         if self._call is not None:
             self._call.resume()
 
-    # the clock
+    # the clock's side
 
-    def on_deadline(self, now: float) -> None:
-        """Give up on a request that is too late, or send a comment to a client that waits."""
-        if now >= self._expires_at_s:
-            self._cancel()
-            problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
-            if self._answering:
-                self._cut(problem)
-            else:
-                self._answer(problem, "failed")
-            return
+    def expire(self) -> None:
+        """Give up: the exchange has taken too long."""
+        self._cancel()
+        problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
+        if self._answering:
+            self._cut(problem)
+        else:
+            self._answer(problem, "failed")
+
+    def comment(self) -> None:
+        """Tell a client that waits for an event stream that it is not forgotten."""
         exchange = self._exchange
         if not exchange.started:
-            added = self._plan.on_head(200, ())
             own = (b"content-type", _EVENT_STREAM), (b"x-request-id", exchange.request_id)
-            exchange.start(200, (*own, _UNBUFFERED, *added))
+            exchange.start(200, (*own, _UNBUFFERED), hold=True)
         exchange.write(_COMMENT)
-        self._comment_at_s = now + (self._options.comments_s or NEVER)
-        self.deadline_s = min(self._expires_at_s, self._comment_at_s)
 
     # inside
 
@@ -199,21 +188,15 @@ class Forward:
 
     def _send(self, target: Target) -> None:
         request = self._exchange.request
-        if self._headers is None:
-            self._headers = forwarded_headers(request, self._exchange.request_id)
-        headers = self._headers
-        if target.headers:
-            replaced = {name for name, _ in target.headers}
-            headers = [header for header in headers if header[0] not in replaced]
-            headers += target.headers
         self._attempts += 1
         self._origin = target.origin
         message = UpstreamRequest(
             origin=target.origin,
             method=request.method,
             target=request.target if target.path is None else target.path,
-            headers=headers,
+            headers=((b"x-request-id", self._exchange.request_id), *target.headers),
             body=request.body if target.body is None else target.body,
+            block=forwarded_block(request, target.headers),
         )
         try:
             self._call = self._pool.send(message, self)
@@ -264,7 +247,7 @@ class Forward:
             exchange.write(problem.event(exchange.request_id.decode("latin-1")))
             self._break_off()
         else:
-            exchange.fail(problem, self._plan.on_head(problem.status, ()))
+            exchange.fail(problem)
         self._finish(kind)
 
     def _cut(self, problem: Problem) -> None:
@@ -295,7 +278,8 @@ class Forward:
         if self._finished:
             return
         self._finished = True
-        self._pool.wheel.discard(self)
-        self._headers = None
+        if self._clock is not None:
+            self._clock.stop()
+            self._clock = None
         status = self._exchange.status
         self._plan.on_finish(Outcome(kind, status, self._attempts, self._failure))

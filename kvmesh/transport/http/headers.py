@@ -1,7 +1,7 @@
 """Header blocks: what a proxy must drop, and bytes for heads of requests and responses."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -36,19 +36,17 @@ def status_line(status: int) -> bytes:
     return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
-def render(first_line: bytes, headers: Iterable[Header], last: bytes = b"") -> bytes:
-    """Return a whole head: `first_line` and `last` are ready lines with their CRLF.
+def render(headers: Sequence[Header]) -> bytes:
+    """Return the header lines, each with its CRLF.
 
     Raises `ValueError` when a name or value would start a new line (header injection).
     """
-    parts = [first_line]
-    for name, value in headers:
-        parts += (name, b": ", value, b"\r\n")
-    head = b"".join((*parts, last, b"\r\n"))
-    lines = (len(parts) - 1) // 4 + first_line.count(b"\n") + last.count(b"\n") + 1
-    if head.count(b"\n") != lines or head.count(b"\r") != lines:
-        raise ValueError(f"header with a line break in {head!r}")
-    return head
+    if not headers:
+        return b""
+    block = b"\r\n".join([b": ".join(header) for header in headers]) + b"\r\n"
+    if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers):
+        raise ValueError(f"header with a line break in {block!r}")
+    return block
 
 
 def connection_options(headers: Headers) -> frozenset[bytes]:

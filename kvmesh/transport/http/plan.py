@@ -54,9 +54,9 @@ class Plan(Protocol):
         ...
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        """Learn that the answer begins, return headers to add to it.
+        """Learn that an upstream's answer begins, return headers to add to it.
 
-        Also called, without `headers`, for an error or a stream's head that is made here.
+        Not called for errors made here; what it returns is lost when a comment went out before.
         """
         ...
 

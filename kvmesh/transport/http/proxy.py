@@ -31,6 +31,6 @@ def forward(
 
     `stream`: the client asked for an event stream (only `comments_s` needs to know).
     """
-    forwarding = Forward(exchange, plan, pool, options, stream=stream)
-    forwarding.begin()
+    forwarding = Forward(exchange, plan, pool, options)
+    forwarding.begin(stream=stream)
     return forwarding

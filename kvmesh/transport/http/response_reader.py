@@ -10,7 +10,9 @@ from kvmesh.transport.http.headers import Header
 _MAX_HEAD_BYTES: Final = 128 * 1024
 _MAX_HEADERS: Final = 256
 _SWITCHING: Final = 101
+_FIRST_FINAL: Final = 200
 _BODILESS: Final = frozenset({204, 304})
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class Stage(Enum):
@@ -21,16 +23,22 @@ class Stage(Enum):
     COMPLETE = 2
 
 
+HEAD: Final = Stage.HEAD
+BODY: Final = Stage.BODY
+COMPLETE: Final = Stage.COMPLETE
+"""As in `request_reader`: a module's name is eight times as quick as a member of an Enum."""
+
+
 class ResponseReader:
     """The parser of one upstream connection; `begin` before each response.
 
     `feed` returns the body bytes that arrived, chunk framing taken off. Once `stage` is BODY,
     `status` and `headers` are final (1xx are skipped). `reusable` after COMPLETE tells whether
-    the connection may carry another request.
+    the connection may carry another request. `until_close`: only the connection's end ends it.
     """
 
     __slots__ = (
-        "_chunked", "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
+        "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
         "_pieces", "_surplus", "headers", "stage", "status", "until_close",
     )  # fmt: skip
 
@@ -47,7 +55,7 @@ class ResponseReader:
         self._keep_alive = False
         self._surplus = False
         self.until_close = False
-        self.stage = Stage.HEAD
+        self.stage = HEAD
         self.status = 0
         self.headers: list[Header] = []
 
@@ -67,10 +75,10 @@ class ResponseReader:
         except httptools.HttpParserUpgrade as error:
             raise ValueError("upstream switched protocols unasked") from error
         except httptools.HttpParserError as error:
-            if self.stage is not Stage.COMPLETE:
-                raise ValueError(f"malformed response: {error}") from error
+            if self.stage is not COMPLETE:
+                raise ValueError(f"malformed response: {error.__context__ or error}") from error
             self._surplus = True
-        if self.stage is Stage.HEAD:
+        if self.stage is HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
@@ -85,33 +93,35 @@ class ResponseReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header; trailers are dropped."""
-        if self.stage is Stage.HEAD:
-            if len(self.headers) >= _MAX_HEADERS:
-                raise ValueError(f"response has more than {_MAX_HEADERS} headers")
-            self.headers.append((name.lower(), value.rstrip(b" \t")))
+        if self.stage is HEAD:
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Take the status; an interim response (1xx) is forgotten."""
-        if self.stage is Stage.COMPLETE:
+        if self.stage is COMPLETE:
             self._surplus = True
             return
-        status = self._parser.get_status_code()
-        if status < 200 and status != _SWITCHING:  # noqa: PLR2004  the class of 1xx
+        parser = self._parser
+        status = parser.get_status_code()
+        if status < _FIRST_FINAL and status != _SWITCHING:
             self._interim = True
             self.headers.clear()
             return
+        if len(self.headers) > _MAX_HEADERS:
+            raise ValueError(f"response has more than {_MAX_HEADERS} headers")
+        self.headers = [(name.lower(), value.rstrip(b" \t")) for name, value in self.headers]
         self.status = status
-        self.stage = Stage.BODY
-        self._keep_alive = self._parser.should_keep_alive()
-        self.until_close = status not in _BODILESS and not any(
-            name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers
+        self._keep_alive = parser.should_keep_alive()
+        self.until_close = (
+            not self._keep_alive
+            and status not in _BODILESS
+            and _FRAMING.isdisjoint([name for name, _ in self.headers])
         )
-        if not self._expect_body:
-            self.stage = Stage.COMPLETE
+        self.stage = BODY if self._expect_body else COMPLETE
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
-        if self.stage is Stage.BODY:
+        if self.stage is BODY:
             self._pieces.append(body)
         else:
             self._surplus = True
@@ -121,4 +131,4 @@ class ResponseReader:
         if self._interim:
             self._interim = False
             return
-        self.stage = Stage.COMPLETE
+        self.stage = COMPLETE

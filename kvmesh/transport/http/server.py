@@ -11,7 +11,7 @@ from kvmesh.transport.http.connection import Connection, Handler, Listener
 from kvmesh.transport.http.deadlines import DeadlineWheel
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.limits import HttpLimits
-from kvmesh.transport.http.request_reader import Request
+from kvmesh.transport.http.request import Request
 from kvmesh.transport.http.sockets import BACKLOG, listen
 
 __all__ = ["Exchange", "Handler", "HttpLimits", "HttpServer", "HttpStatistics", "Request"]

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, cast
 import msgspec
 
 from kvmesh.transport.http.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.response_reader import ResponseReader, Stage
+from kvmesh.transport.http.response_reader import BODY, COMPLETE, HEAD, ResponseReader, Stage
 from kvmesh.transport.http.sockets import tune
 from kvmesh.transport.http.upstream_messages import UpstreamFailure, UpstreamSink
 
@@ -138,24 +138,25 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail("malformed", str(error))
             return
         after = reader.stage
-        if after is Stage.HEAD:
+        if after is HEAD:
             return
-        if before is Stage.HEAD:
+        if before is HEAD:
             self._begin_response(sink)
-        if self._sink is sink:
-            self._go_on(sink, body, after)
+            if self._sink is not sink:
+                return
+        if body or before is HEAD:
+            sink.on_body(body)
+            if self._sink is not sink:
+                return
+        self._go_on(sink, after)
 
     def _begin_response(self, sink: UpstreamSink) -> None:
         if self._attempt is not None:
             self._attempt.answered()
         sink.on_head(self._reader.status, self._reader.headers)
 
-    def _go_on(self, sink: UpstreamSink, body: bytes, after: Stage) -> None:
-        if body:
-            sink.on_body(body)
-            if self._sink is not sink:
-                return
-        if after is Stage.COMPLETE:
+    def _go_on(self, sink: UpstreamSink, after: Stage) -> None:
+        if after is COMPLETE:
             self._complete(sink)
         elif not self._paused:
             self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
@@ -197,7 +198,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink = self._sink
         if sink is None:
             return
-        if self._reader.stage is Stage.BODY and self._reader.until_close and exc is None:
+        if self._reader.stage is BODY and self._reader.until_close and exc is None:
             self._complete(sink)
         elif self._responded:
             self._fail("truncated", "connection closed in the middle of the response")

@@ -132,10 +132,17 @@ class UpstreamHost:
 
     def render(self, request: UpstreamRequest) -> bytes:
         """Return the request's head."""
-        first = b"%b %b%b" % (request.method.encode(), request.target, self._first_line_end)
+        length = b""
         if request.body or request.method not in _LENGTHLESS:
-            return render(first, request.headers, b"content-length: %d\r\n" % len(request.body))
-        return render(first, request.headers)
+            length = b"content-length: %d\r\n" % len(request.body)
+        return b"%b %b%b%b%b%b\r\n" % (
+            request.method.encode(),
+            request.target,
+            self._first_line_end,
+            request.block,
+            render(request.headers),
+            length,
+        )
 
     def send(self, call: UpstreamCall) -> None:
         """Send on the most recently used idle connection, else on a new one, else wait."""

@@ -29,13 +29,17 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):
-    """A request; Host and Content-Length are added. `origin` is `http[s]://host[:port]`."""
+    """A request; Host and Content-Length are added. `origin` is `http[s]://host[:port]`.
+
+    `block` is header lines already rendered, CRLF behind each; they go before `headers`.
+    """
 
     origin: str
     method: str
     target: bytes
     headers: Headers = ()
     body: bytes = b""
+    block: bytes = b""
 
 
 class UpstreamStatistics(msgspec.Struct, frozen=True):
@@ -71,6 +75,7 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
 class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
+    `on_head` is followed by an `on_body` in the same turn, of nothing if no more has arrived.
     `on_failure` may come at any point; nothing comes after `cancel`.
     """
 
