@@ -114,6 +114,34 @@ def unpack_hashes(data: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(data) // HASH_BYTES}Q", data)
 
 
+def read_tokens(tokens: Tokens) -> Sequence[int] | memoryview:
+    """Return the bytes of packed tokens without a copy, anything else as integers.
+
+    Raises `RequestError` for bytes that are not whole u32s.
+    """
+    if isinstance(tokens, list | tuple):
+        return tokens
+    try:
+        view = memoryview(tokens)  # type: ignore[arg-type]  # a sequence raises TypeError
+    except TypeError:
+        return tokens  # type: ignore[return-value]  # what is no buffer is a sequence
+    if view.itemsize == 1:
+        if view.nbytes % TOKEN_BYTES:
+            raise RequestError(f"packed tokens have {view.nbytes} bytes, not a multiple of 4")
+    elif view.itemsize != TOKEN_BYTES or view.format not in _U32_FORMATS:
+        return view.tolist()
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+
+
+def pack_tokens(tokens: Tokens) -> bytes | memoryview:
+    """Return `tokens` as little-endian u32 bytes, a view where they already are.
+
+    Raises `RequestError` for a token that is no u32.
+    """
+    read = read_tokens(tokens)
+    return read if isinstance(read, memoryview) else _pack(read, 0)
+
+
 def unpack_run(data: bytes) -> tuple[int, ...]:
     """Return the hashes in `data` without complaint: what is behind the last whole one is ignored.
 
@@ -127,12 +155,12 @@ def unpack_run(data: bytes) -> tuple[int, ...]:
 class BlockHashes:
     """The sequence hashes of one prompt, hashed only as far as they are asked for.
 
-    A list of `tokens` is read piece by piece, a buffer is never converted; neither may change
+    A list of `tokens` is read piece by piece, a buffer of u32s never converted; neither may change
     while this lives. `root` is the namespace's (`namespace_root`), or the hash of the block before
     the first token. Raises `RequestError` for bytes that are not whole u32s.
     """
 
-    __slots__ = ("_blocks", "_hashes", "_packed", "_root", "_tokens", "block_size", "tokens_count")
+    __slots__ = ("_blocks", "_hashes", "_root", "_tokens", "block_size", "tokens_count")
 
     def __init__(self, tokens: Tokens, block_size: int, root: int = ROOT) -> None:
         if block_size < 1:
@@ -140,13 +168,10 @@ class BlockHashes:
         self.block_size = block_size
         self._root = root
         self._hashes: list[int] = []
-        self._tokens: Sequence[int] = ()
-        self._packed: memoryview | None = None
-        if isinstance(tokens, list | tuple):
-            self._tokens = tokens
-            self.tokens_count = len(tokens)
-        else:
-            self._read_buffer(tokens)
+        self._tokens = tokens if isinstance(tokens, list) else read_tokens(tokens)
+        self.tokens_count = len(self._tokens)
+        if isinstance(self._tokens, memoryview):
+            self.tokens_count //= TOKEN_BYTES
         self._blocks = self.tokens_count // block_size
 
     @classmethod
@@ -176,41 +201,26 @@ class BlockHashes:
             self._hash(done, min(max(count, done + AHEAD), self._blocks))
         return hashes
 
-    def _read_buffer(self, tokens: Tokens) -> None:
-        try:
-            view = memoryview(tokens)  # type: ignore[arg-type]  # a sequence raises TypeError
-        except TypeError:
-            self._tokens = tokens  # type: ignore[assignment]  # what is no buffer is a sequence
-            self.tokens_count = len(self._tokens)
-            return
-        if view.itemsize == 1 and view.nbytes % TOKEN_BYTES:
-            raise RequestError(f"packed tokens have {view.nbytes} bytes, not a multiple of 4")
-        if view.itemsize == 1 or (view.itemsize == TOKEN_BYTES and view.format in _U32_FORMATS):
-            self._packed = view if view.contiguous else memoryview(view.tobytes())
-            self.tokens_count = view.nbytes // TOKEN_BYTES
-        else:
-            self._tokens = view.tolist()
-            self.tokens_count = len(self._tokens)
-
     def _hash(self, done: int, upto: int) -> None:
         width = self.block_size * TOKEN_BYTES
         seed = self._hashes[-1] if self._hashes else self._root
+        tokens, size = self._tokens, self.block_size
         for first in range(done, upto, AHEAD):
             count = min(AHEAD, upto - first)
-            if self._packed is not None:
-                blocks = _splitter(width, count)(self._packed, first * width)
+            if isinstance(tokens, memoryview):
+                blocks = _splitter(width, count)(tokens, first * width)
             else:
-                blocks = _splitter(width, count)(self._pack(first, count), 0)
+                packed = _pack(tokens[first * size : (first + count) * size], first * size)
+                blocks = _splitter(width, count)(packed, 0)
             self._hashes += [seed := xxh3_64_intdigest(block, seed) for block in blocks]
 
-    def _pack(self, first: int, count: int) -> bytes:
-        size = self.block_size
-        tokens = self._tokens[first * size : (first + count) * size]
-        try:
-            return _packer(count * size)(*tokens)
-        except struct.error as error:
-            place = f"tokens {first * size}..{(first + count) * size - 1}"
-            raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
+
+def _pack(tokens: Sequence[int], position: int) -> bytes:
+    try:
+        return _packer(len(tokens))(*tokens)
+    except struct.error as error:
+        place = f"tokens {position}..{position + len(tokens) - 1}"
+        raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
 
 
 @lru_cache(maxsize=1024)

@@ -10,9 +10,10 @@ from kvmesh.core.hashing import Hashes, unpack_run
 from kvmesh.core.index_cap import BlockCap
 from kvmesh.core.index_freeze import FrozenIndex, FrozenWorker
 from kvmesh.core.index_image import IndexImage
-from kvmesh.core.index_search import SHARDS, find_drops
+from kvmesh.core.index_search import find_drops
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_statistics import IndexStatistics
+from kvmesh.core.index_table import clear_released
 from kvmesh.core.index_tier import Tier
 
 TIERS: Final = 4
@@ -130,10 +131,8 @@ class KvIndex:
         while budget > 0:
             if self._cap.give_back():
                 budget -= 1
-            elif self._cleaning is not None:
-                budget -= next(self._cleaning, 0) + 1
             elif self._slots.released():
-                self._cleaning = self._clean()
+                budget -= self._clean()
             else:
                 return True
         return False
@@ -249,6 +248,16 @@ class KvIndex:
         self._cap.adopt(image.slots, truncated)
         self._cleaning = None
 
+    def _clean(self) -> int:
+        """Rid one more shard of released bits; return the effort."""
+        if self._cleaning is None:
+            tables = [table for tier in self._tiers for table in tier.tables()]
+            self._cleaning = clear_released(self._slots, tables)
+        blocks = next(self._cleaning, -1)
+        if blocks < 0:
+            self._cleaning = None
+        return blocks + 1
+
     def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
         held = [tier.holdings(worker) for tier in self._tiers]
         return FrozenWorker(
@@ -265,12 +274,3 @@ class KvIndex:
         while tier >= len(self._tiers):
             self._tiers.append(Tier())
         return self._tiers[tier]
-
-    def _clean(self) -> Iterator[int]:
-        """Take released bits out of every mask, a shard at a time; yield its size."""
-        dead = self._slots.begin_reclaim()
-        for table in [table for tier in self._tiers for table in tier.tables()]:
-            for number in range(SHARDS):
-                yield table.clear_bits(number, dead)
-        self._slots.end_reclaim()
-        self._cleaning = None

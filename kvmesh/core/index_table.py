@@ -5,6 +5,7 @@ from typing import Final
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index_search import SHARDS
+from kvmesh.core.index_slots import Slots
 
 _MAX_POOL: Final = 1 << 16
 
@@ -138,6 +139,15 @@ class BlockTable:
         frozen = FrozenTable(self.shards, self._frozen)
         self._frozen.append(frozen)
         return frozen
+
+
+def clear_released(slots: Slots, tables: Sequence[BlockTable]) -> Iterator[int]:
+    """Take released bits out of every mask, a shard at a time; yield how many blocks it had."""
+    dead = slots.begin_reclaim()
+    for table in tables:
+        for number in range(SHARDS):
+            yield table.clear_bits(number, dead)
+    slots.end_reclaim()
 
 
 class FrozenTable:

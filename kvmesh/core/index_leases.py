@@ -1,0 +1,80 @@
+"""For how long each block is believed to be cached at one worker."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from kvmesh.core.hashing import pack_hashes, unpack_run
+from kvmesh.core.index_table import Holding
+
+
+class Leases:
+    """One worker's blocks, each with the time until which it is believed to be there.
+
+    A path is always extended as a whole, so along it times never grow, and blocks taken in the
+    order of `take` never leave a held block without its parent. About 110 B a block.
+    """
+
+    __slots__ = ("_order", "_runs", "_until", "holding")
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding = holding
+        self._until: dict[int, float] = {}
+        self._runs: dict[float, list[bytes]] = {}
+        self._order: list[float] = []
+
+    def earliest(self) -> float | None:
+        """Return when the next lease ends."""
+        return self._order[0] if self._order else None
+
+    def extend(self, blocks: Sequence[int], until: float) -> tuple[Sequence[int], bool]:
+        """Believe `blocks`, root first, until then; return those for which this is news.
+
+        True comes with them when nothing ended at that time before. O(log(blocks) + news).
+        """
+        held = self._until
+        low, high = 0, len(blocks)
+        while low < high:
+            middle = (low + high) >> 1
+            if held.get(blocks[middle], 0.0) >= until:
+                low = middle + 1
+            else:
+                high = middle
+        news = blocks[low:]
+        if not news:
+            return news, False
+        held.update(dict.fromkeys(news, until))
+        runs = self._runs.get(until)
+        if runs is not None:
+            runs.append(pack_hashes(news))
+            return news, False
+        self._runs[until] = [pack_hashes(news)]
+        heappush(self._order, until)
+        return news, True
+
+    def take(self, count: int) -> list[int]:
+        """Give up at most `count` blocks, those whose leases end first, leaves first.
+
+        Fewer than asked for, even none, may come although more are held: call again.
+        """
+        until = self._order[0]
+        runs = self._runs[until]
+        run = unpack_run(runs.pop())
+        if len(run) > count:
+            runs.append(pack_hashes(run[:-count]))
+            run = run[-count:]
+        if not runs:
+            heappop(self._order)
+            del self._runs[until]
+        # A block whose lease was extended meanwhile is in a later run too.
+        gone: list[int] = []
+        for block in reversed(run):
+            if self._until.get(block) == until:
+                del self._until[block]
+                gone.append(block)
+        return gone
+
+    def clear(self) -> None:
+        """Give up everything; the holding is the caller's affair."""
+        self._until.clear()
+        self._runs.clear()
+        self._order.clear()
