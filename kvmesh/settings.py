@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from kvmesh.core.index import DEFAULT_MAX_BLOCKS
+
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Positive = Annotated[int, Parameter(validator=Number(gt=0))]
 NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0))]
@@ -105,7 +107,7 @@ class CostSettings:
     """Without events: seconds a routed prefix is believed cached."""
     predict_ttl_s: NonNegative = 5.0
     """With events: seconds a routed prefix counts as cached until events confirm it; 0 is off."""
-    index_max_blocks: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
+    index_max_blocks: Positive = DEFAULT_MAX_BLOCKS
     """Hard bound of the index, (worker, block) entries; least recently matched leaves go first."""
 
 

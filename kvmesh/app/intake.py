@@ -20,7 +20,7 @@ from kvmesh.transport.http.openai import (
     first_prompt,
     parse_request,
 )
-from kvmesh.transport.http.request_reader import Request
+from kvmesh.transport.http.request import Request
 
 _MODES: Final = get_args(RouterMode)
 _NO_EXTENSION: Final = Extension()
@@ -28,10 +28,15 @@ _NO_TOKENS: Final = array("I")
 
 
 class Intake:
-    """Reads requests for one router. `block_size` tokens make a block."""
+    """Reads requests for one router. `block_size` tokens make a block.
 
-    def __init__(self, tokenizer: Tokenizer, block_size: int) -> None:
+    A request id that the client chose may come twice; bookings need one that never does, so
+    `router_id` and a number are put behind it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, block_size: int, router_id: str) -> None:
         self.tokenizer = tokenizer
+        self._router_id = router_id
         self._block_size = block_size
         self._numbers = itertools.count(1)
 
@@ -64,7 +69,7 @@ class Intake:
         visible = exchange.request_id.decode("latin-1")
         sent = request.header(b"x-request-id") is not None
         return RouteRequest(
-            request_id=f"{visible}#{next(self._numbers)}" if sent else visible,
+            request_id=f"{visible}#{self._router_id}-{next(self._numbers)}" if sent else visible,
             hashes=BlockHashes(tokens, self._block_size, root),
             prompt_tokens=len(tokens),
             expected_output_tokens=output * parsed.choices,

@@ -8,8 +8,10 @@ import contextlib
 import time
 
 from kvmesh.actors.indexer import Indexer, IndexerOptions
+from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import connection_for, journal_for
@@ -52,12 +54,22 @@ class RouterMesh:
                 bucket=settings.bucket,
                 namespace=settings.nats.namespace,
                 workers_to=(router.name, "indexer"),
-                routers_to=("indexer",),
+                routers_to=("indexer", "replica_sync"),
             ),
             router.scheduler.workers,
             self.peers,
             status=self.heartbeat,
         )
+        self.replica_sync = ReplicaSync(
+            router.scheduler.sequences,
+            ReplicaSyncOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                epoch=self._epoch,
+                namespace=settings.nats.namespace,
+            ),
+        )
+        self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
 
@@ -84,6 +96,11 @@ class RouterMesh:
             draining=self.draining,
         )
 
+    def tell(self, message: Message) -> None:
+        """Pass a booking on to the other replicas."""
+        if self._driver is not None:
+            self._driver.post("replica_sync", message)
+
     async def start(self, advertise_url: str) -> None:
         """Connect, read the journal from its start, begin to tell and to listen.
 
@@ -99,10 +116,16 @@ class RouterMesh:
         self._stack.push_async_callback(journal.close)
         bus = NatsBus(connection)
         driver = AioDriver(journal=journal, bus=bus, log=actor_log())
-        for actor in (self.registry, self.indexer, self._router):
+        self._driver = driver
+        for actor in (self.registry, self.indexer, self._router, self.replica_sync):
             driver.add(actor)
-        for pattern in (subjects.heartbeats(), subjects.routers()):
-            subscription = await bus.subscribe(pattern, driver.deliver_to("registry"))
+        for pattern, actor_name in (
+            (subjects.heartbeats(), "registry"),
+            (subjects.routers(), "registry"),
+            (subjects.bookings(), "replica_sync"),
+            (subjects.control(self.router_id), "replica_sync"),
+        ):
+            subscription = await bus.subscribe(pattern, driver.deliver_to(actor_name))
             self._stack.push_async_callback(subscription.close)
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
@@ -124,6 +147,7 @@ class RouterMesh:
             "caught_up": self.indexer.caught_up,
             "indexer": self.indexer.statistics(),
             "registry": self.registry.statistics(),
+            "replica_sync": self.replica_sync.statistics(),
             "peers": self.peers.view(time.monotonic()),
             "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
         }

@@ -28,7 +28,7 @@ from kvmesh.transport.http.openai import (
 from kvmesh.transport.http.plan import Outcome, Target, Wait
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import ForwardOptions, forward
-from kvmesh.transport.http.request_reader import Request
+from kvmesh.transport.http.request import Request
 from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
 
 UNAVAILABLE = 503

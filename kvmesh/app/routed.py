@@ -5,6 +5,8 @@ from collections.abc import Callable
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.actors.router import Router
 from kvmesh.core.decision import Decision, RouteRequest
 from kvmesh.core.events import WorkerId
@@ -56,7 +58,10 @@ class RoutingCounters:
 
 
 class RoutingContext(msgspec.Struct, frozen=True):
-    """What all requests of a router share. `open_requests` are those booked and not released."""
+    """What all requests of a router share.
+
+    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    """
 
     router: Router
     router_id: str
@@ -66,6 +71,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     log: FilteringBoundLogger
     fixed_headers: Headers
     open_requests: set[str]
+    tell: Callable[[Message], None]
 
 
 class RoutedRequest:
@@ -108,6 +114,7 @@ class RoutedRequest:
         self._decision = decision
         self._open = True
         context.open_requests.add(request.request_id)
+        context.tell(Booked(request.request_id))
         heartbeat = context.router.heartbeat(decision.worker)
         if heartbeat is None:
             self._release()
@@ -173,6 +180,7 @@ class RoutedRequest:
         if self._waiting:
             self._waiting = False
             scheduler.first_token(self._request.request_id, self._context.clock())
+            self._context.tell(FirstToken(self._request.request_id))
         if scanner.tokens - self._grown >= GROW_TOKENS:
             self._grown = scanner.tokens
             scheduler.grow(self._request.request_id, scanner.tokens, self._context.clock())
@@ -228,4 +236,5 @@ class RoutedRequest:
         if self._open:
             self._open = False
             self._context.open_requests.discard(self._request.request_id)
+            self._context.tell(Finished(self._request.request_id))
             self._context.router.scheduler.finish(self._request.request_id, self._context.clock())

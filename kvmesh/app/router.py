@@ -9,6 +9,7 @@ import time
 from importlib import import_module
 from typing import Annotated, Protocol, cast
 
+from kvmesh.actors.kernel import Message
 from kvmesh.actors.router import Router
 from kvmesh.app.admin import RouterAdmin
 from kvmesh.app.front import FrontDoor, Routes, upstream_pool
@@ -44,6 +45,10 @@ class Mesh(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return the state of this part, for /v1/status."""
+        ...
+
+    def tell(self, message: Message) -> None:
+        """Pass a booking on to the other replicas, if there are any."""
         ...
 
     async def start(self, advertise_url: str) -> None:
@@ -120,8 +125,9 @@ class RouterServer:
                     (b"x-kvmesh-bucket", settings.bucket.encode()),
                 ),
                 open_requests=set(),
+                tell=self.mesh.tell,
             )
-            intake = Intake(tokenizer, settings.cost.kv_cache_block_size)
+            intake = Intake(tokenizer, settings.cost.kv_cache_block_size, self.router_id)
             options = ForwardOptions(max_retries=settings.upstream.max_retries)
             gateway = Gateway(context, intake, pool, options)
             routes = Routes()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
 from kvmesh.actors.router import Router
 from kvmesh.app.engine_probe import load_of, read_gauges, read_models
@@ -75,6 +76,9 @@ class StaticWorkers:
     def describe(self) -> dict[str, object]:
         """Return how many workers answer."""
         return {"kv_events": False, "workers_answering": sorted(self._answering)}
+
+    def tell(self, message: Message) -> None:
+        """Nobody shares these workers."""
 
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""

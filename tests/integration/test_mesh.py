@@ -1,0 +1,267 @@
+"""A whole mesh in real processes, as `kvmesh up` starts it, used by real clients."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+ENGINES, ROUTERS = 4, 4
+
+
+def free_base() -> int:
+    """Return a port P such that all ports a mesh takes from P on are free."""
+    rng = random.Random(os.getpid())
+    while True:
+        base = rng.randrange(12_000, 30_000, 500)
+        offsets = [*range(ROUTERS + 1), *(k + e for k in (100, 200, 300) for e in range(ENGINES))]
+        with contextlib.ExitStack() as stack:
+            try:
+                for offset in offsets:
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("127.0.0.1", base + offset))
+            except OSError:
+                continue
+            return base
+
+
+def eventually(check: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.05)
+
+
+class RunningMesh:
+    def __init__(self, base: int, log: Path) -> None:
+        self.base = base
+        self.url = f"http://127.0.0.1:{base}"
+        self.log = log
+        self.http = httpx.Client(timeout=30.0)
+
+    def router_url(self, number: int) -> str:
+        return f"http://127.0.0.1:{self.base + 1 + number}"
+
+    def status(self, number: int) -> dict[str, Any]:
+        status: dict[str, Any] = self.http.get(f"{self.router_url(number)}/v1/status").json()
+        return status
+
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0)
+
+    def chat(
+        self, text: str, *, url: str = "", headers: dict[str, str] | None = None, tokens: int = 8
+    ) -> httpx.Response:
+        return self.http.post(
+            f"{url or self.url}/v1/chat/completions",
+            json={
+                "model": "mock",
+                "max_tokens": tokens,
+                "messages": [{"role": "user", "content": text}],
+            },
+            headers=headers or {},
+        )
+
+    def pid(self, needle: str) -> int:
+        """Return the one process of this mesh whose command line holds `needle`."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    line = b" ".join(words).decode()
+                    if needle in line and "-m kvmesh" in line:
+                        return int(entry.name)
+        raise AssertionError(f"no process with {needle!r}")
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    directory = tmp_path_factory.mktemp("mesh")
+    base = free_base()
+    log_path = directory / "up.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "kvmesh", "up"),
+                *("--http-port", str(base), "--engines", str(ENGINES)),
+                *("--buckets", "chat,code", "--replicas", "2"),
+                *("--data-dir", str(directory), "--speedup-ratio", "10"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        running = RunningMesh(base, log_path)
+        try:
+            eventually(
+                lambda: process.poll() is not None or "kvmesh is up" in log_path.read_text(),
+                "the mesh is up",
+                within_s=90.0,
+            )
+            assert process.poll() is None, log_path.read_text()
+            yield running
+        finally:
+            running.http.close()
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+def test_the_openai_client_streams_a_chat_completion(mesh: RunningMesh) -> None:
+    with mesh.client() as client:
+        chunks = list(
+            client.chat.completions.create(
+                model="mock",
+                messages=[{"role": "user", "content": "Say something."}],
+                max_tokens=12,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    usage = chunks[-1].usage
+    assert text
+    assert usage is not None
+    assert usage.completion_tokens == 12
+
+
+def test_a_shared_prefix_is_found_through_either_replica(mesh: RunningMesh) -> None:
+    context = "A long shared context, word after word. " * 60
+    first = mesh.chat(context + "First question?", url=mesh.router_url(0))
+    assert first.status_code == 200
+    worker = first.headers["x-kvmesh-worker"]
+
+    def known_to(number: int) -> bool:
+        answer = mesh.http.post(
+            f"{mesh.router_url(number)}/v1/route",
+            json={"messages": [{"role": "user", "content": context + "Other?"}]},
+        ).json()
+        return bool(answer["worker"] == worker and answer["overlap_blocks"] > 100)
+
+    for number in (0, 1):
+        eventually(partial(known_to, number), f"replica {number} knows the prefix")
+        answer = mesh.chat(context + f"Question {number}?", url=mesh.router_url(number))
+        assert answer.headers["x-kvmesh-worker"] == worker
+        assert int(answer.headers["x-kvmesh-overlap-blocks"]) > 100
+        assert answer.headers["x-kvmesh-router"] == f"chat-{number}"
+        assert answer.headers["x-kvmesh-bucket"] == "chat"
+        assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 1600
+
+
+def test_the_front_door_obeys_a_named_bucket_and_refuses_an_unknown_one(mesh: RunningMesh) -> None:
+    named = mesh.chat("hello", headers={"x-kvmesh-bucket": "code"})
+    unknown = mesh.chat("hello", headers={"x-kvmesh-bucket": "poetry"})
+
+    assert named.headers["x-kvmesh-bucket"] == "code"
+    assert unknown.status_code == 404
+    assert "poetry" in unknown.json()["error"]["message"]
+
+
+def test_the_front_door_alternates_over_buckets_and_replicas(mesh: RunningMesh) -> None:
+    routers = {mesh.chat(f"hello {number}").headers["x-kvmesh-router"] for number in range(8)}
+
+    assert routers == {"chat-0", "chat-1", "code-0", "code-1"}
+
+
+def test_the_client_chooses_the_request_id(mesh: RunningMesh) -> None:
+    answer = mesh.chat("hello", headers={"x-request-id": "mine-1"})
+
+    assert answer.headers["x-request-id"] == "mine-1"
+
+
+def test_a_dry_run_explains_every_worker(mesh: RunningMesh) -> None:
+    answer = mesh.http.post(
+        f"{mesh.router_url(0)}/v1/route", json={"messages": [{"role": "user", "content": "x" * 99}]}
+    ).json()
+
+    assert {one["worker"] for one in answer["candidates"]} == {"worker-0", "worker-2"}
+    assert answer["worker"] in {"worker-0", "worker-2"}
+    assert answer["total_blocks"] > 0
+    for candidate in answer["candidates"]:
+        assert candidate["formula"].startswith(f"Formula for {candidate['worker']}: ")
+
+
+def test_replicas_at_the_same_sequence_hold_the_same_index(mesh: RunningMesh) -> None:
+    for number in range(6):
+        mesh.chat("Something to cache, again and again. " * 20 + str(number))
+
+    def agree() -> bool:
+        first, second = mesh.status(0)["mesh"], mesh.status(1)["mesh"]
+        return bool(
+            first["applied_sequence"] == second["applied_sequence"] > 0
+            and first["digest"] == second["digest"]
+            and first["blocks"] == second["blocks"]
+        )
+
+    eventually(agree, "both replicas agree")
+
+
+def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMesh) -> None:
+    def running(worker: str) -> float:
+        number = int(worker.removeprefix("worker-"))
+        page = mesh.http.get(f"http://127.0.0.1:{mesh.base + 100 + number}/metrics").text
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in page.splitlines()
+            if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{"))
+        )
+
+    body = {
+        "model": "mock",
+        "stream": True,
+        "max_tokens": 20_000,
+        "ignore_eos": True,
+        "messages": [{"role": "user", "content": "never ending"}],
+    }
+    with mesh.http.stream("POST", f"{mesh.url}/v1/chat/completions", json=body) as answer:
+        worker = answer.headers["x-kvmesh-worker"]
+        next(answer.iter_raw())
+        assert running(worker) == 1
+        left_s = time.monotonic()
+
+    eventually(lambda: running(worker) == 0, "the engine dropped the request", within_s=2.0)
+    assert time.monotonic() - left_s < 1.0
+    router = ["chat-0", "chat-1", "code-0", "code-1"].index(answer.headers["x-kvmesh-router"])
+    eventually(
+        lambda: all(one["active_requests"] == 0 for one in mesh.status(router)["workers"]),
+        "the booking is released",
+    )
+
+
+def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningMesh) -> None:
+    context = "What the killed router knew before. " * 60
+    known = mesh.chat(context, url=mesh.router_url(0)).headers["x-kvmesh-worker"]
+    pid = mesh.pid("--router-id chat-0")
+
+    os.kill(pid, signal.SIGKILL)
+    answers = [mesh.chat(f"after the kill {number}") for number in range(40)]
+
+    assert [answer.status_code for answer in answers] == [200] * 40
+
+    def warm() -> bool:
+        with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError, KeyError):
+            if mesh.http.get(f"{mesh.router_url(0)}/ready").status_code != 200:
+                return False
+            answer = mesh.http.post(
+                f"{mesh.router_url(0)}/v1/route",
+                json={"messages": [{"role": "user", "content": context}]},
+            ).json()
+            return bool(answer["worker"] == known and answer["overlap_blocks"] > 100)
+        return False
+
+    eventually(warm, "the router is back and warm", within_s=30.0)
+    assert mesh.pid("--router-id chat-0") != pid
