@@ -88,7 +88,7 @@ class RouterHeartbeat(Message, frozen=True):
     """A router replica's sign of life, each second on `<ns>.rt.<bucket>.<router>`.
 
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
-    it holds exactly; `scope` is a digest of who these are: equal scopes make digests comparable.
+    it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
     """
 
     router: str

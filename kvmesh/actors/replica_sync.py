@@ -94,7 +94,7 @@ class ReplicaSync:
         match message:
             case Booked(request_id):
                 booking = self._sequences.booking(request_id)
-                return self._queue(_placed(booking)) if booking is not None else ()
+                return self._queue(self._placed(booking)) if booking is not None else ()
             case FirstToken(request_id):
                 return self._queue(Prefilled(request_id))
             case Finished(request_id):
@@ -175,7 +175,7 @@ class ReplicaSync:
         self._states_sent += 1
         self._pending.append(StateBegins())
         for booking in self._sequences.owned():
-            self._pending.append(_placed(booking))
+            self._pending.append(self._placed(booking))
             if not booking.prefilling:
                 self._pending.append(Prefilled(booking.request_id))
             if booking.output_tokens:
@@ -213,14 +213,17 @@ class ReplicaSync:
             case _:
                 return ()
 
-
-def _placed(booking: Booking) -> Placed:
-    return Placed(
-        request_id=booking.request_id,
-        worker=booking.worker,
-        prompt_tokens=booking.prompt_tokens,
-        uncached_tokens=booking.uncached_tokens,
-        expected_blocks=booking.expected_blocks,
-        keys=pack_hashes(booking.keys),
-        streams=booking.streams,
-    )
+    def _placed(self, booking: Booking) -> Placed:
+        """Return a booking as it was placed; what came of it follows in events of its own."""
+        size = self._sequences.block_size
+        end = booking.prompt_tokens + booking.output_tokens
+        grown_blocks = -(-end // size) + (-booking.prompt_tokens // size)
+        return Placed(
+            request_id=booking.request_id,
+            worker=booking.worker,
+            prompt_tokens=booking.prompt_tokens,
+            uncached_tokens=booking.uncached_tokens,
+            expected_blocks=booking.expected_blocks + grown_blocks,
+            keys=pack_hashes(booking.keys),
+            streams=booking.streams,
+        )

@@ -1,5 +1,6 @@
 """Comparing replicas: the index's digest, now and at each of the last journal sequences."""
 
+import struct
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -8,12 +9,14 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.events import WorkerId
+from kvmesh.core.ordering import Cursor
 
 _MASK: Final = (1 << 64) - 1
+_READ: Final = struct.Struct("<QQ")
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The digest of an index at one sequence. `scope` names the workers that it covers."""
+    """The digest of an index at one sequence. `scope` tells what it covers (`IndexDigest`)."""
 
     sequence: int
     digest: int
@@ -69,35 +72,36 @@ class DigestHistory:
 class IndexDigest:
     """A sum over the workers that are known exactly, kept up to date share by share.
 
-    `digest` sums what they hold, `scope` who they are, both mod 2^64 and independent of order.
+    `digest` sums what they hold, `scope` who they are and how far each is read, both mod 2^64 and
+    independent of order. Equal scopes make digests comparable: one worker's blocks depend only on
+    its events, also after the journal was remade under replicas that had read it differently far.
     """
 
     def __init__(self) -> None:
         self.digest = 0
         self.scope = 0
-        self._shares: dict[WorkerId, int] = {}
+        self._shares: dict[WorkerId, tuple[int, int]] = {}
         self._keys: dict[WorkerId, int] = {}
 
-    def put(self, worker: WorkerId, blocks: int) -> bool:
+    def put(self, worker: WorkerId, cursor: Cursor, blocks: int) -> bool:
         """Count the worker with the digest of its `blocks`; True when it was not counted. O(1)."""
         key = self._key(worker)
+        read = xxh3_64_intdigest(_READ.pack(cursor.epoch & _MASK, cursor.next_seq & _MASK), key)
         share = blocks * key
         old = self._shares.get(worker)
-        self._shares[worker] = share
-        if old is None:
-            self.digest = (self.digest + share) & _MASK
-            self.scope = (self.scope + key) & _MASK
-            return True
-        self.digest = (self.digest + share - old) & _MASK
-        return False
+        self._shares[worker] = share, read
+        old_share, old_read = old or (0, 0)
+        self.digest = (self.digest + share - old_share) & _MASK
+        self.scope = (self.scope + read - old_read) & _MASK
+        return old is None
 
     def leave_out(self, worker: WorkerId) -> bool:
         """Count the worker no more; True when it was counted. O(1)."""
-        share = self._shares.pop(worker, None)
-        if share is None:
+        found = self._shares.pop(worker, None)
+        if found is None:
             return False
-        self.digest = (self.digest - share) & _MASK
-        self.scope = (self.scope - self._keys.pop(worker)) & _MASK
+        self.digest = (self.digest - found[0]) & _MASK
+        self.scope = (self.scope - found[1]) & _MASK
         return True
 
     def workers(self) -> Iterable[WorkerId]:

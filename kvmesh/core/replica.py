@@ -40,7 +40,8 @@ class Replica:
     """Folds journal records into `index`, which readers use directly.
 
     The index is a function of the journal up to `applied_sequence`, so replicas agree. What is not
-    (a dead worker dropped, records missed) takes that worker out of the digest while it lasts.
+    (a dead worker dropped, records missed, blocks evicted for lack of room) takes that worker out
+    of the digest while it lasts.
     """
 
     def __init__(self, index: KvIndex, options: RecoveryOptions | None = None) -> None:
@@ -51,6 +52,7 @@ class Replica:
         self._ordering = Ordering()
         self._digest = IndexDigest()
         self._history = DigestHistory()
+        self._truncations = 0
         self._records = self._events = self._garbage = self._redelivered = self._orphans = 0
 
     def fold(self, sequence: int, worker: WorkerId, data: bytes, now: float) -> Folded:
@@ -125,10 +127,16 @@ class Replica:
 
     def settle(self, worker: WorkerId) -> bool:
         """Bring the worker's share of the digest up to date; True when it came or went. O(1)."""
-        if self._ordering.cursor(worker) is None or self.recovery.in_doubt(worker):
+        cursor = self._ordering.cursor(worker)
+        truncated = self.index.truncated(worker)
+        if cursor is None or truncated or self.recovery.in_doubt(worker):
             turned = self._digest.leave_out(worker)
+            if turned and truncated:
+                # What was evicted, and when, is this replica's own: past digests may be wrong.
+                self._history.clear()
+                self._truncations += 1
         else:
-            turned = self._digest.put(worker, self.index.worker_digest(worker))
+            turned = self._digest.put(worker, cursor, self.index.worker_digest(worker))
         if turned:
             self._remember()
         return turned
@@ -142,14 +150,20 @@ class Replica:
         """Return the claim of a peer that contradicts this replica, None when all is well."""
         if created != self.created:
             return None
-        return self._history.compare(peer, claim)
+        wrong = self._history.compare(peer, claim)
+        if wrong is None:
+            return None
+        before = self._truncations
+        self.settle_all()
+        return wrong if self._truncations == before else None
 
     def forget_peer(self, peer: str) -> None:
         """Drop what a peer claimed."""
         self._history.forget(peer)
 
     def claim(self) -> Claim:
-        """Return the digest at `applied_sequence`."""
+        """Return the digest at `applied_sequence`, of all workers known exactly. O(workers)."""
+        self.settle_all()
         return self._digest.claim(self.applied_sequence)
 
     def cursors(self) -> Mapping[WorkerId, Cursor]:

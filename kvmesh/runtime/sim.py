@@ -1,0 +1,214 @@
+"""The simulator: drives any actors in virtual time, from a seed, through seeded faults.
+
+    sim = Simulation(seed, plan)
+    journal, bus = SimJournal(sim), SimBus(sim)
+    sim.add(ProcessPlan("router-1", build, tail_to="indexer"))
+    sim.on_step.append(check)
+    sim.run(until_s=30.0)
+
+The same seed gives the same run, step by step, in every process (`fingerprint`).
+"""
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+import msgspec
+
+from kvmesh.actors.kernel import Actor, Effect, Log, Message, Send, Wake
+from kvmesh.actors.messages import Started
+from kvmesh.runtime.faults import FaultPlan, Faults
+
+
+class Birth(msgspec.Struct, frozen=True):
+    """What a process is born with: the how-many-th life it is (from 1), when, and a seed."""
+
+    incarnation: int
+    now: float
+    seed: int
+
+
+class ProcessPlan(msgspec.Struct, frozen=True):
+    """How to start a process, and start it again after a crash.
+
+    `build` makes fresh actors: nothing survives a crash but what `build` finds elsewhere.
+    `subscriptions` are (bus pattern, actor) pairs; `tail_to` is the actor that reads the journal,
+    from the start or from where an `OpenTail` effect says. An `immortal` process suffers no faults.
+    """
+
+    name: str
+    build: Callable[[Birth], Sequence[Actor]]
+    subscriptions: tuple[tuple[str, str], ...] = ()
+    tail_to: str = ""
+    immortal: bool = False
+
+
+class Process:
+    """A process as it is now. Times are virtual seconds."""
+
+    def __init__(self, plan: ProcessPlan) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self.actors: dict[str, Actor] = {}
+        self.incarnation = 0
+        self.alive = False
+        self.frozen_s = 0.0
+        self.cut_off_s = 0.0
+        self.inbox: deque[tuple[str, Message]] = deque()
+
+    def is_cut_off(self, now: float) -> bool:
+        """Return whether its network is down."""
+        return now < self.cut_off_s
+
+
+Carrier = Callable[[Process, str, Effect], None]
+Check = Callable[[Process, str, Message], None]
+
+
+class Simulation:
+    """Virtual time, processes, and the faults that befall them.
+
+    `on_step` checks run after every turn of an actor, `on_start` after every (re)start of a
+    process. `carriers` carry out effects; the simulated journal, bus and stores add theirs.
+    An effect that nothing carries is a bug and raises `KeyError`.
+    """
+
+    def __init__(self, seed: int, plan: FaultPlan | None = None) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - a reproducible run, not a secret
+        self.faults = Faults(plan or FaultPlan(), self.rng)
+        self.now = 0.0
+        self.steps = 0
+        self.fingerprint = 0
+        self.processes: dict[str, Process] = {}
+        self.carriers: dict[type[Effect], Carrier] = {
+            Send: self._carry_send,
+            Wake: self._carry_wake,
+            Log: self._carry_log,
+        }
+        self.on_step: list[Check] = []
+        self.on_start: list[Callable[[Process], None]] = []
+        self.struck: Counter[str] = Counter()
+        self.logged: Counter[str] = Counter()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self.at(self.faults.plan.mischief_s, self._make_mischief)
+
+    def add(self, plan: ProcessPlan) -> Process:
+        """Add a process and start it now."""
+        process = self.processes[plan.name] = Process(plan)
+        self.start(process)
+        return process
+
+    def at(self, after_s: float, action: Callable[[], None]) -> None:
+        """Do something `after_s` seconds from now; equal times keep their order."""
+        self._scheduled += 1
+        heapq.heappush(self._events, (self.now + max(0.0, after_s), self._scheduled, action))
+
+    def run(self, until_s: float) -> None:
+        """Let virtual time pass up to `until_s`."""
+        while self._events and self._events[0][0] <= until_s:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        self.now = max(self.now, until_s)
+
+    def run_until(self, done: Callable[[], bool], limit_s: float, check_s: float = 0.25) -> bool:
+        """Let time pass until `done`, or for `limit_s` at most; return whether it was."""
+        end_s = self.now + limit_s
+        while not done():
+            if self.now >= end_s:
+                return False
+            self.run(min(end_s, self.now + check_s))
+        return True
+
+    def deliver(self, process: Process, incarnation: int, actor: str, message: Message) -> None:
+        """Hand a message to an actor of that life of a process; to nobody when it is over."""
+        if process.incarnation != incarnation or not process.alive:
+            return
+        if self.now < process.frozen_s:
+            self.at(
+                process.frozen_s - self.now,
+                lambda: self.deliver(process, incarnation, actor, message),
+            )
+            return
+        idle = not process.inbox
+        process.inbox.append((actor, message))
+        while idle and process.inbox:
+            self._turn(process, *process.inbox[0])
+            if process.inbox:
+                process.inbox.popleft()
+
+    def kill(self, process: Process) -> None:
+        """End a process at once; what it had sent stays on its way."""
+        process.alive = False
+        process.actors = {}
+        process.inbox.clear()
+
+    def start(self, process: Process) -> None:
+        """Start a process anew, unless it lives."""
+        if process.alive:
+            return
+        process.alive = True
+        process.incarnation += 1
+        process.frozen_s = process.cut_off_s = self.now
+        birth = Birth(process.incarnation, self.now, self.rng.getrandbits(32))
+        process.actors = {actor.name: actor for actor in process.plan.build(birth)}
+        for started in self.on_start:
+            started(process)
+        for actor in tuple(process.actors):
+            self.deliver(process, process.incarnation, actor, Started())
+
+    def crash(self, process: Process) -> None:
+        """Kill a process and let it come back after a while."""
+        self.kill(process)
+        self.at(self.faults.outage(), lambda: self.start(process))
+
+    def strike(self, kind: str, chance: float) -> bool:
+        """Return whether a fault of that kind happens now, and count it."""
+        if not self.faults.strikes(chance, self.now):
+            return False
+        self.struck[kind] += 1
+        return True
+
+    def _turn(self, process: Process, name: str, message: Message) -> None:
+        self.steps += 1
+        line = f"{self.now:.6f} {process.name} {name} {type(message).__name__}"
+        self.fingerprint = crc32(line.encode(), self.fingerprint)
+        chance = 0.0 if process.plan.immortal else self.faults.plan.crash_at_effect
+        for effect in process.actors[name].receive(message, self.now):
+            if self.strike("crash_at_effect", chance):
+                self.crash(process)
+                break
+            self.carriers[type(effect)](process, name, effect)
+        if process.alive:
+            for check in self.on_step:
+                check(process, name, message)
+
+    def _make_mischief(self) -> None:
+        """Choose victims; goes on until the storm is over."""
+        plan = self.faults.plan
+        if self.now >= plan.until_s:
+            return
+        victims = [one for one in self.processes.values() if one.alive and not one.plan.immortal]
+        for process in victims:
+            if self.strike("crash", plan.crash):
+                self.crash(process)
+            if self.strike("pause", plan.pause):
+                process.frozen_s = self.now + self.faults.outage()
+            if self.strike("disconnect", plan.disconnect):
+                process.cut_off_s = self.now + self.faults.outage()
+        self.at(plan.mischief_s, self._make_mischief)
+
+    def _carry_send(self, process: Process, _: str, effect: Effect) -> None:
+        assert isinstance(effect, Send)
+        process.inbox.append((effect.to, effect.message))
+
+    def _carry_wake(self, process: Process, actor: str, effect: Effect) -> None:
+        assert isinstance(effect, Wake)
+        incarnation, message = process.incarnation, effect.message
+        self.at(effect.after_s, lambda: self.deliver(process, incarnation, actor, message))
+
+    def _carry_log(self, _: Process, __: str, effect: Effect) -> None:
+        assert isinstance(effect, Log)
+        self.logged[effect.event] += 1

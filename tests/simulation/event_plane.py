@@ -1,0 +1,221 @@
+"""Workers, a journal and router replicas under faults, with what must hold after every step."""
+
+import random
+from collections.abc import Sequence
+
+from kvmesh.actors.indexer import Indexer, IndexerOptions
+from kvmesh.actors.kernel import Actor, Append, Effect, Message
+from kvmesh.actors.messages import JournalRecord, RouterHeartbeat
+from kvmesh.actors.publisher import Publisher, PublisherOptions
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.wire import Subjects
+from kvmesh.core.decision import Trust
+from kvmesh.core.event_sender import SenderLimits
+from kvmesh.core.events import Cleared, Removed, Stored, WorkerId, decode_batch
+from kvmesh.core.hashing import unpack_hashes
+from kvmesh.core.index import KvIndex
+from kvmesh.core.membership import Membership
+from kvmesh.core.replica import Replica
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.runtime.faults import FaultPlan
+from kvmesh.runtime.sim import Birth, Process, ProcessPlan, Simulation
+from kvmesh.runtime.sim_bus import SimBus
+from kvmesh.runtime.sim_journal import SimJournal
+from tests.simulation.engine import BLOCK_SIZE, MASK, Engine, EngineLink
+
+SUBJECTS = Subjects("kvmesh", "code")
+LIMITS = SenderLimits(flush_events=8, window=16, max_pending_events=64, ring_s=3.0)
+
+
+class PublishedHistory:
+    """What each worker's events amount to, folded plainly as they are first sent."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[WorkerId, int], list[int]] = {}
+        self._held: dict[tuple[WorkerId, int], set[tuple[int, int]]] = {}
+
+    def sent(self, worker: WorkerId, data: bytes) -> None:
+        batch = decode_batch(data)
+        key = worker, batch.epoch
+        digests = self._digests.setdefault(key, [0])
+        held = self._held.setdefault(key, set())
+        if batch.first_seq != len(digests):
+            assert batch.first_seq < len(digests), "a publisher skipped numbers"
+            return
+        for event in batch.events:
+            if isinstance(event, Stored):
+                held.update((block, event.tier) for block in unpack_hashes(event.hashes))
+            elif isinstance(event, Removed):
+                held.difference_update((block, event.tier) for block in unpack_hashes(event.hashes))
+            else:
+                assert isinstance(event, Cleared)
+                held.clear()
+            digests.append(sum((2 * tier + 1) * block for block, tier in held) & MASK)
+
+    def digest(self, worker: WorkerId, epoch: int, seq: int) -> int:
+        return self._digests[worker, epoch][seq]
+
+
+class EventPlane:
+    """One simulated bucket. `run_storm` and then `settle`; every step is checked."""
+
+    def __init__(self, seed: int, plan: FaultPlan, *, workers: int = 2, replicas: int = 2) -> None:
+        self.sim = Simulation(seed, plan)
+        self.journal = SimJournal(self.sim)
+        self.bus = SimBus(self.sim)
+        self.history = PublishedHistory()
+        self.engines: dict[WorkerId, Engine] = {}
+        self.routers = [f"r{number}" for number in range(replicas)]
+        self._claims: dict[tuple[str, int, int], int] = {}
+        self._positions: dict[tuple[str, int, str], int] = {}
+        self._engine_rng = random.Random(seed)
+        append = self.sim.carriers[Append]
+
+        def carry(process: Process, actor: str, effect: Effect) -> None:
+            assert isinstance(effect, Append)
+            self.history.sent(WorkerId(process.name), effect.data)
+            append(process, actor, effect)
+
+        self.sim.carriers[Append] = carry
+        self.sim.on_step.append(self.check)
+        for number in range(workers):
+            self._add_worker(WorkerId(f"w{number}"))
+        for router in self.routers:
+            self._add_router(router)
+
+    def indexer(self, router: str) -> Indexer:
+        actor = self.sim.processes[router].actors["indexer"]
+        assert isinstance(actor, Indexer)
+        return actor
+
+    def publisher(self, worker: WorkerId) -> Publisher:
+        actor = self.sim.processes[worker].actors["publisher"]
+        assert isinstance(actor, Publisher)
+        return actor
+
+    def run_engines(self, steps: int, every_s: float) -> None:
+        """Let every engine do `steps` steps, at random moments."""
+        for engine in self.engines.values():
+            for number in range(steps):
+                self.sim.at(every_s * (number + self._engine_rng.random()), engine.step)
+
+    def check(self, process: Process, actor: str, message: Message) -> None:
+        """What holds after every turn."""
+        if actor != "indexer":
+            return
+        indexer = self.indexer(process.name)
+        replica = indexer.replica
+        assert replica.statistics().orphans == 0, "a store under a parent the worker lacks"
+        claim = replica.claim()
+        known = self._claims.setdefault(
+            (replica.created, claim.sequence, claim.scope), claim.digest
+        )
+        assert known == claim.digest, "replicas at one sequence differ"
+        life = process.name, process.incarnation, replica.created
+        assert self._positions.get(life, 0) <= claim.sequence, "a position went back"
+        self._positions[life] = claim.sequence
+        if isinstance(message, JournalRecord):
+            self._check_worker(replica, message.worker)
+
+    def _check_worker(self, replica: Replica, worker: WorkerId) -> None:
+        """A worker's blocks are exactly what its events up to the cursor amount to."""
+        cursor = replica.cursors().get(worker)
+        if cursor is not None and cursor.next_seq > 0:
+            expected = self.history.digest(worker, cursor.epoch, cursor.next_seq - 1)
+            assert replica.index.worker_digest(worker) == expected, "index is not the journal"
+
+    def is_settled(self) -> bool:
+        """Whether every replica knows every worker exactly, and everything was said."""
+        now = self.sim.now
+        for worker in self.engines:
+            process = self.sim.processes[worker]
+            if not process.alive or self.publisher(worker).statistics().sender.window.in_flight:
+                return False
+        for router in self.routers:
+            if not self.sim.processes[router].alive:
+                return False
+            indexer = self.indexer(router)
+            if not indexer.caught_up:
+                return False
+            if any(indexer.trust(worker, now) is not Trust.EXACT for worker in self.engines):
+                return False
+        return self._agrees()
+
+    def _agrees(self) -> bool:
+        for worker, engine in self.engines.items():
+            digest = engine.truth()
+            for router in self.routers:
+                if self.indexer(router).replica.index.worker_digest(worker) != digest:
+                    return False
+        return True
+
+    def differences(self) -> list[str]:
+        """Say who is not settled, for a failed run."""
+        lines: list[str] = []
+        for worker, engine in self.engines.items():
+            digest = engine.truth()
+            alive = self.sim.processes[worker].alive
+            lines.append(f"{worker}: alive={alive} truth={digest:x}")
+            if alive:
+                lines.append(f"  {self.publisher(worker).statistics()}")
+            for router in self.routers:
+                if self.sim.processes[router].alive:
+                    indexer = self.indexer(router)
+                    held = indexer.replica.index.worker_digest(worker)
+                    trust = indexer.trust(worker, self.sim.now)
+                    cursor = indexer.replica.cursors().get(worker)
+                    lines.append(f"  {router}: {held:x} {trust} {cursor}")
+        return [
+            *lines,
+            *(
+                str(self.indexer(one).statistics())
+                for one in self.routers
+                if self.sim.processes[one].alive
+            ),
+        ]
+
+    def _add_worker(self, worker: WorkerId) -> None:
+        engine = self.engines[worker] = Engine(random.Random(self._engine_rng.getrandbits(32)))
+
+        def build(birth: Birth) -> Sequence[Actor]:
+            options = PublisherOptions(
+                worker=worker,
+                bucket="code",
+                epoch=birth.incarnation * 10,
+                url=f"http://{worker}",
+                block_size=BLOCK_SIZE,
+                limits=LIMITS,
+            )
+            return [Publisher(options), EngineLink(engine)]
+
+        control = ((SUBJECTS.control(worker), "publisher"),)
+        self.sim.add(ProcessPlan(worker, build, subscriptions=control))
+
+    def _add_router(self, router: str) -> None:
+        def build(birth: Birth) -> Sequence[Actor]:
+            replica = Replica(KvIndex())
+            indexer = Indexer(replica, IndexerOptions(router, "code", listeners=("registry",)))
+
+            def status() -> RouterHeartbeat:
+                claim = replica.claim()
+                return RouterHeartbeat(
+                    router=router,
+                    bucket="code",
+                    url="",
+                    ready=indexer.caught_up,
+                    epoch=birth.incarnation,
+                    applied_sequence=claim.sequence,
+                    created=replica.created,
+                    digest=claim.digest,
+                    scope=claim.scope,
+                )
+
+            options = RegistryOptions(
+                router, "code", workers_to=("indexer",), routers_to=("indexer",)
+            )
+            workers = WorkerRegistry(Membership(), ActiveSequences(BLOCK_SIZE))
+            return [Registry(options, workers, Membership(), status=status), indexer]
+
+        patterns = ((SUBJECTS.heartbeats(), "registry"), (SUBJECTS.routers(), "registry"))
+        self.sim.add(ProcessPlan(router, build, subscriptions=patterns, tail_to="indexer"))

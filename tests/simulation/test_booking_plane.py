@@ -1,0 +1,42 @@
+import random
+
+import pytest
+
+from kvmesh.runtime.faults import FaultPlan, draw_plan
+from tests.simulation.booking_plane import LEASE_S, BookingPlane
+
+STORM_S = 6.0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_replica_knows_every_booking_after_a_storm(seed: int) -> None:
+    plan = draw_plan(random.Random(seed), STORM_S)
+    plane = BookingPlane(seed, plan, replicas=2 + seed % 2, stop_s=STORM_S)
+    plane.sim.run(STORM_S)
+
+    settled = plane.sim.run_until(plane.is_settled, limit_s=15.0)
+
+    assert settled, plane.differences()
+
+
+def test_requests_outlive_their_lease_while_they_run() -> None:
+    plane = BookingPlane(1, FaultPlan(), replicas=2, stop_s=2.0)
+    plane.sim.run(3.0)
+    before = plane.view("r0")
+
+    plane.sim.run(3.0 + 5 * LEASE_S)
+
+    assert before
+    assert plane.view("r0") == before
+    assert plane.is_settled()
+
+
+def test_a_booking_reaches_the_other_replica_within_twenty_milliseconds() -> None:
+    plane = BookingPlane(1, FaultPlan(), replicas=2, stop_s=2.0)
+    plane.sim.run_until(lambda: len(plane.view("r0")) > 3, limit_s=2.0, check_s=0.001)
+    booked = {one[0] for one in plane.view("r0") if one[-1] == "r0"}
+
+    plane.sim.run(plane.sim.now + 0.02)
+
+    ended = booked - {one[0] for one in plane.view("r0")}
+    assert booked - ended <= {one[0] for one in plane.view("r1")}

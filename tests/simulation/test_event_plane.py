@@ -1,0 +1,40 @@
+import random
+
+import pytest
+
+from kvmesh.runtime.faults import FaultPlan, draw_plan
+from tests.simulation.event_plane import EventPlane
+
+STORM_S = 6.0
+SEEDS = 200
+
+
+def storm(seed: int) -> EventPlane:
+    plane = EventPlane(seed, draw_plan(random.Random(seed), STORM_S), workers=2 + seed % 2)
+    plane.run_engines(steps=60, every_s=STORM_S / 60)
+    plane.sim.run(STORM_S)
+    return plane
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_replica_follows_every_worker_through_a_storm(seed: int) -> None:
+    plane = storm(seed)
+
+    settled = plane.sim.run_until(plane.is_settled, limit_s=60.0)
+
+    assert settled, plane.differences()
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = storm(3), storm(3)
+
+    assert first.sim.steps == second.sim.steps
+    assert first.sim.fingerprint == second.sim.fingerprint
+
+
+def test_without_faults_replicas_follow_within_a_blink() -> None:
+    plane = EventPlane(1, FaultPlan())
+    plane.run_engines(steps=20, every_s=0.1)
+    plane.sim.run(2.1)
+
+    assert plane.is_settled(), plane.differences()
