@@ -9,7 +9,7 @@ import time
 
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
@@ -23,6 +23,7 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.settings import RouterSettings
 from kvmesh.transport.nats.bus import NatsBus
+from kvmesh.transport.nats.control import ControlPlane
 
 
 class RouterMesh:
@@ -123,10 +124,16 @@ class RouterMesh:
             (subjects.heartbeats(), "registry"),
             (subjects.routers(), "registry"),
             (subjects.bookings(), "replica_sync"),
-            (subjects.control(self.router_id), "replica_sync"),
         ):
             subscription = await bus.subscribe(pattern, driver.deliver_to(actor_name))
             self._stack.push_async_callback(subscription.close)
+        control = ControlPlane(
+            connection,
+            (subjects.control(self.router_id),),
+            {StateWanted: self._on_state_wanted, Drain: self._on_drain, Status: self._on_status},
+        )
+        await control.start()
+        self._stack.push_async_callback(control.close)
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
         state = await journal.state()
@@ -151,6 +158,16 @@ class RouterMesh:
             "peers": self.peers.view(time.monotonic()),
             "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
         }
+
+    async def _on_state_wanted(self, command: StateWanted) -> None:
+        self.tell(command)
+
+    async def _on_drain(self, command: Drain) -> None:
+        self.draining = command.draining
+
+    async def _on_status(self, command: Status) -> dict[str, object]:
+        del command
+        return self.describe()
 
     async def failed(self) -> None:
         """Wait until an actor fails, and raise what it raised."""

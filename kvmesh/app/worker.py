@@ -7,14 +7,18 @@ import time
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
     Drain,
+    Dump,
     EngineLoad,
     EngineLost,
     EnginePayload,
     EngineRestarted,
+    Resync,
+    Status,
 )
-from kvmesh.actors.publisher import Publisher, PublisherOptions
+from kvmesh.actors.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.engine_probe import (
     EngineFacts,
@@ -33,6 +37,8 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings import Flat, WorkerSettings
 from kvmesh.transport.http.upstream import UpstreamPool
 from kvmesh.transport.nats.bus import NatsBus
+from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.control import ControlPlane, Handler
 from kvmesh.transport.zmq_subscriber import EventSubscription, SubscriptionOptions
 
 WAIT_FOR_ENGINE_S = 0.5
@@ -113,9 +119,11 @@ class Sidecar:
             for endpoint in endpoints:
                 self._add_rank(driver, endpoint, facts, alone=len(endpoints) == 1)
             for rank, publisher in self._ranks:
-                control = self._subjects.control(self._worker(rank, alone=len(endpoints) == 1))
-                subscription = await bus.subscribe(control, driver.deliver_to(publisher.name))
-                stack.push_async_callback(subscription.close)
+                control = self._control(
+                    connection, driver, publisher, self._worker(rank, alone=len(endpoints) == 1)
+                )
+                await control.start()
+                stack.push_async_callback(control.close)
             running = asyncio.create_task(driver.run(), name="actors")
             stack.callback(driver.stop)
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=True):
@@ -188,6 +196,31 @@ class Sidecar:
             ),
             feed,
         )
+
+    def _control(
+        self, connection: NatsConnection, driver: AioDriver, publisher: Publisher, worker: WorkerId
+    ) -> ControlPlane:
+        """Return what answers the commands to one worker: drain, resync, dump, status."""
+
+        async def pass_on(command: Message) -> bool:
+            return driver.post(publisher.name, command)
+
+        async def status(command: Status) -> PublisherStatistics:
+            del command
+            return publisher.statistics()
+
+        async def dump(command: Dump) -> bool:
+            self._log.info("dump asked for", reason=command.reason)
+            return driver.post(publisher.name, Resync(worker, epoch=0, next_seq=0))
+
+        subject = self._subjects.control(worker)
+        handlers: dict[type[Message], Handler] = {
+            Resync: pass_on,
+            Drain: pass_on,
+            Dump: dump,
+            Status: status,
+        }
+        return ControlPlane(connection, (subject,), handlers)
 
     async def _watch(self, pool: UpstreamPool, driver: AioDriver) -> None:
         """Report the engine's load; take it out of service while it does not answer."""
