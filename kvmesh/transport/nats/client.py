@@ -84,10 +84,14 @@ class AbortingTransport(TcpTransport):
 
 
 class NatsClient(Client):
-    """A nats-py client that never gives up, never hangs in a dead socket, never drops unseen."""
+    """A nats-py client that never gives up, never hangs in a dead socket, never drops unseen.
+
+    `loss` says why the connection was last given up.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.loss = ""
         self._listeners: dict[int, Deliver] = {}
 
     def publish_nowait(self, subject: str, data: bytes, reply: str = "") -> None:
@@ -147,6 +151,10 @@ class NatsClient(Client):
         error = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")
         await self._error_cb(error)
         await self._process_op_err(error)
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self.loss = str(e) or type(e).__name__
+        await super()._process_op_err(e)
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():

@@ -119,9 +119,11 @@ class NatsConnection:
         if self._closing:
             return
         self._closing = True
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        try:
             if self.client.is_connected:
                 await self.client.flush(FLUSH_TIMEOUT_S)
+        except (nats.errors.Error, OSError, TimeoutError):
+            self.client.abort()
         self._set_up(up=False)
         await self._shut()
 
@@ -254,7 +256,7 @@ class NatsConnection:
     async def _on_disconnected(self) -> None:
         self.client.discard_unsent()
         if not self._closing:
-            self._log.warning("nats disconnected", error=self._last_error)
+            self._log.warning("nats disconnected", error=self.client.loss)
         self._set_up(up=False)
 
     async def _on_reconnected(self) -> None:

@@ -19,15 +19,16 @@ MISSED_HEARTBEATS_S = 2.2
 LATE_TIMER_S = 0.5
 PULL_EXPIRES_S = 30.0
 INACTIVE_S = 15.0
+PULL_BYTES = 4 * 1024**2
 OPEN_TIMEOUT_S = 3.0
 
 HEARTBEAT, REQUEST_TIMEOUT, CONFLICT = "100", "408", "409"
-SIZE_EXCEEDED = "message size exceeds maxbytes"
-BATCH_COMPLETED = "batch completed"
+PULL_ENDS = ("message size exceeds maxbytes", "batch completed")
+"""A pull that has a bound in bytes ends with one of these, and says what it did not deliver."""
 
 
 class PullSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to deliver. `window` is how many messages may be under way."""
+    """What to deliver. `window` is how many messages may be under way, 8 MiB at most."""
 
     stream: str
     first_sequence: int = 1
@@ -54,6 +55,9 @@ class PullListener(Protocol):
 class PullConsumer:
     """A named ephemeral pull consumer: no acks, one replica, memory, heartbeat 1 s.
 
+    Two pulls, of half the window each, are under way. They are bounded in bytes, too: the server
+    drops a client that leaves 64 MiB unread, and 512 dumps of a cache would be more.
+
     Broken by: two missed heartbeats, any final status, a hole in the consumer's own numbering, a
     full outbound buffer. After that it is silent.
     """
@@ -69,6 +73,7 @@ class PullConsumer:
         self._subscription = 0
         self._expected = 1
         self._requested = 0
+        self._batch = max(spec.window // 2, 1)
         self._live = False
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -117,18 +122,19 @@ class PullConsumer:
         await self._jetstream.call(operation, body, Ignored, timeout_s=OPEN_TIMEOUT_S)
 
     def _pull(self) -> None:
-        """Ask for as much as the window has room for."""
-        batch = self._spec.window - self._requested
+        """Ask for as much as the window has room for, in pulls of half the window."""
         body = (
-            f'{{"batch":{batch},"expires":{int(PULL_EXPIRES_S * NANOSECONDS)},'
+            f'{{"batch":{self._batch},"max_bytes":{PULL_BYTES},'
+            f'"expires":{int(PULL_EXPIRES_S * NANOSECONDS)},'
             f'"idle_heartbeat":{int(HEARTBEAT_S * NANOSECONDS)}}}'
-        )
-        try:
-            self._client.publish_nowait(self._next_subject, body.encode(), self._inbox)
-        except nats.errors.Error as error:
-            self._break(f"cannot pull: {error}")
-            return
-        self._requested += batch
+        ).encode()
+        while self._live and self._requested + self._batch <= self._spec.window:
+            try:
+                self._client.publish_nowait(self._next_subject, body, self._inbox)
+            except nats.errors.Error as error:
+                self._break(f"cannot pull: {error}")
+                return
+            self._requested += self._batch
 
     def _on_wire(self, subject: str, reply: bytes, data: bytes, headers: bytes | None) -> None:
         if not self._live:
@@ -155,10 +161,12 @@ class PullConsumer:
         status, text, headers = parse_status(block)
         if status == HEARTBEAT:
             self._on_heartbeat(headers)
-        elif status == REQUEST_TIMEOUT or (
-            status == CONFLICT and text.lower() in (SIZE_EXCEEDED, BATCH_COMPLETED)
-        ):
-            self._requested -= int(headers.get("nats-pending-messages", 0))
+        elif status == REQUEST_TIMEOUT or (status == CONFLICT and text.lower() in PULL_ENDS):
+            left = int(headers.get("nats-pending-messages", 0))
+            if status == CONFLICT and left == self._batch:
+                self._break(f"a message is larger than {PULL_BYTES} bytes")
+                return
+            self._requested -= left
             self._pull()
         else:
             self._break(f"{status} {text}")

@@ -21,6 +21,7 @@ WINDOW = 512
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 STABLE_S = 5.0
+RECONNECTED = "reconnected"
 REGRESS_CONFIRM_S = 2.0
 
 
@@ -105,7 +106,7 @@ class NatsTail:
 
     def _on_connection(self, up: bool) -> None:
         if up:
-            self.on_broken("reconnected")
+            self.on_broken(RECONNECTED)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -124,7 +125,8 @@ class NatsTail:
                 finally:
                     await consumer.close()
                 self._log.info("tail starts over", reason=self._reason, position=self._position)
-                if loop.time() - started_s > STABLE_S:
+                # A connection that comes back has waited enough already.
+                if self._reason == RECONNECTED or loop.time() - started_s > STABLE_S:
                     delay_s = RETRY_MIN_S
             self._broken.clear()
             with contextlib.suppress(TimeoutError):

@@ -72,7 +72,7 @@ async def test_every_subject_is_answered(control: ControlPlane, target: Target) 
 
 
 async def test_a_refusal_tells_the_asker_why(control: ControlPlane) -> None:
-    with pytest.raises(TransportError, match="Status to .* refused: nobody here"):
+    with pytest.raises(TransportError, match=r"Status to .* refused: nobody here"):
         await control.ask(SUBJECT, Status(), dict[str, Any])
 
     assert control.statistics().refused == 1
