@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvmesh.core.sse import EventGate, SseScanner
 from tests.property.naive_sse import NaiveReading
 
