@@ -238,7 +238,7 @@ class KvIndex:
         """Return a view of everything as it is now, to be read while the index moves on."""
         workers = tuple(self._freeze_worker(*item) for item in self._slots.bits.items())
         tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self._tiers)
-        return FrozenIndex(workers, tiers)
+        return FrozenIndex(workers, tiers, unclean=self._slots.released() > 0)
 
     def load(self, image: IndexImage, truncated: Iterable[WorkerId] = ()) -> None:
         """Replace everything by a finished `image`, which must not be used any more."""

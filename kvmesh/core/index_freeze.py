@@ -26,22 +26,30 @@ class FrozenIndex:
     """
 
     def __init__(
-        self, workers: tuple[FrozenWorker, ...], tiers: tuple[tuple[FrozenTable, ...], ...]
+        self,
+        workers: tuple[FrozenWorker, ...],
+        tiers: tuple[tuple[FrozenTable, ...], ...],
+        *,
+        unclean: bool,
     ) -> None:
         self.workers = workers
-        self.live = sum(one.bit for one in workers)
+        self._live = sum(one.bit for one in workers)
         self._tiers = tiers
+        self._unclean = unclean
 
     def parts(self) -> Iterator[tuple[int, int, dict[int, int]]]:
         """Yield (tier, shard number, key -> mask), every shard of every tier once, in order.
 
-        The dict may be the index's own: finish with it before the index changes again. Masks may
-        have bits outside `live`.
+        The dict may be the index's own: finish with it before the index changes again.
         """
+        live = self._live
         try:
-            for number, tables in enumerate(self._tiers):
+            for tier, tables in enumerate(self._tiers):
                 for shards in zip(*(table.read() for table in tables), strict=True):
-                    yield number, shards[0][0], _merge([shard for _, shard in shards])
+                    held = _merge([shard for _, shard in shards])
+                    if self._unclean:
+                        held = {key: mask & live for key, mask in held.items() if mask & live}
+                    yield tier, shards[0][0], held
         finally:
             self.close()
 
