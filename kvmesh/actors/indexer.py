@@ -219,7 +219,8 @@ class Indexer:
                 log = Log("warning", "journal was remade", {"created": created})
                 return (log, *self._review(now))
             case JournalOpened(created):
-                self.replica.created = self.replica.created or created
+                self.caught_up = False
+                self.replica.open(created, now)
             case RouterGone(router):
                 self.replica.forget_peer(router)
             case Started():

@@ -4,6 +4,8 @@ Each wish carries a `token` that comes back in its one answer, or in `Failed`. A
 `conflict` False the outcome is unknown: the write may have happened.
 """
 
+from typing import Final
+
 import msgspec
 
 from kvmesh.actors.kernel import Effect, Message
@@ -159,3 +161,21 @@ class Failed(Message, frozen=True):
     token: int
     reason: str
     conflict: bool = False
+
+
+KeyWish = ReadKey | WriteKey | DeleteKey | ListKeys
+ObjectWish = StoreObject | FetchObject | DeleteObject | ListObjects | DeleteOrphans
+StorageWish = KeyWish | ObjectWish | PurgeJournal
+
+STORAGE_WISHES: Final[tuple[type[StorageWish], ...]] = (
+    ReadKey,
+    WriteKey,
+    DeleteKey,
+    ListKeys,
+    StoreObject,
+    FetchObject,
+    DeleteObject,
+    ListObjects,
+    DeleteOrphans,
+    PurgeJournal,
+)

@@ -53,11 +53,12 @@ class Replica:
         self._digest = IndexDigest()
         self._history = DigestHistory()
         self._truncations = 0
+        self._between_tails = False
         self._records = self._events = self._garbage = self._redelivered = self._orphans = 0
 
     def fold(self, sequence: int, worker: WorkerId, data: bytes, now: float) -> Folded:
         """Apply one record: each once, garbage not at all."""
-        if sequence <= self.applied_sequence:
+        if sequence <= self.applied_sequence or self._between_tails:
             self._redelivered += 1
             return _NOTHING
         self.applied_sequence = sequence
@@ -88,7 +89,11 @@ class Replica:
     def restore(
         self, sequence: int, created: str, cursors: Mapping[WorkerId, Cursor], now: float
     ) -> None:
-        """Go on behind a snapshot that was just loaded into `index`."""
+        """Go on behind a snapshot that was just loaded into `index`.
+
+        Records still under way from the tail before are ignored, up to the next `open`.
+        """
+        self._between_tails = True
         self.applied_sequence, self.created = sequence, created
         former = [*self._digest.workers(), *self._ordering.cursors()]
         self._ordering = Ordering(cursors)
@@ -100,6 +105,13 @@ class Replica:
                 self.recovery.forget(worker)
             self.settle(worker)
         self._remember()
+
+    def open(self, created: str, now: float) -> None:
+        """Take the news that a tail begins behind `applied_sequence`, on the stream `created`."""
+        self._between_tails = False
+        if self.created not in ("", created):
+            self.begin_again(created, now)
+        self.created = created
 
     def skip(self, last: int, now: float) -> None:
         """Take the news that records up to `last` are gone unread: nobody is surely known now."""

@@ -1,5 +1,8 @@
 """Brings a journal's tail to an actor."""
 
+import asyncio
+
+from kvmesh.actors.kernel import Effect
 from kvmesh.actors.messages import (
     CaughtUp,
     JournalGap,
@@ -7,28 +10,61 @@ from kvmesh.actors.messages import (
     JournalRecord,
     JournalRecreated,
 )
+from kvmesh.actors.storage import OpenTail
 from kvmesh.actors.wire import last_token
 from kvmesh.core.events import WorkerId
+from kvmesh.errors import TransportError
 from kvmesh.ports import Journal, Record, StreamState, Subscription
 from kvmesh.runtime.aio import AioDriver
 
+RETRY_S = 1.0
+"""Pause after a tail could not be opened for an actor's wish."""
+
 
 class JournalFeed:
-    """A `TailListener` that turns what it hears into messages for the actor `to`, in order."""
+    """Turns what a tail hears into messages for the actor `to`, in order, none lost.
+
+    `open` again to read from elsewhere: the old tail ends, `JournalOpened` parts what it delivered
+    from what the new one will. `carry` does so for an actor's `OpenTail`, on the same journal.
+    """
 
     def __init__(self, driver: AioDriver, to: str = "indexer") -> None:
         self._driver = driver
         self._to = to
+        self._journal: Journal | None = None
+        self._subscription: Subscription | None = None
+        self._reopening: asyncio.Task[None] | None = None
 
     async def open(self, journal: Journal, after: int = 0, created: str = "") -> Subscription:
-        """Start to deliver everything behind sequence `after`. Raises `TransportError`.
+        """Deliver everything behind sequence `after` from now on. Raises `TransportError`.
 
         `created` is the stream that `after` belongs to, "" when nothing was read yet.
         """
+        await self._end_tail()
+        self._journal = journal
         if not created:
             created = (await journal.state()).created
-            self._driver.press(self._to, JournalOpened(created))
-        return await journal.tail(after, created, self)
+        self._driver.press(self._to, JournalOpened(created))
+        self._subscription = await journal.tail(after, created, self)
+        return self._subscription
+
+    async def close(self) -> None:
+        """Stop delivering; safe to call twice."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+            self._reopening = None
+        await self._end_tail()
+
+    def carry(self, _: str, effect: Effect) -> None:
+        """Carry out `OpenTail`, the latest one if there are several."""
+        assert isinstance(effect, OpenTail)
+        if self._reopening is not None:
+            self._reopening.cancel()
+        assert self._journal is not None, "no tail was opened before"
+        self._reopening = asyncio.get_running_loop().create_task(
+            self._reopen(self._journal, effect.after, effect.created)
+        )
 
     def on_record(self, record: Record) -> None:
         """Pass a record on; with a full mailbox this waits by working it off."""
@@ -46,3 +82,17 @@ class JournalFeed:
     def on_caught_up(self, sequence: int) -> None:
         """Pass on that the history has been delivered."""
         self._driver.press(self._to, CaughtUp(sequence))
+
+    async def _reopen(self, journal: Journal, after: int, created: str) -> None:
+        while True:
+            try:
+                await self.open(journal, after, created)
+            except TransportError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _end_tail(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.close()

@@ -29,6 +29,7 @@ class _Tail:
         self.position = after
         self.created = created
         self.goal = -1
+        self.opened = False
         self.caught_up = False
         self.scheduled = False
 
@@ -164,9 +165,10 @@ class SimJournal:
             self._schedule(tail)
 
     def _check_stream(self, tail: _Tail) -> None:
-        if not tail.created:
-            tail.created = self.created
-            self._tell(tail, JournalOpened(self.created))
+        if not tail.opened:
+            tail.opened = True
+            tail.created = tail.created or self.created
+            self._tell(tail, JournalOpened(tail.created))
         if tail.created != self.created:
             tail.created, tail.position, tail.goal = self.created, 0, -1
             self._tell(tail, JournalRecreated(self.created))
