@@ -19,22 +19,12 @@ from kvmesh.core.engine_request import (
     EngineEvent,
     EngineRequest,
     EngineStatistics,
+    PrefillBatch,
     Step,
 )
 from kvmesh.core.engine_timing import StepLoad
 from kvmesh.core.events import ROOT
 from kvmesh.errors import RequestError
-
-
-class _Prefill:
-    """The prefill part of one step while it is put together."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.tokens = 0
-        self.attention = 0.0
-        self.started: list[EngineRequest] = []
-        self.completed: list[EngineRequest] = []
 
 
 class EngineModel:
@@ -112,7 +102,7 @@ class EngineModel:
             if request.due_step == self._steps:
                 self._advance(request, preempted)
         decoders = list(self.decoding)
-        prefill = _Prefill(self.options.max_num_batched_tokens - len(decoders))
+        prefill = PrefillBatch(self.options.max_num_batched_tokens - len(decoders))
         if self._prefilling is not None:
             self._continue_prefill(self._prefilling, prefill, preempted)
         if not preempted:
@@ -205,7 +195,7 @@ class EngineModel:
         request.handles, request.blank_blocks, request.computed_tokens = [], 0, 0
         request.due_step = request.finish_step = -1
 
-    def _admit(self, request: EngineRequest, prefill: _Prefill, now: float) -> bool:
+    def _admit(self, request: EngineRequest, prefill: PrefillBatch, now: float) -> bool:
         """Start the queue's first request if it fits as a whole; False stops the queue."""
         running = len(self.decoding) + len(prefill.completed)
         if running >= self.options.max_num_seqs or self._prefilling is not None:
@@ -219,6 +209,8 @@ class EngineModel:
             )
         if -(-total // block_size) - len(hits) + pool.count_free(hits) > pool.free_blocks:
             return False
+        if hits and request.report_cached:
+            self._events.append(BlocksStored(request, 0, ROOT, request.hashes[: len(hits)]))
         pool.hold(hits)
         request.handles = hits
         request.computed_tokens = cached = len(hits) * block_size
@@ -233,7 +225,7 @@ class EngineModel:
         return True
 
     def _continue_prefill(
-        self, request: EngineRequest, prefill: _Prefill, preempted: list[EngineRequest]
+        self, request: EngineRequest, prefill: PrefillBatch, preempted: list[EngineRequest]
     ) -> None:
         total = request.prompt_tokens + request.generated
         count = min(total - request.computed_tokens, prefill.budget)
@@ -245,7 +237,7 @@ class EngineModel:
     def _blocks_missing(self, request: EngineRequest, tokens: int) -> int:
         return -(-tokens // self.options.block_size) - len(request.handles) - request.blank_blocks
 
-    def _prefill_chunk(self, request: EngineRequest, prefill: _Prefill, total: int) -> None:
+    def _prefill_chunk(self, request: EngineRequest, prefill: PrefillBatch, total: int) -> None:
         """Compute as much of the prompt as the step's budget allows."""
         before = request.computed_tokens
         count = min(total - before, prefill.budget)
@@ -263,7 +255,7 @@ class EngineModel:
             self._prefilling = request
 
     def _close(
-        self, decoders: list[EngineRequest], prefill: _Prefill, preempted: list[EngineRequest]
+        self, decoders: list[EngineRequest], prefill: PrefillBatch, preempted: list[EngineRequest]
     ) -> Step:
         """Return the scheduled step, and let completed prefills decode from the next one on."""
         load = StepLoad(
@@ -291,6 +283,7 @@ class EngineModel:
         return Step(
             duration_s=self.options.timing.step_ms(load) / 1000.0 / self.options.speedup_ratio,
             produced=produced,
+            prefilled=prefill.completed,
             finished=finished,
             events=events,
             started=prefill.started,

@@ -79,6 +79,7 @@ class EngineRequest:
         "preemptions",
         "prompt_tokens",
         "queued_at",
+        "report_cached",
         "request_id",
         "scheduled_at",
     )
@@ -100,6 +101,8 @@ class EngineRequest:
             content = OpaqueContent(xxhash.xxh3_64_intdigest(request_id.encode()))
         self.content: RequestContent = content
         self.labels = labels
+        self.report_cached = False
+        """Tell reused blocks as if they were stored (vLLM's `kv_cache_report_mode` "full")."""
         self.queued_at = 0.0
         self.scheduled_at: float | None = None
         self.cached_tokens = 0
@@ -149,19 +152,31 @@ class CacheCleared(msgspec.Struct, frozen=True):
 EngineEvent = BlocksStored | BlocksRemoved | CacheCleared
 
 
+class PrefillBatch:
+    """The prompt tokens of one step while it is put together, `budget` more of them at most."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.tokens = 0
+        self.attention = 0.0
+        self.started: list[EngineRequest] = []
+        self.completed: list[EngineRequest] = []
+
+
 class Step(msgspec.Struct, frozen=True):
     """One step of the engine: what will be so `duration_s` after it began.
 
-    `produced` are the requests that get one more token then, `finished` those of them that are
-    done with it. vLLM publishes the events at the step's end, together with its outputs.
+    `produced` are the requests that get one more token then; `prefilled` those of them whose first
+    token (after a preemption: next token) it is, `finished` those whose last. `started` were taken
+    from the queue. vLLM publishes the events at the step's end, together with its outputs.
     """
 
     duration_s: float
     produced: list[EngineRequest]
+    prefilled: list[EngineRequest]
     finished: list[EngineRequest]
     events: list[EngineEvent]
     started: list[EngineRequest]
-    """Requests taken from the queue in this step, resumed ones too."""
     preempted: list[EngineRequest]
     prefill_tokens: int
 

@@ -78,6 +78,18 @@ def test_a_second_equal_prompt_reuses_all_but_a_full_last_block() -> None:
     assert sorted(model.pool.hashes()) == [1, 2, 2]
 
 
+def test_reused_blocks_are_told_again_when_the_request_asks_for_it() -> None:
+    model = engine()
+    model.add(request("a", [1, 2], prompt=9), 0.0)
+    run(model)
+    again = request("b", [1, 2], prompt=9)
+    again.report_cached = True
+    model.add(again, 0.0)
+
+    assert stored(run(model)) == [[1, 2]]
+    assert sorted(model.pool.hashes()) == [1, 2]
+
+
 def test_without_prefix_caching_nothing_is_stored_or_reused() -> None:
     model = engine(enable_prefix_caching=0)
     model.add(request("a", [1, 2], prompt=9, output=9), 0.0)

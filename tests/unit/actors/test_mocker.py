@@ -1,0 +1,79 @@
+from kvmesh.actors.kernel import Effect, Send, Wake
+from kvmesh.actors.messages import Tick
+from kvmesh.actors.mocker import (
+    CancelGeneration,
+    EngineStepped,
+    Generate,
+    GenerationRefused,
+    SimulatedEngine,
+    StepEnded,
+)
+from kvmesh.core.engine_options import EngineOptions
+from kvmesh.core.engine_request import BlocksStored, EngineRequest
+from kvmesh.core.engine_timing import PROFILES
+
+OPTIONS = EngineOptions(block_size=4, num_gpu_blocks=10, timing=PROFILES["linear"])
+
+
+def engine() -> SimulatedEngine:
+    return SimulatedEngine("engine-1", OPTIONS, listener="driver")
+
+
+def told(effects: list[Effect]) -> EngineStepped:
+    message = next(effect.message for effect in effects if isinstance(effect, Send))
+    assert isinstance(message, EngineStepped)
+    return message
+
+
+def test_a_request_starts_a_step_and_is_told_when_it_ends() -> None:
+    actor = engine()
+    request = EngineRequest("a", [1], 5, 2)
+
+    (wake,) = actor.receive(Generate(request), 0.0)
+    assert wake == Wake((5 + 5 * 0.05) / 1000, StepEnded())
+
+    first = list(actor.receive(StepEnded(), 0.1))
+    assert told(first).step.prefilled == [request]
+    assert isinstance(told(first).step.events[0], BlocksStored)
+    assert isinstance(first[1], Wake)
+
+    last = list(actor.receive(StepEnded(), 0.2))
+    assert told(last).step.finished == [request]
+    assert len(last) == 1
+
+
+def test_a_request_during_a_step_waits_for_the_next() -> None:
+    actor = engine()
+    list(actor.receive(Generate(EngineRequest("a", [], 5, 2)), 0.0))
+
+    assert list(actor.receive(Generate(EngineRequest("b", [], 5, 1)), 0.0)) == []
+
+    list(actor.receive(StepEnded(), 0.1))
+    assert [r.request_id for r in told(list(actor.receive(StepEnded(), 0.2))).step.produced] == [
+        "a",
+        "b",
+    ]
+
+
+def test_what_can_never_fit_is_refused() -> None:
+    (effect,) = engine().receive(Generate(EngineRequest("a", [], 50, 2)), 0.0)
+
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, GenerationRefused)
+    assert "more than the KV cache holds" in effect.message.reason
+
+
+def test_a_cancelled_request_is_gone_at_once_and_the_engine_falls_idle() -> None:
+    actor = engine()
+    list(actor.receive(Generate(EngineRequest("a", [], 5, 9)), 0.0))
+
+    assert list(actor.receive(CancelGeneration("a"), 0.0)) == []
+
+    assert actor.model.pool.active_blocks == 0
+    assert len(list(actor.receive(StepEnded(), 0.1))) == 1
+    (restarted,) = actor.receive(Generate(EngineRequest("b", [], 5, 1)), 1.0)
+    assert isinstance(restarted, Wake)
+
+
+def test_other_messages_are_ignored() -> None:
+    assert list(engine().receive(Tick(), 0.0)) == []
