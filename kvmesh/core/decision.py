@@ -30,7 +30,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     """
 
     mode: RouterMode = "kv"
-    cost: str = "prefill-decode"
+    cost: str = "predicted-time"
     temperature: float = 0.0
     overlap_score_weight: float = 1.0
     block_size: int = 16

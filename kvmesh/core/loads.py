@@ -74,7 +74,9 @@ class Loads:
     `prefill_tokens`: uncached prompt tokens whose prefill is not known to be done, of the
     requests in `prefilling`, oldest first; `silent` of those will show no first token.
     `prompt_tokens`: all prompt tokens outstanding. `active_blocks`: KV blocks in use, shared ones
-    once; `expected_blocks`: those the expected outputs will still take.
+    once; `expected_blocks`: those the expected outputs will still take. `active_requests`,
+    `active_blocks` and `prompt_tokens` include `unseen_requests` and `unseen_blocks`, which only
+    the engine's reports show.
     `progress_s`: when the prefill backlog last moved, or began.
     """
 
@@ -88,6 +90,8 @@ class Loads:
         "prompt_tokens",
         "shared",
         "silent",
+        "unseen_blocks",
+        "unseen_requests",
         "worker",
     )
 
@@ -100,8 +104,20 @@ class Loads:
         self.expected_blocks = 0
         self.progress_s = 0.0
         self.silent = 0
+        self.unseen_requests = 0
+        self.unseen_blocks = 0
         self.prefilling: dict[str, Booking] = {}
         self.shared: dict[int, int] = {}
+
+    @property
+    def booked_requests(self) -> int:
+        """Return the requests that routers booked."""
+        return self.active_requests - self.unseen_requests
+
+    @property
+    def booked_blocks(self) -> int:
+        """Return the blocks of the requests that routers booked."""
+        return self.active_blocks - self.unseen_blocks
 
     def wait_ms(self, ms_per_token: float, now: float) -> float:
         """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
@@ -111,20 +127,21 @@ class Loads:
         """
         if not self.prefill_tokens:
             return 0.0
-        oldest = next(iter(self.prefilling.values()))
         elapsed_ms = (now - self.progress_s) * 1000.0
-        credit_ms = min(max(0.0, elapsed_ms), ms_per_token * oldest.uncached_tokens)
-        return ms_per_token * self.prefill_tokens - credit_ms
+        own_ms = ms_per_token * next(iter(self.prefilling.values())).uncached_tokens
+        elapsed_ms = min(elapsed_ms, own_ms)
+        return ms_per_token * self.prefill_tokens - (max(0.0, elapsed_ms))
 
-    def shared_blocks(self, keys: Sequence[int], stride: int) -> int:
-        """Return how many leading blocks of `keys` active requests here already hold.
+    def shared_blocks(self, keys: Sequence[int], stride: int, overlap: int) -> int:
+        """Return how many of the first `overlap` blocks active requests here already hold.
 
         Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
         """
         shared = self.shared
-        if not shared or not keys or keys[0] not in shared:
+        high = min(len(keys), overlap // stride)
+        if not shared or not high or keys[0] not in shared:
             return 0
-        low, high = 1, len(keys)
+        low = 1
         while low < high:
             middle = (low + high + 1) >> 1
             if keys[middle - 1] in shared:

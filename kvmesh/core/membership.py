@@ -193,7 +193,8 @@ class Membership:
 
     def usable(self, now: float) -> tuple[str, ...]:
         """Return the members that may be given work now, sorted: alive, ready, not draining,
-        not suspected. O(1) until something changes, then O(members log members).
+        not suspected. O(1) until something changes, then O(members log members); the same object
+        as before while the answer is.
         """
         if now < self._usable_until:
             return self._usable
@@ -207,7 +208,9 @@ class Membership:
                 names.append(name)
             else:
                 until = min(until, one.retry_s)
-        self._usable = tuple(sorted(names))
+        usable = tuple(sorted(names))
+        if usable != self._usable:
+            self._usable = usable
         self._usable_until = until
         return self._usable
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
-from kvmesh.core.index import PrefixIndex
+from kvmesh.core.index import Groups, PrefixIndex
 
 
 class SizedIndex(PrefixIndex, Protocol):
@@ -28,6 +28,10 @@ class RoutedIndex(SizedIndex, Protocol):
         ...
 
 
+def _depth(group: tuple[int, tuple[WorkerId, ...]]) -> int:
+    return group[0]
+
+
 class OverlapView:
     """The union of the event-fed `index` and the decision-fed `routed`; either may be None."""
 
@@ -46,23 +50,28 @@ class OverlapView:
         self._routed = routed
         self._distrusted = distrusted
 
-    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
-        """Return the cached prefix in blocks per worker: the longer of both views.
+    def find_groups(self, hashes: Hashes) -> tuple[dict[WorkerId, int], Groups]:
+        """Return the cached prefix in blocks per worker, the longer of both views, and by depth.
 
-        The event-fed view does not count for `distrusted` workers.
+        In the groups, deepest first, a worker may appear again with less. The event-fed view does
+        not count for `distrusted` workers.
         """
         overlaps: dict[WorkerId, int] = {}
+        groups: Groups = []
         if self._index is not None:
-            for depth, workers in self._index.find_groups(hashes):
+            groups = self._index.find_groups(hashes)
+            for depth, workers in groups:
                 overlaps.update(dict.fromkeys(workers, depth))
             for worker in self._distrusted:
                 overlaps.pop(worker, None)
-        if self._routed is not None:
-            for depth, workers in self._routed.find_groups(hashes):
-                for worker in workers:
-                    if depth > overlaps.get(worker, 0):
-                        overlaps[worker] = depth
-        return overlaps
+        routed = self._routed.find_groups(hashes) if self._routed is not None else None
+        if not routed:
+            return overlaps, groups
+        for depth, workers in routed:
+            for worker in workers:
+                if depth > overlaps.get(worker, 0):
+                    overlaps[worker] = depth
+        return overlaps, sorted(groups + routed, key=_depth, reverse=True)
 
     def record(self, worker: WorkerId, hashes: Hashes, now: float) -> None:
         """Count a routed prompt as cached: briefly where events will confirm it, else longer."""

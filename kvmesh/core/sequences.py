@@ -39,6 +39,9 @@ class ActiveSequences:
     Blocks shared by requests at one worker are counted once, at a resolution of `stride` blocks,
     and only as far as the caller has hashed: `add` takes every `stride`-th sequence hash it
     happens to know (`sharing_keys`) and never asks for more.
+
+    `changed` collects the workers whose loads changed until somebody who keeps them in order
+    clears it; `generation` counts the workers removed, whose `Loads` are then no longer live.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class ActiveSequences:
         self.block_size = block_size
         self.lease_s = lease_s
         self.stride = stride
+        self.changed: set[WorkerId] = set()
+        self.generation = 0
         self._bookings: dict[str, Booking] = {}
         self._loads: dict[WorkerId, Loads] = {}
         self._silent: dict[WorkerId, None] = {}
@@ -99,6 +104,7 @@ class ActiveSequences:
         loads.active_requests += 1
         loads.expected_blocks += booking.expected_blocks
         loads.active_blocks += booking.private_blocks + self.stride * loads.hold(booking.keys)
+        self.changed.add(worker)
         return True
 
     def first_token(self, request_id: str, now: float) -> Booking | None:
@@ -160,6 +166,7 @@ class ActiveSequences:
         came_true = min(booking.expected_blocks, after - before)
         booking.expected_blocks -= came_true
         loads.expected_blocks -= came_true
+        self.changed.add(booking.worker)
 
     def finish(self, request_id: str) -> Booking | None:
         """Release a request, however it ended; return its booking the first time, else None."""
@@ -173,7 +180,21 @@ class ActiveSequences:
         loads.active_requests -= 1
         loads.expected_blocks -= booking.expected_blocks
         loads.active_blocks -= booking.private_blocks + self.stride * loads.release(booking.keys)
+        self.changed.add(booking.worker)
         return booking
+
+    def correct(self, worker: WorkerId, requests: int, blocks: int) -> None:
+        """Count `requests` and `blocks` at a worker that nobody booked, in place of those before.
+
+        Their prompts are taken to fill the blocks and to be prefilled.
+        """
+        loads = self.loads(worker)
+        loads.active_requests += requests - loads.unseen_requests
+        loads.active_blocks += blocks - loads.unseen_blocks
+        loads.prompt_tokens += (blocks - loads.unseen_blocks) * self.block_size
+        loads.unseen_requests = requests
+        loads.unseen_blocks = blocks
+        self.changed.add(worker)
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each: their leases run from `now`."""
@@ -197,6 +218,8 @@ class ActiveSequences:
         for booking in gone:
             self.finish(booking.request_id)
         self._loads.pop(worker, None)
+        self.changed.discard(worker)
+        self.generation += 1
         self._dropped_with_worker += len(gone)
         return gone
 
@@ -229,6 +252,7 @@ class ActiveSequences:
         booking.prefilling = False
         del loads.prefilling[booking.request_id]
         loads.prefill_tokens -= booking.uncached_tokens
+        self.changed.add(booking.worker)
         if not booking.streams:
             loads.silent -= 1
             if not loads.silent:

@@ -1,6 +1,6 @@
 """How fast each worker prefills and decodes, learned from first tokens and chunk intervals."""
 
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 import msgspec
@@ -16,7 +16,9 @@ MIN_SAMPLE_TOKENS: Final = 256
 SAME_STEP_S: Final = 0.002
 """First tokens this close together came out of one engine step."""
 
-_FLEET_TOKENS: Final = 4096.0
+FLEET_TOKENS: Final = 4096.0
+"""What the fleet's ratio weighs beside a worker's own evidence, tokens."""
+
 _HALF_LIFE_TOKENS: Final = 65_536.0
 _OUTLIER: Final = 8.0
 _INTERVAL_WEIGHT: Final = 0.02
@@ -26,16 +28,20 @@ _MIN_MS_PER_TOKEN: Final = 1e-4
 
 
 class SpeedReport(msgspec.Struct, frozen=True):
-    """What is believed of one worker and on how much evidence. Intervals 0: never seen."""
+    """What is believed of one worker and on how much evidence; what was never seen is 0.
+
+    `output_tokens` is the length of an answer, the fleet's mean.
+    """
 
     ms_per_uncached_token: float
     prefill_evidence_tokens: float
     ms_per_output_token: float
     residence_ms: float
+    output_tokens: float
     clipped_samples: int
 
 
-class _Ratio:
+class Ratio:
     """Decayed sum of ms over decayed sum of tokens."""
 
     __slots__ = ("ms", "tokens")
@@ -45,6 +51,7 @@ class _Ratio:
         self.tokens = tokens
 
     def fold(self, ms: float, tokens: float, half_life: float) -> None:
+        """Add a sample; what was there counts half after `half_life` further tokens."""
         keep = 0.5 ** (tokens / half_life)
         self.ms = self.ms * keep + ms
         self.tokens = self.tokens * keep + tokens
@@ -63,7 +70,7 @@ class _Worker:
     )
 
     def __init__(self) -> None:
-        self.prefill = _Ratio()
+        self.prefill = Ratio()
         self.ms_per_token = 0.0
         self.open_ms = 0.0
         self.open_tokens = 0
@@ -82,8 +89,11 @@ class Speeds:
     """
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
-        self._fleet = _Ratio(prior_ms_per_token * MIN_SAMPLE_TOKENS, MIN_SAMPLE_TOKENS)
+        self._fleet = Ratio(prior_ms_per_token * MIN_SAMPLE_TOKENS, MIN_SAMPLE_TOKENS)
         self._workers: dict[WorkerId, _Worker] = {}
+        self.output_tokens = 0.0
+        self._least = inf
+        self._fastest: _Worker | None = None
         self._interval_ms = 0.0
         self._residence_ms = 0.0
 
@@ -94,12 +104,16 @@ class Speeds:
 
     def ms_per_token(self, worker: WorkerId) -> float:
         """Return the worker's prefill time, ms per uncached token, always > 0. O(1)."""
-        known = self._workers.get(worker)
-        fleet = self.fleet_ms_per_token
-        if known is None:
-            return fleet
-        ratio = known.prefill
-        return (ratio.ms + _FLEET_TOKENS * fleet) / (ratio.tokens + _FLEET_TOKENS)
+        ratio = self.prefill_ratio(worker)
+        return (ratio.ms + FLEET_TOKENS * self.fleet_ms_per_token) / (ratio.tokens + FLEET_TOKENS)
+
+    def least_ms_per_token(self) -> float:
+        """Return a lower bound of `ms_per_token` over all workers. O(1)."""
+        return min(self._least, self.fleet_ms_per_token)
+
+    def prefill_ratio(self, worker: WorkerId) -> Ratio:
+        """Return the worker's own evidence, live until the worker is removed."""
+        return self._worker(worker).prefill
 
     def ms_per_output_token(self, worker: WorkerId) -> float:
         """Return the time between two output tokens, ms; the fleet's when unseen, 0 without any."""
@@ -134,25 +148,29 @@ class Speeds:
         known.interval_ms = _blend(known.interval_ms, sample, _INTERVAL_WEIGHT)
         self._interval_ms = _blend(self._interval_ms, sample, _INTERVAL_WEIGHT)
 
-    def finished(self, worker: WorkerId, residence_s: float) -> None:
-        """Learn how long a request stayed, from booking to end."""
+    def finished(self, worker: WorkerId, residence_s: float, output_tokens: int) -> None:
+        """Learn how long a request stayed, from booking to end, and its output (0: unknown)."""
         known = self._worker(worker)
         sample = _milliseconds(residence_s)
         known.residence_ms = _blend(known.residence_ms, sample, _RESIDENCE_WEIGHT)
         self._residence_ms = _blend(self._residence_ms, sample, _RESIDENCE_WEIGHT)
+        if output_tokens > 0:
+            self.output_tokens = _blend(self.output_tokens, output_tokens, _RESIDENCE_WEIGHT)
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
-        self._workers.pop(worker, None)
+        if self._workers.pop(worker, None) is self._fastest:
+            self._find_fastest()
 
     def report(self, worker: WorkerId) -> SpeedReport:
         """Return what is believed of a worker, for people."""
-        known = self._workers.get(worker) or _Worker()
+        known = self._worker(worker)
         return SpeedReport(
             ms_per_uncached_token=self.ms_per_token(worker),
             prefill_evidence_tokens=known.prefill.tokens,
             ms_per_output_token=self.ms_per_output_token(worker),
             residence_ms=self.residence_ms(worker),
+            output_tokens=self.output_tokens,
             clipped_samples=known.clipped,
         )
 
@@ -162,6 +180,13 @@ class Speeds:
             known = self._workers[worker] = _Worker()
         return known
 
+    def _find_fastest(self) -> None:
+        self._least, self._fastest = inf, None
+        for known in self._workers.values():
+            ratio = known.prefill
+            if ratio.tokens and ratio.ms / ratio.tokens < self._least:
+                self._least, self._fastest = ratio.ms / ratio.tokens, known
+
     def _close(self, known: _Worker) -> None:
         tokens, measured = known.open_tokens, known.open_ms
         known.open_tokens = 0
@@ -169,11 +194,16 @@ class Speeds:
         if tokens <= MIN_SAMPLE_TOKENS:
             return
         ratio, fleet = known.prefill, self.fleet_ms_per_token
-        believed = (ratio.ms + _FLEET_TOKENS * fleet) / (ratio.tokens + _FLEET_TOKENS) * tokens
+        believed = (ratio.ms + FLEET_TOKENS * fleet) / (ratio.tokens + FLEET_TOKENS) * tokens
         least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
         clipped = min(max(measured, least), believed * _OUTLIER)
         known.clipped += clipped != measured
         ratio.fold(clipped, tokens, _HALF_LIFE_TOKENS)
+        evidence = ratio.ms / ratio.tokens
+        if evidence <= self._least:
+            self._least, self._fastest = evidence, known
+        elif known is self._fastest:
+            self._find_fastest()
         self._fleet.fold(clipped, tokens, 4 * _HALF_LIFE_TOKENS)
 
 

@@ -1,18 +1,40 @@
 """Which workers may take a request, and what they say of themselves."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from kvmesh.core.decision import BusyThresholds, LoadReport, RouteRequest, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Loads
 from kvmesh.core.membership import Membership
 from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.speeds import Ratio, Speeds
 from kvmesh.errors import NoWorkerError
 
 NAMED_IN_ERRORS: Final = 8
 
+REPORTS_TO_BELIEVE: Final = 3
+"""Load nobody here booked counts when so many reports in a row showed it: one is only lag."""
+
+_MODELS_CACHED: Final = 64
+_NO_THRESHOLDS: Final = BusyThresholds()
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
+
+
+class WorkerState:
+    """All that is known of one worker, for the loop over the candidates."""
+
+    __slots__ = ("capacity_blocks", "gaps", "info", "loads", "prefill", "report", "worker")
+
+    def __init__(self, worker: WorkerId, loads: Loads, prefill: Ratio) -> None:
+        self.worker = worker
+        self.loads = loads
+        self.prefill = prefill
+        self.info = _NO_INFO
+        self.report = _NO_REPORT
+        self.capacity_blocks = 0
+        self.gaps: tuple[tuple[int, int], ...] = ()
 
 
 class WorkerRegistry:
@@ -21,66 +43,144 @@ class WorkerRegistry:
     `thresholds` may be changed at any time. `distrusted` are the workers whose events do not count.
     """
 
-    def __init__(self, membership: Membership, sequences: ActiveSequences) -> None:
+    def __init__(
+        self, membership: Membership, sequences: ActiveSequences, speeds: Speeds | None = None
+    ) -> None:
         self.membership = membership
-        self.thresholds = BusyThresholds()
+        self.thresholds = _NO_THRESHOLDS
         self.distrusted: set[WorkerId] = set()
         self._sequences = sequences
-        self._infos: dict[WorkerId, WorkerInfo] = {}
-        self._reports: dict[WorkerId, LoadReport] = {}
+        self._speeds = speeds or Speeds()
+        self._states: dict[WorkerId, WorkerState] = {}
+        self._generation = sequences.generation
         self._picky = 0
+        self._everyone: tuple[WorkerId, ...] = ()
+        self._serving: dict[str, tuple[WorkerId, ...]] = {}
+        self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
+
+    def state(self, worker: WorkerId) -> WorkerState:
+        """Return what is known of a worker, also of one that never said anything."""
+        state = self._states.get(worker)
+        if state is None:
+            loads, prefill = self._sequences.loads(worker), self._speeds.prefill_ratio(worker)
+            state = self._states[worker] = WorkerState(worker, loads, prefill)
+        return state
 
     def describe(self, worker: WorkerId, info: WorkerInfo) -> None:
         """Note what a worker serves and how far its events are trusted."""
-        self._picky += bool(info.models) - bool(self.info(worker).models)
-        self._infos[worker] = info
+        state = self.state(worker)
+        if info == state.info:
+            return
+        if info.models != state.info.models:
+            self._serving.clear()
+        self._picky += bool(info.models) - bool(state.info.models)
+        state.info = info
+        state.capacity_blocks = state.report.total_blocks or info.total_blocks
         if info.trust in (Trust.DEGRADED, Trust.APPROX):
             self.distrusted.add(worker)
         else:
             self.distrusted.discard(worker)
 
     def report(self, worker: WorkerId, report: LoadReport) -> None:
-        """Note an engine's own load figures."""
-        self._reports[worker] = report
+        """Note an engine's own load figures.
+
+        Load that no router booked (other clients, output nobody counted) and that
+        `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads.
+        """
+        state = self.state(worker)
+        state.report = report
+        state.capacity_blocks = report.total_blocks or state.info.total_blocks
+        loads = state.loads
+        gap = (
+            report.running_requests + report.waiting_requests - loads.booked_requests,
+            report.used_blocks - loads.booked_blocks,
+        )
+        state.gaps = (*state.gaps, gap)[-REPORTS_TO_BELIEVE:]
+        requests, blocks = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
+        if len(state.gaps) == REPORTS_TO_BELIEVE:
+            self._sequences.correct(worker, requests, blocks)
 
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""
-        self._picky -= bool(self.info(worker).models)
-        self._infos.pop(worker, None)
-        self._reports.pop(worker, None)
+        state = self._states.pop(worker, None)
+        if state is not None:
+            self._picky -= bool(state.info.models)
+            self._serving.clear()
+            self._states_of = ((), ())
         self.distrusted.discard(worker)
 
     def info(self, worker: WorkerId) -> WorkerInfo:
         """Return what a worker says of itself; the default for one that said nothing."""
-        return self._infos.get(worker, _NO_INFO)
+        state = self._states.get(worker)
+        return state.info if state else _NO_INFO
 
     def last_report(self, worker: WorkerId) -> LoadReport:
         """Return the engine's last figures; zeros when there are none."""
-        return self._reports.get(worker, _NO_REPORT)
+        state = self._states.get(worker)
+        return state.report if state else _NO_REPORT
 
     def capacity_blocks(self, worker: WorkerId) -> int:
         """Return the KV blocks the engine has; 0 when unknown."""
-        return self.last_report(worker).total_blocks or self.info(worker).total_blocks
+        state = self._states.get(worker)
+        return state.capacity_blocks if state else 0
 
-    def eligible(self, request: RouteRequest, now: float) -> Sequence[WorkerId]:
-        """Return the workers that may take `request`, sorted.
+    def everyone(self, now: float) -> tuple[WorkerId, ...]:
+        """Return the workers that may be given work, sorted: the same object until that changes."""
+        if self._generation != self._sequences.generation:
+            self._generation = self._sequences.generation
+            self._states_of = ((), ())
+            for worker, state in self._states.items():
+                state.loads = self._sequences.loads(worker)
+        alive = cast("tuple[WorkerId, ...]", self.membership.usable(now))
+        if alive is not self._everyone:
+            self._everyone = alive
+            self._serving.clear()
+        return alive
 
-        O(1) for a request without wishes while no worker names models and no threshold is set.
+    def states(self, names: tuple[WorkerId, ...]) -> tuple[WorkerState, ...]:
+        """Return the state of each: the same object for the same `names` object."""
+        if self._states_of[0] is not names:
+            self._states_of = (names, tuple(self.state(name) for name in names))
+        return self._states_of[1]
+
+    def is_everyone(self, names: tuple[WorkerId, ...]) -> bool:
+        """Return whether `names` are all the workers that may be given work."""
+        return names is self._everyone
+
+    def eligible(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
+        """Return the workers that may take `request`, sorted; `everyone` itself when all may.
+
+        O(1) for a request without wishes while no threshold is set.
         Raises `NoWorkerError` with the reason for each worker.
         """
-        alive: Sequence[WorkerId] = [WorkerId(name) for name in self.membership.usable(now)]
+        alive = self.everyone(now)
         plain = not (
-            self._picky
-            or request.excluded
+            request.excluded
             or request.allowed_workers is not None
             or request.pinned_worker is not None
-            or self.thresholds != BusyThresholds()
+            or self.thresholds is not _NO_THRESHOLDS
         )
         if not plain:
-            alive = [worker for worker in alive if self._refusal(worker, request) is None]
-        if not alive:
+            names = tuple(one for one in alive if self._refusal(one, request) is None)
+        elif self._picky and request.model:
+            names = self._serving.get(request.model) or self._find_serving(request, alive)
+        else:
+            names = alive
+        if not names:
             raise NoWorkerError(self._reasons(request, now))
-        return alive
+        return names
+
+    def _find_serving(
+        self, request: RouteRequest, alive: tuple[WorkerId, ...]
+    ) -> tuple[WorkerId, ...]:
+        names = tuple(one for one in alive if self._refusal(one, request) is None)
+        if len(names) == len(alive):
+            names = alive
+        if len(self._serving) == _MODELS_CACHED:
+            self._serving.clear()
+        if names:
+            self._serving[request.model] = names
+        return names
 
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
         if request.pinned_worker is not None and worker != request.pinned_worker:
@@ -96,7 +196,7 @@ class WorkerRegistry:
 
     def _busy(self, worker: WorkerId) -> str | None:
         limits = self.thresholds
-        loads = self._sequences.loads(worker)
+        loads = self.state(worker).loads
         if (
             limits.active_prefill_tokens is not None
             and loads.prefill_tokens > limits.active_prefill_tokens
@@ -112,7 +212,8 @@ class WorkerRegistry:
         return None
 
     def _reasons(self, request: RouteRequest, now: float) -> str:
-        members = self.membership.members()
+        pinned = request.pinned_worker
+        members: Sequence[str] = self.membership.members() if pinned is None else (pinned,)
         reasons: list[str] = []
         for name in members[:NAMED_IN_ERRORS]:
             why = self.membership.why_not(name, now) or self._refusal(WorkerId(name), request)

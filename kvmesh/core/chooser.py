@@ -1,0 +1,165 @@
+"""Weighs the candidates of one request and picks one: in full, or only as far as it matters."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.cost import cost_named, survey
+from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.events import WorkerId
+from kvmesh.core.overlaps import OverlapView
+from kvmesh.core.quick_choice import QuickChoice
+from kvmesh.core.quick_cost import QUICK_COSTS
+from kvmesh.core.selection import Random, choose_least, choose_softmax, next_in_turn, pick, two_of
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.speeds import Speeds
+from kvmesh.core.weighing import Weighed, Weighing
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.errors import NoWorkerError
+
+OUTPUT_CAP: Final = 4.0
+"""An expected output counts up to this many times the mean: clients name limits, not lengths."""
+
+
+class Chooser:
+    """Turns what is known of the workers into a `Decision`; books nothing.
+
+    The quick path computes the same costs to the last bit, draws the same random numbers and so
+    takes the same worker as weighing every candidate in full.
+    """
+
+    def __init__(
+        self,
+        options: RouterOptions,
+        workers: WorkerRegistry,
+        overlaps: OverlapView,
+        sequences: ActiveSequences,
+        speeds: Speeds,
+    ) -> None:
+        self.last_turn = ""
+        self._options = options
+        self._workers = workers
+        self._overlaps = overlaps
+        self._sequences = sequences
+        self._speeds = speeds
+        self._cost = cost_named(options.cost)
+        self._weights = msgspec.structs.replace(
+            options.weights, overlap_score_weight=options.overlap_score_weight
+        )
+        self._quick = QuickChoice(self._cost, self._weights, workers, sequences)
+
+    def choose(
+        self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
+    ) -> Decision:
+        """Return the decision for `request`; `whole` weighs every candidate in full.
+
+        Raises `NoWorkerError` with the reasons, `ConfigError` for an unknown cost.
+        """
+        self._sequences.settle(now, self._speeds.ms_per_token)
+        names = self._workers.eligible(request, now)
+        mode = request.mode or self._options.mode
+        weighing = self._weigh(request, now, mode)
+        temperature = request.temperature
+        if temperature is None:
+            temperature = self._options.temperature
+        quick = QUICK_COSTS.get(weighing.cost.name)
+        if mode != "kv":
+            worker = self._choose_blind(mode, request, names, rng)
+        elif whole or quick is None or temperature > 0.0 or self._options.smallest_tree_ties:
+            weighed = self._weigh_in_full(names, weighing)
+            chosen = self._choose_weighed(weighed, weighing.cost.maximise, temperature, rng)
+            return _decision(request, weighing, weighed, chosen, len(names))
+        else:
+            ties = self._quick.find_cheapest(names, quick, weighing)
+            worker = ties[pick(len(ties), rng)]
+        shown = names if whole else (worker,)
+        weighed = self._weigh_in_full(shown, weighing)
+        return _decision(request, weighing, weighed, shown.index(worker), len(names))
+
+    def _weigh(self, request: RouteRequest, now: float, mode: RouterMode) -> Weighing:
+        options, sequences = self._options, self._sequences
+        cost = cost_named(request.cost) if request.cost else self._cost
+        weights = self._weights
+        if request.overlap_score_weight is not None:
+            weights = msgspec.structs.replace(
+                weights, overlap_score_weight=request.overlap_score_weight
+            )
+        overlaps, groups = self._overlaps.find_groups(request.hashes) if mode == "kv" else ({}, [])
+        known = request.hashes.upto(groups[0][0]) if groups else ()
+        expected = request.expected_output_tokens
+        usual = int(OUTPUT_CAP * self._speeds.output_tokens)
+        size = options.block_size
+        return Weighing(
+            now=now,
+            policy=cost.name if mode == "kv" else mode,
+            cost=cost,
+            block_size=size,
+            prompt_tokens=request.prompt_tokens,
+            request_blocks=-(-request.prompt_tokens // size),
+            output_blocks=-(-(min(expected, usual) if usual else expected) // size),
+            overlaps=overlaps,
+            groups=groups,
+            keys=sequences.sharing_keys(known),
+            stride=sequences.stride,
+            weights=weights,
+            speeds=self._speeds,
+        )
+
+    def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:
+        candidates = tuple(
+            weighing.candidate(self._workers.state(name), self._overlaps.cached_blocks(name))
+            for name in names
+        )
+        fleet = survey(candidates, weighing.weights)
+        formula, weights = weighing.cost.formula, weighing.weights
+        scores = tuple(formula(one, fleet, weights) for one in candidates)
+        return Weighed(candidates, scores, fleet)
+
+    def _choose_weighed(
+        self, weighed: Weighed, maximise: bool, temperature: float, rng: Random
+    ) -> int:
+        costs = [-score for score in weighed.scores] if maximise else weighed.scores
+        if temperature > 0.0:
+            return choose_softmax(costs, temperature, rng)
+        if self._options.smallest_tree_ties:
+            return choose_least(costs, rng, [one.cached_blocks for one in weighed.candidates])
+        return choose_least(costs, rng)
+
+    def _choose_blind(
+        self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
+    ) -> WorkerId:
+        if mode == "round-robin":
+            return WorkerId(next_in_turn(names, self.last_turn))
+        if mode == "random":
+            return names[pick(len(names), rng)]
+        if mode == "direct" and request.pinned_worker is None:
+            raise NoWorkerError(
+                f"request {request.request_id}: mode direct needs a worker to be named"
+            )
+        if mode == "power-of-two" and len(names) > 1:
+            first, second = two_of(len(names), rng)
+            names = (names[first], names[second])
+        state = self._workers.state
+        requests = [state(name).loads.active_requests for name in names]
+        return names[choose_least(requests, rng)]
+
+
+def _decision(
+    request: RouteRequest, weighing: Weighing, weighed: Weighed, chosen: int, considered: int
+) -> Decision:
+    candidate = weighed.candidates[chosen]
+    return Decision(
+        request_id=request.request_id,
+        worker=candidate.worker,
+        overlap_blocks=candidate.overlap_blocks,
+        total_blocks=candidate.request_blocks,
+        policy=weighing.policy,
+        score=weighed.scores[chosen],
+        considered=considered,
+        candidates=weighed.candidates,
+        scores=weighed.scores,
+        cost=weighing.cost,
+        fleet=weighed.fleet,
+        weights=weighing.weights,
+    )

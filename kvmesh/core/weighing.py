@@ -1,0 +1,91 @@
+"""One request held against each worker: the terms of its cost there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.cost import Candidate, Cost, Fleet, Weights
+from kvmesh.core.events import WorkerId
+from kvmesh.core.index import Groups
+from kvmesh.core.speeds import Speeds
+from kvmesh.core.worker_registry import WorkerState
+
+MEMORY_MARGIN: Final = 0.95
+"""Share of an engine's KV blocks above which it is taken to queue or preempt."""
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """Candidates weighed in full and what the formula gave each."""
+
+    candidates: tuple[Candidate, ...]
+    scores: tuple[float, ...]
+    fleet: Fleet
+
+
+class Weighing(msgspec.Struct, frozen=True):
+    """What one request's costs depend on besides the worker.
+
+    `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
+    `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
+    is expected to take.
+    """
+
+    now: float
+    policy: str
+    cost: Cost
+    block_size: int
+    prompt_tokens: int
+    request_blocks: int
+    output_blocks: int
+    overlaps: Mapping[WorkerId, int]
+    groups: Groups
+    keys: Sequence[int]
+    stride: int
+    weights: Weights
+    speeds: Speeds
+
+    def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
+        """Return every term for one worker. About 3 us."""
+        overlap = self.overlaps.get(state.worker, 0)
+        loads, report, capacity = state.loads, state.report, state.capacity_blocks
+        shared = loads.shared_blocks(self.keys, self.stride, overlap)
+        decode_blocks = loads.active_blocks + self.request_blocks - shared
+        ms_per_token = self.speeds.ms_per_token(state.worker)
+        used = max(report.used_blocks, loads.active_blocks)
+        return Candidate(
+            worker=state.worker,
+            block_size=self.block_size,
+            prompt_tokens=self.prompt_tokens,
+            overlap_blocks=overlap,
+            request_blocks=self.request_blocks,
+            uncached_tokens=max(0, self.prompt_tokens - overlap * self.block_size),
+            prefill_tokens=loads.prefill_tokens,
+            active_blocks=loads.active_blocks,
+            decode_blocks=decode_blocks,
+            active_requests=loads.active_requests,
+            outstanding_tokens=loads.prompt_tokens,
+            waiting_requests=report.waiting_requests,
+            cache_usage=min(1.0, used / capacity) if capacity else 0.0,
+            capacity_blocks=capacity,
+            cached_blocks=cached_blocks,
+            wait_ms=loads.wait_ms(ms_per_token, self.now),
+            ms_per_token=ms_per_token,
+            memory_wait_ms=self.memory_wait_ms(state, decode_blocks),
+        )
+
+    def memory_wait_of(self, state: WorkerState) -> float:
+        """Return `memory_wait_ms` with what the request shares there counted once."""
+        overlap = self.overlaps.get(state.worker, 0)
+        shared = state.loads.shared_blocks(self.keys, self.stride, overlap)
+        return self.memory_wait_ms(state, state.loads.active_blocks + self.request_blocks - shared)
+
+    def memory_wait_ms(self, state: WorkerState, decode_blocks: int) -> float:
+        """Return how long the request will wait for others to leave, ms: 0 below the margin."""
+        if not state.capacity_blocks:
+            return 0.0
+        needed = decode_blocks + self.output_blocks + state.loads.expected_blocks
+        usage = needed / state.capacity_blocks
+        if usage <= MEMORY_MARGIN:
+            return 0.0
+        return (usage - MEMORY_MARGIN) * self.speeds.residence_ms(state.worker)
