@@ -136,10 +136,9 @@ class RouterMesh:
         self._stack.push_async_callback(control.close)
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
-        state = await journal.state()
-        self.indexer.replica.created = state.created
-        tail = await JournalFeed(driver).open(journal, 0, state.created)
-        self._stack.push_async_callback(tail.close)
+        feed = JournalFeed(journal, driver)
+        self._stack.push_async_callback(feed.close)
+        await feed.open()
 
     def describe(self) -> dict[str, object]:
         """Return how far the journal is read, the index, the peers."""
