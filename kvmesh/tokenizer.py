@@ -273,10 +273,7 @@ def _affixes(tokenizer: TokenizerFile) -> tuple[bytes, bytes]:
     """Return the packed ids a completion's text is put between."""
     whole = tokenizer.encode("a", add_special_tokens=True).ids
     bare = tokenizer.encode("a", add_special_tokens=False).ids
-    for start in range(len(whole) - len(bare) + 1):
-        if whole[start : start + len(bare)] == bare:
-            return (
-                array("I", whole[:start]).tobytes(),
-                array("I", whole[start + len(bare) :]).tobytes(),
-            )
-    return b"", b""
+    starts = range(len(whole) - len(bare) + 1)
+    start = next((i for i in starts if whole[i : i + len(bare)] == bare), 0)
+    end = start + len(bare)
+    return array("I", whole[:start]).tobytes(), array("I", whole[end:]).tobytes()

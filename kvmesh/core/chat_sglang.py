@@ -63,6 +63,8 @@ def _message(message: JsonObject, content_format: ContentFormat) -> JsonObject:
         if message.get("tool_calls") is not None:
             calls = cast("list[JsonObject]", message["tool_calls"])
             kept["tool_calls"] = [_tool_call(call, decode=role == "assistant") for call in calls]
+    if parts is not None and content_format == "openai":
+        kept["content"] = kept.pop("content")
     return kept
 
 

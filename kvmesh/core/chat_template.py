@@ -31,7 +31,6 @@ Cut = Literal["none", "continue", "media"]
 MEDIA_TAG: Final = "MEDIA_PART_STARTS_HERE_TAG"
 """Stands where the first media part would be rendered."""
 
-REASONING_FIELDS: Final = ("reasoning_content", "thinking", "reasoning")
 RESERVED_NAMES: Final = frozenset(
     ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template")
 )
@@ -111,7 +110,7 @@ class ChatTemplate:
 
     def render(self, call: TemplateCall) -> str:
         """Return the prompt text. Raises `RequestError` with the template's own reason."""
-        messages = [_template_message(message) for message in call.messages]
+        messages = [_without_nulls(message) for message in call.messages]
         continued = _mark_end(messages[-1]) if call.cut == "continue" else ""
         variables = {k: v for k, v in call.variables.items() if k not in RESERVED_NAMES}
         variables.setdefault("documents", call.documents)
@@ -155,13 +154,9 @@ def tagged_messages(chat: ChatInput, content_format: ContentFormat) -> list[Json
     return [*chat.messages[:-1], {**last, "content": content}]
 
 
-def _template_message(message: JsonObject) -> JsonObject:
-    """Return a copy without null fields, its reasoning under the names templates read."""
-    plain = {key: value for key, value in message.items() if value is not None}
-    reasoning = next((plain[key] for key in REASONING_FIELDS if key in plain), None)
-    if reasoning is None:
-        return plain
-    return {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+def _without_nulls(message: JsonObject) -> JsonObject:
+    """Return a copy without null fields, which many templates would print as `None`."""
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def _mark_end(message: JsonObject) -> str:

@@ -30,7 +30,9 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
     templates: dict[str, str] = {}
 
 
-def parse_tokenizer_config(config: JsonObject, token_map: JsonObject) -> TokenizerConfig:
+def parse_tokenizer_config(
+    config: Mapping[str, object], token_map: Mapping[str, object]
+) -> TokenizerConfig:
     """Return what tokenizer_config.json says; `token_map` is special_tokens_map.json or empty.
 
     The map counts only for old files without `added_tokens_decoder`. Raises `ConfigError`.
@@ -38,7 +40,7 @@ def parse_tokenizer_config(config: JsonObject, token_map: JsonObject) -> Tokeniz
     """
     decoder = config.get("added_tokens_decoder")
     if not isinstance(decoder, dict):
-        config = config | token_map
+        config = {**config, **token_map}
     named = {key: _content(value) for key, value in config.items() if key.endswith("_token")}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
     listed: list[object] = []
