@@ -4,7 +4,7 @@ What nats-py 2.16 does, and what this client does instead:
 
 - A frozen server with unsent bytes: it waits for the socket to close, for ever. Here a dead
   connection is aborted, and the kernel gives up on unacknowledged bytes after 3 s.
-- Any `-ERR` but two closes the client for good. Here it reconnects.
+- Any `-ERR` but two closes the client for good. Here none does.
 - A late PONG of a cancelled flush ends its read loop. Here it is taken.
 - A subscription drops messages over its pending limit, and `fetch` makes a task per message. Here
   `listen` calls back straight from the parser: nothing is queued, so nothing can be dropped, and
@@ -21,7 +21,7 @@ from urllib.parse import ParseResult
 import nats.errors
 from nats.aio.client import Client, Srv
 from nats.aio.transport import TcpTransport
-from nats.protocol.parser import PERMISSIONS_ERR
+from nats.protocol.parser import STALE_CONNECTION
 
 USER_TIMEOUT_MS = 3000
 CONTROL_LINE_BYTES = 64
@@ -145,12 +145,11 @@ class NatsClient(Client):
         await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:
-        if PERMISSIONS_ERR in err_msg:
+        # When an error is the end of a connection the server closes it, which shows as its end.
+        if STALE_CONNECTION in err_msg:
             await super()._process_err(err_msg)
-            return
-        error = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")
-        await self._error_cb(error)
-        await self._process_op_err(error)
+        else:
+            await self._error_cb(nats.errors.Error(f"nats: {err_msg.strip(chr(39))}"))
 
     async def _process_op_err(self, e: Exception) -> None:
         self.loss = str(e) or type(e).__name__

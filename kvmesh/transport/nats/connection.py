@@ -76,7 +76,8 @@ class NatsConnection:
         self._last_error = ""
         self._last_logged_s = -SAME_ERROR_QUIET_S
         self._fatal: asyncio.Future[None] | None = None
-        self._log = get_logger(nats=options.url)
+        self.shown_url = hide_password(options.url)
+        self._log = get_logger(nats=self.shown_url)
 
     @property
     def connected(self) -> bool:
@@ -107,7 +108,7 @@ class NatsConnection:
                 f"logging in with a key needs it: pip install {error.name}"
             ) from error
         except (nats.errors.Error, OSError, ValueError) as error:
-            raise ConfigError(f"NATS at {self.options.url}: {error}") from error
+            raise ConfigError(f"NATS at {self.shown_url}: {error}") from error
         finally:
             self._fatal.cancel()
             self._fatal = None
@@ -159,16 +160,16 @@ class NatsConnection:
             return await self.client.request(subject, data, timeout=left_s, headers=sent)
         except nats.errors.NoRespondersError as error:
             raise TransportError(
-                f"{subject}: nobody listens at {self.options.url}; for $JS subjects JetStream is "
+                f"{subject}: nobody listens at {self.shown_url}; for $JS subjects JetStream is "
                 "off or has no leader: start nats-server with -js"
             ) from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
             state = "no answer" if self.connected else "not connected"
             raise TransportError(
-                f"{subject}: {state} in {timeout_s:g} s from {self.options.url}"
+                f"{subject}: {state} in {timeout_s:g} s from {self.shown_url}"
             ) from error
         except (nats.errors.Error, OSError) as error:
-            raise TransportError(f"{subject} at {self.options.url}: {error}") from error
+            raise TransportError(f"{subject} at {self.shown_url}: {error}") from error
 
     def statistics(self) -> ConnectionStatistics:
         """Return counts for metrics."""
@@ -202,7 +203,7 @@ class NatsConnection:
         }
         for path in (options.creds, options.nkey_seed, options.tls_ca):
             if path is not None and not path.is_file():
-                raise ConfigError(f"{path}: no such file, needed to log in to {options.url}")
+                raise ConfigError(f"{path}: no such file, needed to log in to {self.shown_url}")
         if options.tls_ca is not None:
             arguments["tls"] = ssl.create_default_context(cafile=str(options.tls_ca))
         if options.creds is not None:
@@ -216,7 +217,7 @@ class NatsConnection:
         await asyncio.wait({attempt}, timeout=CLOSE_TIMEOUT_S)
         await self._shut()
         raise TransportError(
-            f"cannot connect to NATS at {self.options.url}: {self._last_error or 'no answer'}; "
+            f"cannot connect to NATS at {self.shown_url}: {self._last_error or 'no answer'}; "
             "start it (nats-server -js, or kvmesh up) or name it with --nats-url"
         )
 
@@ -269,3 +270,11 @@ def is_fatal(error: str) -> bool:
     """Return whether the first connect should give up at once: a login that will not improve."""
     lower = error.lower()
     return any(word in lower for word in FATAL_ERRORS)
+
+
+def hide_password(urls: str) -> str:
+    """Return the server list without the users and passwords in it, for logs and errors."""
+    return ",".join(
+        f"{scheme}{separator}{rest.rpartition('@')[2]}"
+        for scheme, separator, rest in (url.strip().rpartition("://") for url in urls.split(","))
+    )

@@ -1,0 +1,20 @@
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from kvmesh.app.nats_server import NatsServer
+from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+
+
+async def start_server(stack: contextlib.AsyncExitStack, path: Path, **options: Any) -> NatsServer:
+    server = NatsServer(path / "store", log_path=path / "nats.log", **options)
+    await server.start()
+    stack.push_async_callback(server.stop)
+    return server
+
+
+async def connect(stack: contextlib.AsyncExitStack, **options: Any) -> NatsConnection:
+    connection = NatsConnection(NatsOptions(**options))
+    await connection.connect()
+    stack.push_async_callback(connection.close)
+    return connection
