@@ -1,12 +1,14 @@
 """`kvmesh replay`: send a trace to a live OpenAI endpoint, measure what comes back."""
 
 import asyncio
+import sys
 from collections.abc import Coroutine, Sequence
 from importlib.metadata import version
+from typing import Annotated
 
 from rich.console import Console
 
-from kvmesh.app.process import Stop
+from kvmesh.app.process import Stop, run
 from kvmesh.app.replay_client import ReplayClient
 from kvmesh.app.replay_options import ReplayOptions, check_options
 from kvmesh.app.replay_plan import RequestFactory, TraceSlice, load_slice
@@ -16,6 +18,8 @@ from kvmesh.app.report_output import ReportFiles, check_plots, deliver_report
 from kvmesh.core.report import UNKNOWN, ReplayReport, ReplayRun, summarize
 from kvmesh.core.trace import infinite_cache_hit_rate
 from kvmesh.errors import TransportError
+from kvmesh.observe import configure_logging
+from kvmesh.settings import Flat
 from kvmesh.transport.http.upstream import UpstreamOptions, UpstreamPool
 
 __all__ = ["ReplayOptions", "ReplayReport", "replay", "run_replay"]
@@ -160,3 +164,15 @@ def describe_replay(
     if interrupted:
         facts["interrupted"] = "yes: only requests that had ended are counted"
     return facts
+
+
+def command(options: Annotated[ReplayOptions, Flat]) -> None:
+    """Send a trace to a live endpoint and report hit rate and latency."""
+    configure_logging("warning", "auto")
+    codes: list[int] = []
+
+    async def main(stop: Stop) -> None:
+        codes.append(await replay(options, stop))
+
+    run(main)
+    sys.exit(codes[0])

@@ -1,10 +1,12 @@
 """What `kvmesh replay` can be told, and what of it makes no sense."""
 
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-import msgspec
+from cyclopts import Parameter, Token
 
 from kvmesh.core.prompts import PromptUnit
 from kvmesh.core.report import Slo
@@ -13,11 +15,24 @@ from kvmesh.errors import ConfigError
 PLOT_SUFFIXES: Final = (".svg", ".png", ".pdf")
 
 
-class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One replay. `trace` and `url` are all that most need."""
+def split_commas(_: type, tokens: Sequence[Token]) -> tuple[str, ...]:
+    """Return the words of one or several comma-separated values."""
+    return tuple(word for token in tokens for word in token.value.split(",") if word)
+
+
+Words = Annotated[tuple[str, ...], Parameter(converter=split_commas)]
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """One replay. `trace` and `url` are all that most need.
+
+    A dataclass, since the command line is made from it.
+    """
 
     trace: Path
     """Trace file in Mooncake's format, JSON lines, gzip or plain."""
+    _: KW_ONLY
     url: str = "http://127.0.0.1:8000"
     """Base URL of the OpenAI endpoint, without /v1."""
     model: str = ""
@@ -48,13 +63,13 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for exactly the trace's output lengths (vLLM and SGLang extension)."""
     timeout_s: float = 600.0
     """Seconds until an unfinished request counts as failed."""
-    compare: tuple[str, ...] = ()
+    compare: Words = ()
     """Router modes, one run under each, the first is the baseline: round-robin, kv."""
     settle_s: float = 1.0
     """Seconds between two runs."""
-    reset_engine: tuple[str, ...] = ()
+    reset_engine: Words = ()
     """Engine URLs whose prefix caches are emptied before each run (POST /reset_prefix_cache)."""
-    bucket: tuple[str, ...] = ()
+    bucket: Words = ()
     """Buckets to name in x-kvmesh-bucket; several need `bucket_by`."""
     bucket_by: Literal["session", "prefix"] | None = None
     """What keeps requests in one of the buckets: their session, or their prefix family."""

@@ -1,9 +1,11 @@
 """Replay against a real server on a real socket."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +28,7 @@ async def endpoint() -> AsyncIterator[ReplayEndpoint]:
         yield server
 
 
-def options(server: ReplayEndpoint, **changes: object) -> ReplayOptions:
+def options(server: ReplayEndpoint, **changes: Any) -> ReplayOptions:
     plain = ReplayOptions(
         trace=TRACES / "mooncake_conversation_80_b512.jsonl",
         url=server.url,
@@ -38,7 +40,7 @@ def options(server: ReplayEndpoint, **changes: object) -> ReplayOptions:
         settle_s=0,
         progress=False,
     )
-    return msgspec.structs.replace(plain, **changes)
+    return dataclasses.replace(plain, **changes)
 
 
 async def until(condition: Callable[[], bool]) -> None:

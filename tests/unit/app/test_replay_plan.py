@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 from collections.abc import Callable
 from pathlib import Path
@@ -79,9 +80,7 @@ def test_chat_and_completions_carry_the_prompt_where_it_belongs() -> None:
     request = trace.requests[0]
 
     chat_factory = RequestFactory(chat, trace, "m", "", "0")
-    raw_factory = RequestFactory(
-        msgspec.structs.replace(raw, ignore_eos=False), trace, "m", "kv", "0"
-    )
+    raw_factory = RequestFactory(dataclasses.replace(raw, ignore_eos=False), trace, "m", "kv", "0")
 
     body = msgspec.json.decode(chat_factory.body(request))
     assert chat_factory.path == "/v1/chat/completions"
