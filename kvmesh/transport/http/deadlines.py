@@ -3,12 +3,31 @@
 Setting a deadline is one attribute store, so a stream may push its idle deadline on every chunk.
 """
 
-import asyncio
 import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
 NEVER: Final = math.inf
+
+
+class Timer(Protocol):
+    """A pending call."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+        ...
+
+
+class TimerLoop(Protocol):
+    """What a wheel needs of an event loop."""
+
+    def time(self) -> float:
+        """Return the loop's clock, seconds."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
+        """Call `callback` after `delay` seconds."""
+        ...
 
 
 class Timed(Protocol):
@@ -31,7 +50,7 @@ class DeadlineWheel:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: TimerLoop,
         *,
         tick_s: float = 0.1,
         spokes: int = 4,
@@ -43,7 +62,7 @@ class DeadlineWheel:
         self._next_spoke = 0
         self._count = 0
         self.on_tick: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self.now_s = loop.time()
 
     def __len__(self) -> int:

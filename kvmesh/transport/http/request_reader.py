@@ -52,9 +52,9 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_body", "_closing", "_framing", "_head_bytes", "_headers", "_http_1_0", "_keep_alive",
-        "_lessons", "_limits", "_method", "_parser", "_rejected", "_repeated", "_replaying",
-        "_target", "_upgrading", "body_bytes", "phase", "ready", "wants_continue",
+        "_arrived_bytes", "_body", "_closing", "_framing", "_head_bytes", "_headers", "_http_1_0",
+        "_keep_alive", "_lessons", "_limits", "_method", "_parser", "_rejected", "_repeated",
+        "_replaying", "_target", "_upgrading", "body_bytes", "phase", "ready", "wants_continue",
     )  # fmt: skip
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -73,7 +73,7 @@ class RequestReader:
         self._http_1_0 = False
         self._keep_alive = True
         self._method = ""
-        self._head_bytes = 0
+        self._head_bytes = self._arrived_bytes = 0
         self._target = b""
         self._headers: list[Header] = []
         self._framing: list[Header] = []
@@ -117,8 +117,8 @@ class RequestReader:
 
     def _count_head(self, data: bytes, *, fresh: bool) -> None:
         """Bound a head that is still arriving: llhttp keeps one long header to itself."""
-        self._head_bytes = len(data) + (0 if fresh else self._head_bytes)
-        if self._head_bytes > self._limits.max_header_bytes + self._limits.max_target_bytes:
+        self._arrived_bytes = 0 if fresh else self._arrived_bytes + len(data)
+        if self._arrived_bytes > self._limits.max_header_bytes + self._limits.max_target_bytes:
             self._fail(self._too_large())
 
     def _problem_of(self, error: Exception) -> Problem | None:
@@ -157,7 +157,7 @@ class RequestReader:
             self._reject(Problem(400, "too many pipelined requests", code="pipelining"))
         self.phase = HEAD
         self._target = b""
-        self._head_bytes = 0
+        self._head_bytes = self._arrived_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""

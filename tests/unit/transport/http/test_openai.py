@@ -1,0 +1,156 @@
+import msgspec
+import pytest
+
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.openai import (
+    ENDPOINTS,
+    Endpoint,
+    Extension,
+    find_endpoint,
+    first_prompt,
+    parse_request,
+)
+
+CHAT = ENDPOINTS["/v1/chat/completions"]
+COMPLETIONS = ENDPOINTS["/v1/completions"]
+EMBEDDINGS = ENDPOINTS["/v1/embeddings"]
+
+
+@pytest.mark.parametrize("path", sorted(ENDPOINTS))
+def test_every_endpoint_is_found_by_its_path(path: str) -> None:
+    endpoint = ENDPOINTS[path]
+
+    for method in endpoint.methods:
+        assert find_endpoint(method, path, passthrough=False) is endpoint
+
+
+def test_one_model_is_under_models() -> None:
+    assert find_endpoint("GET", "/v1/models/Qwen/Qwen3", passthrough=False).kind == "models"
+
+
+def test_other_paths_pass_only_by_policy() -> None:
+    assert find_endpoint("PATCH", "/v1/rerank", passthrough=True).kind == "passthrough"
+    with pytest.raises(RequestError, match="nothing at /v1/rerank") as caught:
+        find_endpoint("POST", "/v1/rerank", passthrough=False)
+    assert caught.value.status == 404
+    with pytest.raises(RequestError) as caught:
+        find_endpoint("POST", "/admin", passthrough=True)
+    assert caught.value.status == 404
+
+
+def test_a_wrong_method_is_told_the_right_one() -> None:
+    with pytest.raises(RequestError, match="takes POST, not GET") as caught:
+        find_endpoint("GET", "/v1/completions", passthrough=True)
+    assert caught.value.status == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/../admin",
+        "/v1//admin",
+        "/v1/./x",
+        "/v1/%2E%2e/admin",
+        "/v1/a%2fb",
+        "/v1/a\\b",
+        "/v1/x/..",
+        "/v1/models/../../admin",
+    ],
+)
+def test_a_path_two_servers_could_read_differently_is_refused(path: str) -> None:
+    with pytest.raises(RequestError, match="ambiguous"):
+        find_endpoint("GET", path, passthrough=True)
+
+
+def test_a_chat_request_gives_what_routing_needs() -> None:
+    body = (
+        b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}],"n":2,'
+        b'"max_tokens":10,"max_completion_tokens":20,"user":"u","tools":[1],"cache_salt":"s",'
+        b'"kvmesh":{"worker":"w","priority":3},"temperature":0.5}'
+    )
+
+    request = parse_request(body, CHAT)
+
+    assert (request.model, request.stream, request.user, request.cache_salt) == (
+        "m",
+        True,
+        "u",
+        "s",
+    )
+    assert bytes(request.messages) == b'[{"role":"user","content":"hi"}]'
+    assert bytes(request.tools) == b"[1]"
+    assert request.output_limit == 20
+    assert request.choices == 2
+    assert request.kvmesh == Extension(worker="w", priority=3)
+
+
+def test_nulls_and_absent_fields_are_the_same() -> None:
+    request = parse_request(b'{"prompt":"x","max_tokens":null,"n":null,"stream":null}', COMPLETIONS)
+
+    assert request.output_limit is None
+    assert request.choices == 1
+    assert not request.stream
+
+
+def test_whole_floats_are_taken_for_counts_as_engines_do() -> None:
+    assert parse_request(b'{"prompt":"x","max_tokens":5.0}', COMPLETIONS).output_limit == 5
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (CHAT, b'{"model":"m"}', "messages"),
+        (CHAT, b'{"messages":null}', "messages"),
+        (CHAT, b'{"messages":"hi"}', "messages"),
+        (CHAT, b'{"messages":[],"stream":"yes"}', "stream"),
+        (CHAT, b'{"messages":[],"max_tokens":"many"}', "max_tokens"),
+        (CHAT, b'{"messages":[],"max_tokens":-1}', "max_tokens"),
+        (CHAT, b'{"messages":[],"n":0}', "n"),
+        (CHAT, b'{"messages":[],"model":1}', "model"),
+        (CHAT, b'{"messages":[],"kvmesh":{"priority":"high"}}', "kvmesh"),
+        (CHAT, b'{"messages":[],"kvmesh":{"wroker":"w"}}', "kvmesh"),
+        (CHAT, b'{"messages":[],"lora_path":[1]}', "lora_path"),
+        (COMPLETIONS, b"{}", "prompt"),
+        (EMBEDDINGS, b'{"model":"m"}', "input"),
+        (CHAT, b"[]", None),
+        (CHAT, b"", None),
+        (CHAT, b"{", None),
+        (CHAT, b'{"messages":[1],"x":nul}', None),
+        (CHAT, b'{"model":"\xff"}', None),
+        (CHAT, b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", None),
+    ],
+)
+def test_a_bad_request_is_refused_with_the_field_named(
+    endpoint: Endpoint, body: bytes, param: str | None
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(body, endpoint)
+
+    assert caught.value.status == 400
+    assert caught.value.param == param
+    assert param is None or param in str(caught.value)
+
+
+def test_an_endpoint_without_a_prompt_needs_none() -> None:
+    assert parse_request(b'{"model":"m"}', ENDPOINTS["/v1/models"]).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "first"),
+    [
+        (b'"text"', "text"),
+        (b"[1,2,3]", [1, 2, 3]),
+        (b"[[1,2],[3]]", [1, 2]),
+        (b'["a","b"]', "a"),
+    ],
+)
+def test_a_batch_is_routed_by_its_first_prompt(prompt: bytes, first: str | list[int]) -> None:
+    assert first_prompt(msgspec.Raw(prompt)) == first
+
+
+@pytest.mark.parametrize("prompt", [b"[]", b"{}", b"[true]", b"3", b"[1.5]", b""])
+def test_what_is_no_prompt_is_refused(prompt: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        first_prompt(msgspec.Raw(prompt))
+
+    assert caught.value.param == "prompt"

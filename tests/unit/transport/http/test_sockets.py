@@ -1,0 +1,54 @@
+import resource
+import socket
+
+import pytest
+
+from kvmesh.errors import TransportError
+from kvmesh.transport.http.sockets import listen, raise_open_files_limit
+
+
+def test_accepted_connections_have_no_nagle_and_probe_their_peer() -> None:
+    (listener,) = listen("127.0.0.1", 0, reuse_port=False)
+    with listener, socket.create_connection(listener.getsockname()):
+        listener.setblocking(True)
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+def test_all_addresses_of_a_host_get_one_port() -> None:
+    sockets = listen("", 0, reuse_port=False)
+    try:
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_a_taken_port_is_named() -> None:
+    (first,) = listen("127.0.0.1", 0, reuse_port=False)
+    port = first.getsockname()[1]
+
+    with first, pytest.raises(TransportError, match=f"127.0.0.1:{port}"):
+        listen("127.0.0.1", port, reuse_port=False)
+
+
+def test_processes_may_share_a_port() -> None:
+    (first,) = listen("127.0.0.1", 0, reuse_port=True)
+    (second,) = listen("127.0.0.1", first.getsockname()[1], reuse_port=True)
+
+    with first, second:
+        assert first.getsockname() == second.getsockname()
+
+
+def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+
+        assert raise_open_files_limit() == before[1]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
