@@ -134,11 +134,12 @@ class RouterMesh:
         )
         await control.start()
         self._stack.push_async_callback(control.close)
+        driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
-        feed = JournalFeed(journal, driver)
+        feed = JournalFeed(driver)
         self._stack.push_async_callback(feed.close)
-        await feed.open()
+        await feed.open(journal)
 
     def describe(self) -> dict[str, object]:
         """Return how far the journal is read, the index, the peers."""

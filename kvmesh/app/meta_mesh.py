@@ -32,6 +32,7 @@ class MetaMesh:
         everyone = Subjects(self._settings.nats.namespace, "*").routers()
         subscription = await bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
+        driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
 

@@ -124,6 +124,7 @@ class Sidecar:
                 )
                 await control.start()
                 stack.push_async_callback(control.close)
+            driver.start()
             running = asyncio.create_task(driver.run(), name="actors")
             stack.callback(driver.stop)
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=True):
