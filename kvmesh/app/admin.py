@@ -20,9 +20,8 @@ class Part(Protocol):
 
     draining: bool
 
-    @property
-    def ready(self) -> bool:
-        """Return whether requests may come."""
+    def why_not(self) -> str:
+        """Return why no request should come; "" when they may."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -47,18 +46,13 @@ class RouterAdmin:
         routes.add("GET", "/v1/status", self._status)
 
     def _ready(self, exchange: Exchange) -> None:
-        """Answer 200 when the history is read and a worker is usable, else 503 with the reason."""
-        usable = self._context.router.scheduler.workers.membership.usable(self._context.clock())
-        ready = self._mesh.ready and bool(usable)
-        reason = "ready"
-        if self._mesh.draining:
-            reason = "draining"
-        elif not self._mesh.ready:
-            reason = "catching up with the journal"
-        elif not usable:
-            reason = "no usable worker"
+        """Answer 200 when requests may come, else 503 with the reason."""
+        reason = self._mesh.why_not()
+        ready = not reason
         answer_json(
-            exchange, {"ready": ready, "reason": reason}, status=200 if ready else UNAVAILABLE
+            exchange,
+            {"ready": ready, "reason": reason or "ready"},
+            status=200 if ready else UNAVAILABLE,
         )
 
     def _metrics(self, exchange: Exchange) -> None:
@@ -92,7 +86,7 @@ class RouterAdmin:
             {
                 "router": context.router_id,
                 "bucket": context.bucket,
-                "ready": self._mesh.ready,
+                "ready": not self._mesh.why_not(),
                 "draining": self._mesh.draining,
                 "mode": scheduler.options.mode,
                 "cost": scheduler.options.cost,

@@ -74,10 +74,14 @@ class RouterMesh:
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
 
-    @property
-    def ready(self) -> bool:
-        """Return whether the history has been read and requests may come."""
-        return self.indexer.caught_up and not self.draining
+    def why_not(self) -> str:
+        """Return why no request should come; "" when the history is read and a worker usable."""
+        if self.draining:
+            return "draining"
+        if not self.indexer.caught_up:
+            return "catching up with the journal"
+        usable = self._router.scheduler.workers.membership.usable(time.monotonic())
+        return "" if usable else "no usable worker"
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
@@ -86,7 +90,7 @@ class RouterMesh:
             router=self.router_id,
             bucket=self._settings.bucket,
             url=self.advertise_url,
-            ready=self.ready,
+            ready=not self.why_not(),
             epoch=self._epoch,
             applied_sequence=claim.sequence,
             created=self.indexer.replica.created,

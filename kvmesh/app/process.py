@@ -12,6 +12,7 @@ import uvloop
 
 PR_SET_PDEATHSIG = 1
 DIE_WITH_PARENT = "KVMESH_DIE_WITH_PARENT"
+EXIT_FORCED = 130
 
 
 class Stop:
@@ -35,7 +36,10 @@ class Stop:
 
 
 def run(main: Callable[[Stop], Awaitable[None]]) -> None:
-    """Run `main` on uvloop until it returns; SIGTERM and SIGINT set its `Stop`."""
+    """Run `main` on uvloop until it returns; SIGTERM and SIGINT set its `Stop`.
+
+    A second signal ends the process at once, whatever still hangs.
+    """
     if os.environ.get(DIE_WITH_PARENT):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     raise_descriptor_limit()
@@ -46,8 +50,14 @@ def run(main: Callable[[Stop], Awaitable[None]]) -> None:
 async def _with_signals(main: Callable[[Stop], Awaitable[None]]) -> None:
     stop = Stop()
     loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.requested:
+            os._exit(EXIT_FORCED)
+        stop.request()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.request)
+        loop.add_signal_handler(number, on_signal)
     try:
         await main(stop)
     finally:

@@ -38,9 +38,8 @@ class Mesh(Protocol):
 
     draining: bool
 
-    @property
-    def ready(self) -> bool:
-        """Return whether requests may come."""
+    def why_not(self) -> str:
+        """Return why no request should come; "" when they may."""
         ...
 
     def describe(self) -> dict[str, object]:

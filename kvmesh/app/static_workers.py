@@ -68,10 +68,11 @@ class StaticWorkers:
         self._running: asyncio.Task[None] | None = None
         self._log = get_logger()
 
-    @property
-    def ready(self) -> bool:
-        """Return whether some worker answers."""
-        return bool(self._answering) and not self.draining
+    def why_not(self) -> str:
+        """Return why no request should come; "" when some worker answers."""
+        if self.draining:
+            return "draining"
+        return "" if self._answering else "no worker answers"
 
     def describe(self) -> dict[str, object]:
         """Return how many workers answer."""
