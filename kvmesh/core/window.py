@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-MAX_BACKOFF: Final = 8
+MAX_BACKOFF: Final = 4
 """Deadlines double up to this factor while nothing is acknowledged."""
 
 

@@ -1,0 +1,41 @@
+import pytest
+
+from kvmesh.actors.messages import Resync, RouterHeartbeat, WorkerHeartbeat
+from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.core.events import WorkerId
+from kvmesh.errors import CodecError
+
+HEARTBEAT = WorkerHeartbeat(
+    worker=WorkerId("w"),
+    bucket="code",
+    epoch=1,
+    last_seq=2,
+    url="http://w",
+    models=("m",),
+    block_size=16,
+)
+
+
+def test_subjects_name_bucket_and_member() -> None:
+    subjects = Subjects("kvmesh", "code")
+
+    assert subjects.events("w") == "kvmesh.ev.code.w"
+    assert subjects.heartbeats() == "kvmesh.hb.code.*"
+    assert subjects.routers("r") == "kvmesh.rt.code.r"
+    assert subjects.bookings("r") == "kvmesh.seq.code.r"
+    assert subjects.control("w") == "kvmesh.ctl.code.w"
+    assert subjects.stream() == "KVMESH_EVENTS_code"
+    assert last_token("a.b.c") == "c"
+
+
+def test_messages_survive_the_wire() -> None:
+    resync = Resync(WorkerId("w"), 3, 4, "r")
+
+    assert decode(encode(HEARTBEAT), WorkerHeartbeat) == HEARTBEAT
+    assert decode(encode(resync), Resync) == resync
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"{}", encode(HEARTBEAT), b"\x93" * 2000])
+def test_what_is_no_such_message_is_a_codec_error(data: bytes) -> None:
+    with pytest.raises(CodecError, match="RouterHeartbeat"):
+        decode(data, RouterHeartbeat)
