@@ -27,7 +27,7 @@ async def test_a_stream_deleted_and_remade_under_load_is_read_from_its_start(
     own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
     journal = await open_journal(own_server.url, stack)
-    reader, _ = await follow(journal, stack)
+    reader, tail = await follow(journal, stack)
     admin = JetStream(await connect(own_server.url, stack))
     acks: list[int] = []
     for number in range(100):
@@ -35,7 +35,7 @@ async def test_a_stream_deleted_and_remade_under_load_is_read_from_its_start(
     await eventually(lambda: reader.position == 100)
 
     await admin.delete_stream(STREAM)
-    await asyncio.sleep(0.2)
+    await eventually(lambda: tail.statistics().failures > 0)
     await journal.open()
     for number in range(50):
         journal.append(SUBJECT, b"new %d" % number, acks.append)

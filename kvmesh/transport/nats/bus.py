@@ -36,6 +36,7 @@ class NatsBus:
     """The `Bus`. What cannot be sent now is dropped and counted: late it would be a lie."""
 
     def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
         self._client = connection.client
         self._published = self._dropped = self._delivered = 0
         self._log = get_logger()
@@ -56,13 +57,18 @@ class NatsBus:
     async def subscribe(
         self, pattern: str, deliver: Callable[[str, bytes], None]
     ) -> NatsSubscription:
-        """Deliver `(subject, data)` of every message matching `pattern`, across reconnects."""
+        """Deliver `(subject, data)` of every message matching `pattern`, across reconnects.
+
+        On return the server knows, so that what anybody publishes from now on is delivered.
+        """
 
         def on_message(subject: str, _reply: bytes, data: bytes, _headers: bytes | None) -> None:
             self._delivered += 1
             deliver(subject, data)
 
-        return NatsSubscription(self._client, await self._client.listen(pattern, on_message))
+        number = await self._client.listen(pattern, on_message)
+        await self._connection.flush()
+        return NatsSubscription(self._client, number)
 
     def statistics(self) -> BusStatistics:
         """Return counts for metrics."""

@@ -120,13 +120,20 @@ class NatsConnection:
         if self._closing:
             return
         self._closing = True
-        try:
-            if self.client.is_connected:
-                await self.client.flush(FLUSH_TIMEOUT_S)
-        except (nats.errors.Error, OSError, TimeoutError):
+        if not await self.flush():
             self.client.abort()
         self._set_up(up=False)
         await self._shut()
+
+    async def flush(self) -> bool:
+        """Return True when the server has taken everything sent so far; waits 1 s at most."""
+        if not self.client.is_connected:
+            return False
+        try:
+            await self.client.flush(FLUSH_TIMEOUT_S)
+        except (nats.errors.Error, OSError, TimeoutError):
+            return False
+        return True
 
     def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""

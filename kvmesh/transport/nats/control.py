@@ -82,6 +82,7 @@ class ControlPlane:
         handlers: Mapping[type[Message], Handler],
     ) -> None:
         self.broker = SharedBroker(connection)
+        self._connection = connection
         self._handlers = dict(handlers)
         self._encoder = msgspec.msgpack.Encoder()
         kinds: Any = None
@@ -94,9 +95,10 @@ class ControlPlane:
             self.broker.subscriber(subject, decoder=self._decode)(self._handle)
 
     async def start(self) -> None:
-        """Listen. The connection must be up. Raises `TransportError`."""
+        """Listen; commands sent from now on are answered. Raises `TransportError`."""
         try:
             await self.broker.start()
+            await self._connection.flush()
         except nats.errors.Error as error:
             raise TransportError(f"control plane: {error}") from error
 

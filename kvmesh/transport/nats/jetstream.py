@@ -25,6 +25,7 @@ UNAVAILABLE: Final = (10005, 10008, 10023)
 
 NANOSECONDS: Final = 1_000_000_000
 ENSURE_TIMEOUT_S = 15.0
+ENSURE_ATTEMPT_S = 2.0
 RETRY_S = 0.1
 
 T = TypeVar("T")
@@ -168,30 +169,26 @@ class JetStream:
         A process that may not create streams only needs the right to ask for their info: what
         exists as wished is left alone.
         """
-        deadline = asyncio.get_running_loop().time() + ENSURE_TIMEOUT_S
+        deadline_s = asyncio.get_running_loop().time() + ENSURE_TIMEOUT_S
         while True:
             try:
                 return await self._ensure_stream(config)
-            except ApiError as error:
-                if error.code in NO_ROOM:
-                    raise ApiError(
-                        f"{error}: {config['name']} reserves {config['max_bytes']} bytes; lower "
-                        "--stream-max-bytes or raise max_file_store of the server",
-                        error.code,
-                    ) from error
-                late = asyncio.get_running_loop().time() > deadline
-                if error.code not in UNAVAILABLE or late:
-                    raise
+            except TransportError as error:
+                late = asyncio.get_running_loop().time() > deadline_s
+                if late or not is_passing(error):
+                    raise _explained(error, config) from error
                 await asyncio.sleep(RETRY_S)
 
     async def _ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         name = config["name"]
         try:
-            info = await self.stream_info(name)
+            info = await self.stream_info(name, timeout_s=ENSURE_ATTEMPT_S)
         except ApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
-            return await self.call(f"STREAM.CREATE.{name}", config, StreamInfo)
+            return await self.call(
+                f"STREAM.CREATE.{name}", config, StreamInfo, timeout_s=ENSURE_ATTEMPT_S
+            )
         # The server leaves out what is false, zero or empty.
         if all((info.config.get(key) or None) == (config[key] or None) for key in config):
             return info
@@ -226,3 +223,20 @@ def decode_answer(what: str, data: bytes, answer: type[T]) -> T:
     except msgspec.DecodeError as failure:
         raise TransportError(f"{what}: not a JetStream answer: {failure}") from failure
     raise ApiError(f"{what}: {error.description} (code {error.err_code})", error.err_code)
+
+
+def is_passing(error: TransportError) -> bool:
+    """Return whether asking again may help: a cluster without a leader says so, or nothing."""
+    if isinstance(error, ApiError):
+        return error.code in UNAVAILABLE
+    return isinstance(error.__cause__, TimeoutError)
+
+
+def _explained(error: TransportError, config: Mapping[str, Any]) -> TransportError:
+    if not isinstance(error, ApiError) or error.code not in NO_ROOM:
+        return error
+    return ApiError(
+        f"{error}: {config['name']} reserves {config.get('max_bytes')} bytes; lower "
+        "--stream-max-bytes or raise the server's max_file_store",
+        error.code,
+    )

@@ -1,6 +1,7 @@
 """One object's chunks on their way to a stream, or back."""
 
 import asyncio
+import contextlib
 import hashlib
 
 import msgspec
@@ -14,6 +15,7 @@ CHUNK_BYTES = 512 * 1024
 WINDOW_CHUNKS = 8
 CHUNK_TIMEOUT_S = 5.0
 BUFFER_RETRY_S = 0.02
+SETTLE_S = 1.0
 CONSUMERS = 3
 IDLE_HEARTBEATS = 2
 
@@ -43,6 +45,9 @@ class Upload:
                 await self._wait_for_acks(self._sent - WINDOW_CHUNKS + 1)
                 await self._publish(chunk)
             await self._wait_for_acks(self._sent)
+        except TransportError:
+            await self._wait_for_answers()
+            raise
         finally:
             await self._client.unlisten(subscription)
         return digest.digest(), self._sent
@@ -74,6 +79,14 @@ class Upload:
                 ) from error
         if self._error is not None:
             raise self._error
+
+    async def _wait_for_answers(self) -> None:
+        """Let the server decide on every chunk sent, so that a purge after this finds them all."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while self._acked < self._sent:
+                    self._progress.clear()
+                    await self._progress.wait()
 
     def _on_ack(self, _subject: str, _reply: bytes, data: bytes, headers: bytes | None) -> None:
         try:
