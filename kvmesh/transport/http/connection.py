@@ -3,15 +3,13 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 from typing import cast
 
 import structlog
 
-from kvmesh.transport.http.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.exchange import Exchange, RequestIds
-from kvmesh.transport.http.headers import HttpDate
-from kvmesh.transport.http.limits import HttpLimits
+from kvmesh.transport.http.deadlines import NEVER
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.listener import Listener
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.request import Request
 from kvmesh.transport.http.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
@@ -22,27 +20,6 @@ _FULL = Problem(503, "too many connections", code="too_many_connections", retry_
 _SLOW = Problem(408, "the request took too long to arrive", code="request_timeout")
 _CRASHED = Problem(500, "internal error", code="internal_error")
 
-Handler = Callable[[Exchange], None]
-
-
-class Listener:
-    """What the connections of one server share."""
-
-    def __init__(self, handler: Handler, limits: HttpLimits, wheel: DeadlineWheel) -> None:
-        self.handler = handler
-        self.limits = limits
-        self.wheel = wheel
-        self.date = HttpDate()
-        self.request_ids = RequestIds()
-        self.connections: set[Connection] = set()
-        self.draining = False
-        self.accepted = 0
-        self.refused = 0
-        self.requests = 0
-        self.problems = 0
-        self.crashes = 0
-        self.on_connection_gone: Callable[[], None] | None = None
-
 
 class Connection(asyncio.Protocol):
     """Reads requests, runs the handler on one at a time, keeps the others waiting.
@@ -52,7 +29,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body_mark", "_client", "_exchange", "_lingering", "_listener", "_reader",
+        "_body_mark", "_client", "_exchange", "_half_closed", "_lingering", "_listener", "_reader",
         "_reading_paused", "_secure", "_serving", "_writing_paused", "date", "deadline_s",
         "spoke", "transport",
     )  # fmt: skip
@@ -61,6 +38,7 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._reader = RequestReader(listener.limits)
         self._exchange: Exchange | None = None
+        self._half_closed = False
         self._lingering = False
         self._reading_paused = False
         self._writing_paused = False
@@ -130,6 +108,7 @@ class Connection(asyncio.Protocol):
         if self._lingering or self._exchange is None:
             return False
         if not self._listener.limits.cancel_on_half_close and not self._secure:
+            self._half_closed = True
             return True
         self._lose_exchange()
         self.transport.abort()
@@ -176,7 +155,7 @@ class Connection(asyncio.Protocol):
 
     def keeps_alive(self, request: Request) -> bool:
         """Tell whether another request may follow `request` here."""
-        return request.keep_alive and not self._listener.draining
+        return request.keep_alive and not self._half_closed and not self._listener.draining
 
     def reset(self) -> None:
         """Close with a TCP reset."""

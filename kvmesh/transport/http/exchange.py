@@ -226,6 +226,7 @@ class Exchange:
         if self._framing is not _NONE:
             raise RuntimeError(f"second answer ({status}) to one request")
         request = self.request
+        block = render(headers)
         self.status = status
         self._keep_alive = keep_alive = self._channel.keeps_alive(request)
         lines = self._channel.date.line
@@ -247,7 +248,7 @@ class Exchange:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        return b"%b%b%b\r\n" % (status_line(status), render(headers), lines)
+        return b"%b%b%b\r\n" % (status_line(status), block, lines)
 
     def _finish(self, *, reusable: bool) -> None:
         self._framing = _ENDED

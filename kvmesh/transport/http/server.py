@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.transport.http.connection import Connection, Handler, Listener
+from kvmesh.transport.http.connection import Connection
 from kvmesh.transport.http.deadlines import DeadlineWheel
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.limits import HttpLimits
+from kvmesh.transport.http.listener import Handler, Listener
 from kvmesh.transport.http.request import Request
 from kvmesh.transport.http.sockets import BACKLOG, listen
 
