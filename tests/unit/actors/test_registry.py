@@ -1,0 +1,182 @@
+import msgspec
+import pytest
+
+from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
+from kvmesh.actors.messages import (
+    BusMessage,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerLoad,
+    WorkerSeen,
+)
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.wire import decode, encode
+from kvmesh.core.decision import LoadReport, Trust
+from kvmesh.core.events import WorkerId
+from kvmesh.core.membership import Membership
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.worker_registry import WorkerRegistry
+from tests.unit.actors.effects import of, sent
+
+A = WorkerId("a")
+LOAD = WorkerLoad(2, 1, 50, 100)
+
+
+def worker(epoch: int = 1, **changes: object) -> WorkerHeartbeat:
+    beat = WorkerHeartbeat(A, "code", epoch, 0, "http://a", ("m",), 16, LOAD)
+    return msgspec.structs.replace(beat, **changes)
+
+
+def router(name: str = "r2", epoch: int = 1) -> RouterHeartbeat:
+    return RouterHeartbeat(name, "code", f"http://{name}", ready=True, epoch=epoch)
+
+
+class Driver:
+    def __init__(self, *, speaks: bool = True) -> None:
+        self.workers = WorkerRegistry(Membership(), ActiveSequences(16))
+        self.routers = Membership()
+        self.registry = Registry(
+            RegistryOptions("r1", "code", workers_to=("indexer",), routers_to=("sync",)),
+            self.workers,
+            self.routers,
+            status=(lambda: router("r1")) if speaks else None,
+        )
+        self.now = 0.0
+
+    def tell(self, message: Message) -> list[Effect]:
+        return list(self.registry.receive(message, self.now))
+
+    def usable(self) -> tuple[str, ...]:
+        return self.workers.membership.usable(self.now)
+
+
+def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
+    driver = Driver()
+
+    effects = driver.tell(worker())
+
+    assert sent(effects, "indexer") == [WorkerSeen(worker(), joined=True)]
+    assert [log.fields["change"] for log in of(Log, effects)] == ["joined"]
+    assert driver.usable() == (A,)
+    assert driver.registry.heartbeat(A) == worker()
+    assert driver.workers.info(A).models == ("m",)
+    assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+
+
+def test_further_heartbeats_are_passed_on_quietly() -> None:
+    driver = Driver()
+    driver.tell(worker())
+
+    assert driver.tell(worker()) == [*driver.tell(worker())]
+    assert sent(driver.tell(worker()), "indexer") == [WorkerSeen(worker())]
+
+
+def test_a_larger_epoch_is_a_restart_and_a_smaller_one_is_old_news() -> None:
+    driver = Driver()
+    driver.tell(worker(epoch=2))
+
+    assert sent(driver.tell(worker(epoch=3)), "indexer") == [
+        WorkerSeen(worker(epoch=3), restarted=True)
+    ]
+    assert driver.tell(worker(epoch=2)) == []
+    assert driver.registry.statistics().outdated == 1
+
+
+def test_a_draining_worker_gets_nothing_new() -> None:
+    driver = Driver()
+    driver.tell(worker(draining=True))
+
+    assert driver.usable() == ()
+
+
+def test_a_silent_worker_is_gone_within_four_seconds() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.now = 3.4
+    assert sent(driver.tell(Tick("check")), "indexer") == []
+    driver.now = 3.75
+
+    effects = driver.tell(Tick("check"))
+
+    assert sent(effects, "indexer") == [WorkerGone(A)]
+    assert Wake(0.25, Tick("check")) in effects
+    assert driver.registry.heartbeat(A) is None
+    assert driver.workers.last_report(A) == LoadReport()
+
+
+def test_trust_is_kept_across_heartbeats() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(TrustChanged(A, Trust.DEGRADED))
+    driver.tell(worker())
+
+    assert driver.workers.info(A).trust is Trust.DEGRADED
+    assert driver.workers.distrusted == {A}
+
+
+def test_other_replicas_come_and_go() -> None:
+    driver = Driver()
+    effects = driver.tell(router())
+    assert sent(effects, "sync") == [RouterSeen(router(), joined=True)]
+    assert driver.registry.replica("r2") == router()
+    driver.tell(router(epoch=4))
+    assert driver.tell(router(epoch=3)) == []
+    driver.now = 4.0
+
+    assert sent(driver.tell(Tick("check")), "sync") == [RouterGone("r2")]
+    assert driver.registry.replica("r2") is None
+
+
+def test_a_replica_does_not_listen_to_itself() -> None:
+    assert Driver().tell(router("r1")) == []
+
+
+def test_heartbeats_come_by_the_bus() -> None:
+    driver = Driver()
+
+    driver.tell(BusMessage("kvmesh.hb.code.a", encode(worker())))
+    driver.tell(BusMessage("kvmesh.rt.code.r2", encode(router())))
+
+    counted = driver.registry.statistics()
+    assert (counted.worker_heartbeats, counted.router_heartbeats, counted.garbage) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("subject", "data"),
+    [
+        ("kvmesh.hb.code.a", b"\xc1"),
+        ("kvmesh.hb.code.a", encode(router())),
+        ("kvmesh.hb.code.b", encode(worker())),
+        ("kvmesh.rt.code.r3", encode(router())),
+        ("kvmesh.seq.code.r2", encode(router())),
+    ],
+)
+def test_garbage_and_borrowed_names_are_counted_and_dropped(subject: str, data: bytes) -> None:
+    driver = Driver()
+
+    assert driver.tell(BusMessage(subject, data)) == []
+    assert driver.registry.statistics().garbage == 1
+
+
+def test_a_replica_tells_that_it_lives_each_second() -> None:
+    driver = Driver()
+
+    for effects in (driver.tell(Started()), driver.tell(Tick("heartbeat"))):
+        [publish] = of(Publish, effects)
+        assert publish.subject == "kvmesh.rt.code.r1"
+        assert decode(publish.data, RouterHeartbeat) == router("r1")
+        assert Wake(1.0, Tick("heartbeat")) in effects
+
+
+def test_a_listener_says_nothing() -> None:
+    assert Driver(speaks=False).tell(Started()) == [Wake(0.25, Tick("check"))]
+
+
+def test_messages_of_no_concern_are_ignored() -> None:
+    assert Driver().tell(Message()) == []

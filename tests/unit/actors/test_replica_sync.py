@@ -1,0 +1,211 @@
+from kvmesh.actors.kernel import Effect, Message, Publish, Wake
+from kvmesh.actors.messages import (
+    Booked,
+    BusMessage,
+    Finished,
+    FirstToken,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    StateWanted,
+    Tick,
+)
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.wire import decode, encode
+from kvmesh.core.booking_events import (
+    BookingBatch,
+    Ended,
+    Grew,
+    Placed,
+    Prefilled,
+    StateBegins,
+    StateEnds,
+    decode_bookings,
+)
+from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Demand
+from kvmesh.core.sequences import ActiveSequences
+from tests.unit.actors.effects import of
+
+W = WorkerId("w")
+
+
+class Driver:
+    def __init__(self, router: str = "r1", max_events: int = 256) -> None:
+        self.sequences = ActiveSequences(4, lease_s=10.0)
+        self.sync = ReplicaSync(
+            self.sequences, ReplicaSyncOptions(router, "code", 7, max_events=max_events)
+        )
+        self.now = 0.0
+        self.published: list[Publish] = []
+
+    def tell(self, message: Message) -> list[Effect]:
+        effects = list(self.sync.receive(message, self.now))
+        self.published += of(Publish, effects)
+        return effects
+
+    def book(self, request_id: str, tokens: int = 40) -> list[Effect]:
+        self.sequences.add(request_id, W, Demand(tokens, 30, 20), self.now)
+        return self.tell(Booked(request_id))
+
+    def batches(self) -> list[BookingBatch]:
+        return [
+            decode_bookings(one.data)
+            for one in self.published
+            if one.subject.endswith(".seq.code.r1")
+        ]
+
+
+PLACED = Placed("q", W, 40, 30, 5)
+
+
+def test_bookings_are_sent_together_after_five_milliseconds() -> None:
+    driver = Driver()
+    assert driver.book("q") == [Wake(0.005, Tick("flush"))]
+    assert driver.tell(FirstToken("q")) == []
+    driver.sequences.finish("q")
+    driver.tell(Finished("q"))
+
+    driver.tell(Tick("flush"))
+
+    assert driver.published[0].subject == "kvmesh.seq.code.r1"
+    assert driver.batches() == [BookingBatch(1, 7, 1, [PLACED, Prefilled("q"), Ended("q")])]
+    assert driver.sync.statistics().events_sent == 3
+
+
+def test_a_request_that_ended_meanwhile_is_not_placed() -> None:
+    assert Driver().tell(Booked("gone")) == []
+
+
+def test_many_bookings_do_not_wait() -> None:
+    driver = Driver(max_events=2)
+    driver.book("a")
+    driver.book("b")
+
+    assert [len(one.events) for one in driver.batches()] == [2]
+
+
+def test_each_second_a_replica_says_how_far_it_is() -> None:
+    driver = Driver()
+    assert driver.tell(Started()) == [Wake(1.0, Tick("beat"))]
+    driver.book("q")
+    driver.tell(Tick("flush"))
+
+    assert Wake(1.0, Tick("beat")) in driver.tell(Tick("beat"))
+
+    assert driver.batches()[-1] == BookingBatch(1, 7, 2, [])
+
+
+def test_growth_is_told_once_a_second() -> None:
+    driver = Driver()
+    driver.book("q")
+    driver.tell(Tick("flush"))
+    driver.sequences.grow("q", 9, 0.0)
+    driver.tell(Tick("beat"))
+    driver.tell(Tick("beat"))
+
+    assert [one.events for one in driver.batches()[1:]] == [[Grew("q", 9)], []]
+
+
+def test_running_requests_never_expire_at_home() -> None:
+    driver = Driver()
+    driver.book("q")
+    for now in (9.0, 18.0, 27.0):
+        driver.now = now
+        driver.tell(Tick("beat"))
+
+    assert driver.sequences.booking("q") is not None
+
+
+def test_a_peer_that_asks_gets_the_whole_state() -> None:
+    driver = Driver()
+    driver.book("q")
+    driver.sequences.first_token("q", 0.0)
+    driver.sequences.grow("q", 9, 0.0)
+
+    driver.tell(BusMessage("kvmesh.ctl.code.r1", encode(StateWanted("r2"))))
+    driver.tell(StateWanted("r3"))
+
+    assert driver.batches() == [
+        BookingBatch(
+            1, 7, 1, [PLACED, StateBegins(), PLACED, Prefilled("q"), Grew("q", 9), StateEnds()]
+        )
+    ]
+    driver.now = 1.0
+    assert driver.tell(StateWanted("r3"))
+    assert driver.tell(StateWanted("r1")) == []
+
+
+def test_a_fresh_booking_in_a_state_has_no_history() -> None:
+    driver = Driver()
+    driver.sequences.add("q", W, Demand(40, 30, 20), 0.0)
+
+    driver.tell(StateWanted("r2"))
+
+    assert driver.batches()[0].events == [StateBegins(), PLACED, StateEnds()]
+
+
+def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
+    driver = Driver()
+    beat = RouterHeartbeat("r2", "code", "", ready=True, epoch=1)
+    joined = RouterSeen(beat, joined=True)
+
+    assert driver.tell(RouterSeen(beat)) == []
+    [asked] = of(Publish, driver.tell(joined))
+    assert asked.subject == "kvmesh.ctl.code.r2"
+    assert decode(asked.data, StateWanted) == StateWanted("r1")
+    assert driver.tell(joined) == []
+    driver.tell(RouterGone("r2"))
+    assert driver.tell(joined)
+
+
+def talk(driver: Driver, first_seq: int, router: str = "r2") -> list[Effect]:
+    peer = Driver(router)
+    peer.sequences.add("theirs", W, Demand(40, 30), 0.0)
+    peer.sync._next_seq = first_seq
+    peer.tell(Booked("theirs"))
+    peer.tell(Tick("flush"))
+    return driver.tell(BusMessage(peer.published[-1].subject, peer.published[-1].data))
+
+
+def test_peers_bookings_are_applied_and_die_with_the_peer() -> None:
+    driver = Driver()
+    assert talk(driver, first_seq=1) == []
+    assert [one.request_id for one in driver.sequences.owned("r2")] == ["theirs"]
+
+    driver.tell(RouterGone("r2"))
+
+    assert driver.sequences.owned("r2") == []
+    assert driver.sync.statistics().events_applied == 1
+
+
+def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> None:
+    driver = Driver()
+
+    [asked] = of(Publish, talk(driver, first_seq=5))
+
+    assert asked.subject == "kvmesh.ctl.code.r2"
+    driver.now = 1.0
+    subjects = [one.subject for one in of(Publish, driver.tell(Tick("beat")))]
+    assert subjects == ["kvmesh.seq.code.r1", "kvmesh.ctl.code.r2"]
+    assert driver.sync.statistics().states_asked == 2
+
+
+def test_a_replica_does_not_listen_to_itself() -> None:
+    driver = Driver()
+
+    assert talk(driver, first_seq=1, router="r1") == []
+    assert driver.sync.statistics().events_applied == 0
+
+
+def test_garbage_is_counted_and_dropped() -> None:
+    driver = Driver()
+
+    assert driver.tell(BusMessage("kvmesh.seq.code.r2", b"\xc1")) == []
+    assert driver.tell(BusMessage("kvmesh.ctl.code.r1", b"\xc1")) == []
+    assert driver.sync.statistics().garbage == 2
+
+
+def test_messages_of_no_concern_are_ignored() -> None:
+    assert Driver().tell(Message()) == []

@@ -1,0 +1,128 @@
+from kvmesh.core.booking_events import (
+    BookingBatch,
+    BookingEvent,
+    Ended,
+    Grew,
+    Placed,
+    Prefilled,
+    StateBegins,
+    StateEnds,
+)
+from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.loads import Demand
+from kvmesh.core.peer_bookings import PeerBookings
+from kvmesh.core.sequences import ActiveSequences
+
+W = WorkerId("w")
+
+
+class Heard:
+    """One replica that hears of another's bookings."""
+
+    def __init__(self) -> None:
+        self.sequences = ActiveSequences(4, lease_s=10.0, stride=2)
+        self.peers = PeerBookings(self.sequences)
+
+    def hear(self, first_seq: int, *events: BookingEvent, epoch: int = 1, now: float = 0.0) -> bool:
+        return self.peers.apply("p", BookingBatch(1, epoch, first_seq, list(events)), now)
+
+    def ids(self) -> list[str]:
+        return [one.request_id for one in self.sequences.owned("p")]
+
+
+def placed(request_id: str) -> Placed:
+    return Placed(request_id, W, 40, 30, 5, pack_hashes([1, 2]))
+
+
+def test_a_peers_request_counts_in_the_loads() -> None:
+    heard = Heard()
+
+    assert heard.hear(1, placed("q"))
+
+    loads = heard.sequences.loads(W)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (40, 30, 5)
+    booking = heard.sequences.booking("q")
+    assert booking is not None
+    assert (booking.owner, booking.keys) == ("p", (1, 2))
+
+
+def test_progress_and_end_are_followed() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"), Prefilled("q"), Grew("q", 9))
+    loads = heard.sequences.loads(W)
+    assert (loads.prefill_tokens, loads.expected_blocks) == (0, 2)
+
+    heard.hear(4, Ended("q"))
+
+    assert loads.active_requests == 0
+
+
+def test_events_heard_before_are_skipped() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"), Ended("q"))
+
+    assert heard.hear(1, placed("q"), Ended("q"), placed("r"))
+
+    assert heard.ids() == ["r"]
+    assert heard.peers.applied == 3
+
+
+def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
+    heard = Heard()
+    heard.hear(1, placed("lost-end"), placed("kept"))
+
+    assert not heard.hear(4, placed("new"))
+    assert heard.peers.incomplete() == ["p"]
+    assert heard.hear(5, StateBegins(), placed("kept"), placed("new"), StateEnds())
+
+    assert heard.ids() == ["kept", "new"]
+    assert heard.peers.incomplete() == []
+    assert heard.peers.gaps == 1
+
+
+def test_a_gap_within_a_state_makes_it_worthless() -> None:
+    heard = Heard()
+    heard.hear(1, placed("kept"))
+    heard.hear(3, StateBegins())
+
+    assert not heard.hear(5, StateEnds())
+    assert heard.ids() == ["kept"]
+
+
+def test_a_restarted_peer_takes_its_bookings_along() -> None:
+    heard = Heard()
+    heard.hear(1, placed("old"))
+
+    assert heard.hear(1, placed("new"), epoch=2)
+    assert heard.hear(2, placed("late"), epoch=1)
+
+    assert heard.ids() == ["new"]
+
+
+def test_a_dead_peer_takes_its_bookings_along() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"))
+
+    heard.peers.remove("p")
+
+    assert heard.ids() == []
+
+
+def test_a_peer_cannot_change_what_others_booked() -> None:
+    heard = Heard()
+    heard.sequences.add("mine", W, Demand(40, 40), 0.0)
+
+    heard.hear(1, placed("mine"), Prefilled("mine"), Grew("mine", 99), Ended("mine"), Ended("x"))
+
+    assert heard.sequences.loads(W).prefill_tokens == 40
+
+
+def test_a_living_peer_renews_its_leases() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"))
+    for now in (0.2, 8.0):
+        heard.hear(2, now=now)
+
+    assert heard.sequences.expire(15.0) == []
+    assert len(heard.sequences.expire(20.0)) == 1
