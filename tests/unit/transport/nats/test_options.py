@@ -1,0 +1,201 @@
+"""Options, names and answers, as far as they need no server."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvmesh.errors import ConfigError, TransportError
+from kvmesh.transport.nats.connection import NatsConnection, NatsOptions, hide_password, is_fatal
+from kvmesh.transport.nats.jetstream import (
+    ApiError,
+    Ignored,
+    StoredMessage,
+    StreamInfo,
+    decode_answer,
+    is_passing,
+)
+from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue, is_marker
+from kvmesh.transport.nats.log import MAX_OUTSTANDING, JournalOptions, NatsJournal
+from kvmesh.transport.nats.objects import decode_digest, seconds_of, to_info, to_meta
+
+JOURNAL = JournalOptions(stream="S", subjects=("ev.*",), max_age_s=5)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+        ("nats://user:p@ss@host:4222", "nats://host:4222"),
+        ("nats://a:b@one:1, tls://c:d@two:2", "nats://one:1,tls://two:2"),
+        ("token@host", "host"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+def test_only_a_refused_login_ends_the_first_connect() -> None:
+    assert is_fatal("nats: 'Authorization Violation'")
+    assert is_fatal("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert not is_fatal("[Errno 111] Connect call failed ('127.0.0.1', 4222)")
+
+
+async def test_a_missing_key_library_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("SUAxxx")
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+
+    with pytest.raises(ConfigError, match="pip install nkeys"):
+        await NatsConnection(NatsOptions(nkey_seed=seed)).connect()
+
+
+async def test_a_url_that_is_none_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="connect url"):
+        await NatsConnection(NatsOptions(url="nats://:99999999")).connect()
+
+
+def test_an_error_answer_keeps_its_code() -> None:
+    data = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
+
+    with pytest.raises(ApiError, match="stream not found") as caught:
+        decode_answer("STREAM.INFO.S", data, StreamInfo)
+
+    assert caught.value.code == 10059
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"config":1}', b"\xff"])
+def test_a_garbage_answer_is_a_transport_error(data: bytes) -> None:
+    with pytest.raises(TransportError, match="not a JetStream answer"):
+        decode_answer("STREAM.INFO.S", data, StreamInfo)
+
+
+def test_what_a_forming_cluster_says_is_asked_again() -> None:
+    silence = TransportError("no answer")
+    silence.__cause__ = TimeoutError()
+
+    assert is_passing(silence)
+    assert is_passing(ApiError("no suitable peers", 10005))
+    assert not is_passing(ApiError("stream not found", 10059))
+    assert not is_passing(TransportError("nobody listens"))
+    assert decode_answer("x", b"{}", Ignored) == Ignored()
+
+
+def test_the_streams_settings_are_those_that_were_decided() -> None:
+    config = JOURNAL.to_config()
+
+    assert config["max_age"] == 5_000_000_000
+    assert config["duplicate_window"] == 5_000_000_000
+    assert config["deny_delete"] is True
+    assert "allow_rollup_hdrs" not in config
+    assert KeyValueOptions(bucket="b").to_config()["allow_direct"] is False
+
+
+async def test_appending_while_disconnected_is_counted_and_never_acked() -> None:
+    journal = NatsJournal(NatsConnection(NatsOptions()), JOURNAL)
+
+    journal.append("ev.w1", b"x", lambda _: pytest.fail("nothing was sent"))
+
+    assert journal.statistics().unsent == 1
+    assert journal.statistics().outstanding == 0
+
+
+async def connected_journal() -> NatsJournal:
+    journal = NatsJournal(NatsConnection(NatsOptions()), JOURNAL)
+    # Stands in for the socket.
+    journal._client.publish_nowait = lambda *_: None  # type: ignore[method-assign]
+    return journal
+
+
+async def test_the_oldest_unanswered_appends_are_forgotten() -> None:
+    journal = await connected_journal()
+    acks: list[int] = []
+
+    for _ in range(MAX_OUTSTANDING + 2):
+        journal.append("ev.w1", b"x", acks.append)
+    journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":1}', None)
+    journal._on_ack(f"{journal._inbox}3", b"", b'{"seq":3}', None)
+
+    assert acks == [3]
+    assert journal.statistics().forgotten == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "data", "headers"),
+    [
+        ("1", b"garbage", None),
+        ("x", b'{"seq":1}', None),
+        ("1", b'{"error":{"err_code":10077,"description":"no room"}}', None),
+        ("1", b"", b"NATS/1.0 503\r\n\r\n"),
+    ],
+)
+async def test_an_ack_that_is_none_is_refused_and_counted(
+    number: str, data: bytes, headers: bytes | None
+) -> None:
+    journal = await connected_journal()
+    acks: list[int] = []
+    journal.append("ev.w1", b"x", acks.append)
+
+    journal._on_ack(f"{journal._inbox}{number}", b"", data, headers)
+    journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":9}', None)
+
+    assert journal.statistics().refused == 1
+    assert acks == ([9] if number == "x" else [])
+
+
+async def test_a_message_that_cannot_be_sent_is_refused() -> None:
+    journal = NatsJournal(NatsConnection(NatsOptions()), JOURNAL)
+    journal._client._status = journal._client.CONNECTED
+    journal._client._max_pending_size = 1024
+
+    journal.append("two words", b"x", lambda _: pytest.fail("nothing was sent"))
+
+    assert journal.statistics().refused == 1
+
+
+@pytest.mark.parametrize("key", ["", ".a", "a.", "a..b", "a b", "a*", ">", "ä"])
+async def test_a_key_that_is_no_subject_is_refused(key: str) -> None:
+    store = NatsKeyValue(NatsConnection(NatsOptions()), KeyValueOptions(bucket="b"))
+
+    with pytest.raises(TransportError, match="use letters"):
+        await store.get(key)
+
+
+@pytest.mark.parametrize(
+    ("headers", "marker"),
+    [
+        (b"", False),
+        (b"NATS/1.0\r\nNats-TTL: 3s\r\n\r\n", False),
+        (b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", True),
+        (b"NATS/1.0\r\nKV-Operation: PURGE\r\n\r\n", True),
+        (b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 10s\r\n\r\n", True),
+    ],
+)
+def test_markers_are_told_from_values(headers: bytes, marker: bool) -> None:
+    assert is_marker(StoredMessage("$KV.b.k", 1, hdrs=headers)) is marker
+
+
+def test_a_meta_message_that_is_none_is_no_object() -> None:
+    garbage = StoredMessage("$O.b.M.x", 1, data=b"garbage")
+    deleted = StoredMessage("$O.b.M.x", 1, data=b'{"name":"x","deleted":true}')
+
+    assert to_meta(garbage) is None
+    assert to_info(garbage) is None
+    assert to_info(deleted) is None
+    assert decode_digest("SHA-256=AAEC") == b"\x00\x01\x02"
+    assert decode_digest("SHA-256=A") == b""
+
+
+def test_server_times_are_read_with_nanoseconds_and_without() -> None:
+    assert seconds_of("1970-01-01T00:00:10Z") == 10
+    assert seconds_of("1970-01-01T00:00:10.5Z") == 10.5
+    assert seconds_of("1970-01-01T00:00:10.123456789Z") == pytest.approx(10.123456)
+
+
+def test_stream_info_of_an_unused_stream_starts_at_one() -> None:
+    data = msgspec.json.encode({"config": {}, "created": "t", "state": {"messages": 0}})
+
+    assert decode_answer("x", data, StreamInfo).to_state().first_sequence == 1
