@@ -62,6 +62,7 @@ class ChatInput(msgspec.Struct, frozen=True):
         parsed = _parse(body)
         if not parsed.messages:
             raise RequestError("messages is empty: send at least one message", param="messages")
+        _check_calls(parsed)
         messages, truncated = _cut_at_media(parsed.messages)
         continued = parsed.continue_final_message
         return cls(
@@ -110,6 +111,25 @@ def _parse(body: bytes | bytearray | memoryview | Mapping[str, object]) -> ChatB
         return msgspec.json.decode(body, type=ChatBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"chat body: {error}", param="messages") from error
+
+
+def _check_calls(body: ChatBody) -> None:
+    """Refuse roles, tool calls and tools that are not even of the shape templates walk through."""
+    calls: list[object] = []
+    for index, message in enumerate(body.messages):
+        if not isinstance(message.get("role"), str):
+            raise RequestError(f"messages[{index}].role is not a string", param="messages")
+        made = message.get("tool_calls")
+        if made is None:
+            continue
+        if not isinstance(made, list):
+            raise RequestError(f"messages[{index}].tool_calls is not a list", param="messages")
+        calls += made
+    for param, entries in (("messages", calls), ("tools", body.tools or ())):
+        for entry in entries:
+            function = cast("JsonObject", entry).get("function") if isinstance(entry, dict) else 0
+            if not (function is None or isinstance(function, dict)):
+                raise RequestError("a tool or tool call has no function object", param=param)
 
 
 def _cut_at_media(messages: list[JsonObject]) -> tuple[list[JsonObject], bool]:

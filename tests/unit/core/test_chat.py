@@ -33,6 +33,30 @@ def test_what_is_no_chat_is_refused_by_name(body: bytes) -> None:
     assert caught.value.param == "messages"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [{"content": "x"}]}, "messages"),
+        ({"messages": [{"role": "tool", "tool_calls": "x"}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [1]}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}]}, "messages"),
+        ({"messages": [{"role": "user"}], "tools": [{"function": []}]}, "tools"),
+    ],
+)
+def test_calls_without_shape_are_refused(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ChatInput.from_body(fields)
+
+    assert caught.value.param == param
+
+
+def test_calls_of_other_types_pass() -> None:
+    call = {"type": "custom", "custom": {"name": "f"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    assert ChatInput.from_body({"messages": [message], "tools": [call]}).tools == [call]
+
+
 def test_continuing_the_final_message_leaves_the_generation_prompt_out() -> None:
     body = {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True}
 
