@@ -21,8 +21,8 @@ class CancelGeneration(Message, frozen=True):
     request_id: str
 
 
-class StepEnded(Message, frozen=True):
-    """The step under way is over (the engine's own timer)."""
+class StepDue(Message, frozen=True):
+    """The step under way is over, or an idle engine has work (the engine's own timer)."""
 
 
 class EngineStepped(Message, frozen=True):
@@ -51,12 +51,13 @@ class SimulatedEngine:
         self.model = EngineModel(options)
         self._listener = listener
         self._step: Step | None = None
+        self._awake = False
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Take a request, a cancellation or the end of a step."""
         match message:
-            case StepEnded():
-                return self._end_step(now)
+            case StepDue():
+                return self._next_step(now)
             case Generate():
                 return self._generate(message.request, now)
             case CancelGeneration():
@@ -72,16 +73,15 @@ class SimulatedEngine:
             refusal = GenerationRefused(self.name, request.request_id, str(error))
             yield Send(self._listener, refusal)
             return
-        if self._step is None:
-            yield from self._start_step(now)
+        if not self._awake:
+            # Not at once: what arrives at the same time shall be in the same step.
+            self._awake = True
+            yield Wake(0.0, StepDue())
 
-    def _end_step(self, now: float) -> Iterator[Effect]:
-        ended = self._step
-        assert ended is not None
-        yield Send(self._listener, EngineStepped(self.name, ended))
-        yield from self._start_step(now)
-
-    def _start_step(self, now: float) -> Iterator[Effect]:
-        self._step = self.model.step(now)
+    def _next_step(self, now: float) -> Iterator[Effect]:
         if self._step is not None:
-            yield Wake(self._step.duration_s, StepEnded())
+            yield Send(self._listener, EngineStepped(self.name, self._step))
+        self._step = self.model.step(now)
+        self._awake = self._step is not None
+        if self._step is not None:
+            yield Wake(self._step.duration_s, StepDue())
