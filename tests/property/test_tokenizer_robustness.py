@@ -19,6 +19,7 @@ from kvmesh.core.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 from tests.unit.tokenizer_models import CHATML, PARTS
 
+TEMPLATES = (CHATML, PARTS, "{{ messages | tojson }}{{ tools | tojson }}")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
@@ -69,9 +70,8 @@ def tokenizer(engine: EngineKind, source: str) -> HfTokenizer:
     return HfTokenizer("m", backend, {"default": template}, TokenizerOptions(engine=engine))
 
 
-@pytest.mark.parametrize("source", [CHATML, PARTS, "{{ messages | tojson }}{{ tools | tojson }}"])
 @pytest.mark.parametrize("engine", get_args(EngineKind))
-@given(body=BODY)
+@given(body=BODY, source=st.sampled_from(TEMPLATES))
 def test_any_body_gives_ids_or_the_clients_error(
     engine: EngineKind, source: str, body: dict[str, object]
 ) -> None:
