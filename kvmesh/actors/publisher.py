@@ -113,9 +113,6 @@ class Publisher:
     def heartbeat(self) -> WorkerHeartbeat:
         """Return the worker's present sign of life."""
         options = self._options
-        load = self._load
-        if not load.used_blocks:
-            load = msgspec.structs.replace(load, used_blocks=self._visible())
         return WorkerHeartbeat(
             worker=options.worker,
             bucket=options.bucket,
@@ -124,7 +121,7 @@ class Publisher:
             url=options.url,
             models=options.models,
             block_size=self._residency.block_size or 0,
-            load=load,
+            load=self._load,
             dp_rank=options.dp_rank,
             draining=self._draining,
             complete=self._complete,

@@ -134,9 +134,15 @@ def test_tiers_are_made_closed_one_by_one() -> None:
 
     assert driver.events()[1:] == [stored(ROOT, H1), stored(ROOT, H1, H2, tier=1)]
     assert driver.publisher.dump() == driver.events()[1:]
-    assert driver.heartbeat().load.used_blocks == 0
+
+
+def test_cached_blocks_are_not_reported_as_used() -> None:
+    driver = Driver()
+    driver.tell(payload(store(11, tokens=TOKENS[:4])))
+    driver.tell(EngineLoad(WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)))
     driver.tell(Tick("heartbeat"))
-    assert driver.heartbeat().load.used_blocks == 2
+
+    assert driver.heartbeat().load == WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)
 
 
 def test_a_cleared_cache_clears_the_worker() -> None:
