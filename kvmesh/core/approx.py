@@ -204,6 +204,7 @@ class ApproxIndex:
             gone = self._drop(leases, min(at_most, excess))
             self._pruned += gone
             at_most -= gone
+            self._pruning = gone < excess
 
 
 class CombinedIndex:

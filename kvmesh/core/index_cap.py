@@ -11,6 +11,7 @@ from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_table import BlockTable
 from kvmesh.core.index_tier import Tier
 
+_FEWEST: Final = 4
 _MATCHES: Final = 1024
 _LAST_MINUTE_BLOCKS: Final = 8192
 
@@ -24,8 +25,8 @@ class BlockCap:
     """
 
     def __init__(self, max_blocks: int, tiers: Sequence[Tier], slots: Slots) -> None:
-        if max_blocks < SHARDS:
-            raise ValueError(f"max_blocks is {max_blocks}, it must be at least {SHARDS}")
+        if max_blocks < _FEWEST:
+            raise ValueError(f"max_blocks is {max_blocks}, it must be at least {_FEWEST}")
         self.evicted = 0
         self.truncated: set[WorkerId] = set()
         self._max = max_blocks

@@ -1,6 +1,5 @@
 """Which bit of a mask stands for which worker."""
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import compress
 from typing import Final
@@ -63,10 +62,6 @@ class Slots:
     def released(self) -> int:
         """Return how many bits wait for a walk to begin or to end."""
         return len(self._released) + len(self._reclaiming)
-
-    def names(self) -> Sequence[WorkerId]:
-        """Return a copy of who has slot 0, 1, ...; slots outside `live` name their last worker."""
-        return tuple(self._names)
 
     def decode(self, mask: int) -> tuple[WorkerId, ...]:
         """Return the workers of `mask`, lowest slot first. Cached; else about 10 ns a slot."""

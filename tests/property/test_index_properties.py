@@ -326,7 +326,7 @@ class CappedMachine(RuleBasedStateMachine):
 
 
 TestCappedIndex = CappedMachine.TestCase
-TestCappedIndex.settings = settings(max_examples=60, stateful_step_count=40)
+TestCappedIndex.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 events = st.one_of(

@@ -1,0 +1,198 @@
+import pytest
+
+from kvmesh.core.approx import ApproxIndex, CombinedIndex
+from kvmesh.core.events import ROOT, Stored, WorkerId
+from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
+from kvmesh.core.index import KvIndex
+
+A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+PROMPT = sequence_hashes(range(3000), 1)
+
+
+def prompt(depth: int, start: int = 0) -> BlockHashes:
+    return BlockHashes(range(start, start + depth), 1)
+
+
+def test_a_routed_prompt_counts_as_cached() -> None:
+    index = ApproxIndex()
+
+    index.record(A, prompt(300), 0.0)
+    index.record(B, PROMPT[:20], 1.0)
+    index.record(C, prompt(0), 1.0)
+
+    assert index.find_groups(prompt(400)) == [(300, (A,)), (20, (B,))]
+    assert index.find_matches(prompt(10)) == {A: 10, B: 10}
+    assert index.workers() == [A, B]
+    assert (index.blocks(A), index.blocks(C)) == (300, 0)
+    assert (index.statistics().blocks, index.statistics().entries) == (300, 320)
+
+
+def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
+    index = ApproxIndex(ttl_s=120.0)
+    index.record(A, prompt(300), 1000.3)
+
+    assert index.expire(1120.3)
+    assert index.find_matches(prompt(300)) == {A: 300}
+    assert index.expire(1121.4)
+
+    assert index.find_matches(prompt(300)) == {}
+    assert index.statistics().expired == 300
+    assert index.statistics().blocks == 0
+
+
+def test_a_further_prompt_prolongs_what_it_covers() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(300), 0.0)
+    index.record(A, prompt(100), 5.0)
+
+    index.expire(11.0)
+    assert index.find_matches(prompt(300)) == {A: 100}
+    index.expire(16.0)
+    assert index.find_matches(prompt(300)) == {}
+
+
+def test_each_prompt_may_have_its_own_ttl() -> None:
+    index = ApproxIndex(ttl_s=120.0)
+    index.record(A, prompt(100), 0.0, 120.0)
+    index.record(A, prompt(300), 1.0, 5.0)
+    index.record(B, prompt(300), 1.0, 0.0)
+
+    assert index.find_matches(prompt(300)) == {A: 300}
+    index.expire(7.0)
+    assert index.find_matches(prompt(300)) == {A: 100}
+    index.expire(122.0)
+    assert index.find_matches(prompt(300)) == {}
+
+
+def test_expiry_can_be_taken_in_slices_and_stays_prefix_closed() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(300), 0.0)
+    index.record(A, prompt(500), 0.01)
+    index.record(B, prompt(300), 0.02)
+
+    left = 800
+    while not index.expire(100.0, budget=70):
+        left -= 70
+        found = index.find_matches(prompt(600))
+        assert sum(found.values()) == index.statistics().entries == left
+    assert index.statistics().entries == 0
+
+
+def test_recording_drops_what_ended_meanwhile() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(300), 0.0)
+
+    index.record(B, prompt(10), 100.0)
+
+    assert index.find_matches(prompt(300)) == {B: 10}
+
+
+def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
+    index = ApproxIndex(max_entries=1000, prune_target=0.8)
+
+    for number in range(11):
+        index.record(A if number % 2 else B, prompt(100, number * 1000), float(2 * number))
+
+    assert index.statistics().entries == 800
+    assert index.statistics().pruned == 300
+    assert [bool(index.find_matches(prompt(100, n * 1000))) for n in range(11)] == [False] * 3 + [
+        True
+    ] * 8
+
+
+def test_pruning_goes_on_with_the_next_prompts_when_there_is_much_to_do() -> None:
+    index = ApproxIndex(max_entries=20_000, prune_target=0.5)
+
+    for number in range(11):
+        index.record(A, prompt(2000, number * 10_000), float(2 * number))
+    assert index.statistics().entries == 22_000 - 4000
+    for number in range(4):
+        index.record(A, prompt(10, 10**6 + number * 100), 30.0 + number)
+
+    assert index.statistics().entries == 10_000
+    index.record(A, prompt(10, 10**7), 40.0)
+    assert index.statistics().entries == 10_010
+
+
+def test_pruning_ends_when_expiry_was_quicker() -> None:
+    index = ApproxIndex(ttl_s=10.0, max_entries=20_000, prune_target=0.5)
+    for number in range(11):
+        index.record(A, prompt(2000, number * 10_000), number / 100)
+    assert index.statistics().pruned == 4000
+    index.expire(100.0)
+
+    index.record(A, prompt(10), 101.0)
+
+    assert (index.statistics().pruned, index.statistics().entries) == (4000, 10)
+
+
+def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
+    index = ApproxIndex(ttl_s=86_400.0, worker_blocks=250)
+    index.record(A, prompt(100), 0.0)
+    index.record(A, prompt(100, 5000), 10.0)
+    index.record(A, prompt(50), 20.0)
+    index.record(B, prompt(200), 20.0)
+
+    index.record(A, prompt(100, 9000), 30.0)
+
+    assert index.find_matches(prompt(100)) == {A: 50, B: 100}
+    assert index.find_matches(prompt(100, 5000)) == {A: 100}
+    assert index.find_matches(prompt(100, 9000)) == {A: 100}
+    assert (index.blocks(A), index.statistics().displaced) == (250, 50)
+    index.record(A, prompt(400, 20_000), 40.0)
+    assert index.find_matches(prompt(400, 20_000)) == {A: 250}
+
+
+def test_a_removed_worker_leaves_nothing_behind() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(300), 0.0)
+    index.record(B, prompt(100), 0.0)
+
+    index.remove_worker(A)
+    index.remove_worker(C)
+
+    assert index.find_matches(prompt(300)) == {B: 100}
+    assert index.statistics().entries == 100
+    while not index.sweep(100):
+        pass
+    assert index.statistics().blocks == 100
+    index.record(A, prompt(7), 1.0)
+    assert index.find_matches(prompt(300)) == {B: 100, A: 7}
+    index.expire(20.0)
+    assert index.statistics().entries == 0
+
+
+def test_workers_that_come_and_go_do_not_use_up_slots() -> None:
+    index = ApproxIndex()
+
+    for number in range(1000):
+        index.record(WorkerId(f"w{number}"), [1], 0.0)
+        index.remove_worker(WorkerId(f"w{number}"))
+
+    while not index.sweep(10_000):
+        pass
+    index.record(A, [1], 0.0)
+    assert index.find_matches(BlockHashes.of([1], 1)) == {A: 1}
+
+
+@pytest.mark.parametrize(("exact", "routed"), [(True, False), (False, True), (True, True)])
+def test_of_two_views_the_longer_prefix_counts(exact: bool, routed: bool) -> None:
+    events, decisions = KvIndex(), ApproxIndex()
+    expected: dict[WorkerId, int] = {}
+    if exact:
+        events.apply(A, Stored(ROOT, pack_hashes(PROMPT[:30])))
+        events.apply(B, Stored(ROOT, pack_hashes(PROMPT[:20])))
+        expected |= {A: 30, B: 20}
+    if routed:
+        decisions.record(A, PROMPT[:10], 0.0)
+        decisions.record(B, PROMPT[:25], 0.0)
+        decisions.record(C, PROMPT[:25], 0.0)
+        expected |= {A: max(10, expected.get(A, 0)), B: 25, C: 25}
+    both = CombinedIndex(events, decisions)
+
+    groups = both.find_groups(prompt(50))
+
+    assert both.find_matches(prompt(50)) == expected
+    assert {worker: depth for depth, workers in groups for worker in workers} == expected
+    depths = [depth for depth, _ in groups]
+    assert depths == sorted(set(depths), reverse=True)
