@@ -56,7 +56,7 @@ class AioDriver:
 
     Turns run in slices of `slice_s`, so that sockets are served in between. An exception of an
     actor is a bug: it is logged and counted, the driver stops, and `run` raises it.
-    `carriers` adds effects of its owner's own.
+    An effect that nothing carries is a bug, too.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class AioDriver:
         journal: Journal | None = None,
         bus: Bus | None = None,
         log: Callable[[Log], None] = lambda _: None,
-        carriers: Mapping[type[Effect], Carrier] | None = None,
         clock: Callable[[], float] = time.monotonic,
         slice_s: float = 0.002,
     ) -> None:
@@ -90,11 +89,14 @@ class AioDriver:
             self._carriers[Publish] = partial(_carry_publish, bus)
         if journal is not None:
             self._carriers[Append] = partial(self._carry_append, journal)
-        self._carriers.update(carriers or {})
 
     def add(self, actor: Actor, *, capacity: int = 8192) -> None:
         """Give `actor` a mailbox under its name. Before `start`."""
         self._boxes[actor.name] = _Mailbox(actor, capacity)
+
+    def carry(self, kind: type[Effect], carrier: Carrier) -> None:
+        """Have effects of that kind carried out by `carrier`."""
+        self._carriers[kind] = carrier
 
     def start(self) -> None:
         """Begin to deliver, on the running event loop; each actor gets `Started` first."""
@@ -137,14 +139,13 @@ class AioDriver:
         From the event loop, outside of turns: journal tails, event sources.
         """
         box = self._boxes[to]
-        while len(box.queue) >= box.capacity and not self._in_turn:
+        while box.queue and len(box.queue) >= box.capacity and not self._in_turn:
             self._turn(box)
-        self.answer(to, message)
+        self._put(box, message)
 
     def answer(self, to: str, message: Message) -> None:
         """Queue the answer to an effect; always accepted while running."""
-        if not self._is_stopped():
-            self._put(self._boxes[to], message)
+        self._put(self._boxes[to], message)
 
     def deliver_to(self, to: str) -> Callable[[str, bytes], None]:
         """Return a bus subscriber that posts what it gets to actor `to`."""
@@ -169,8 +170,9 @@ class AioDriver:
         return self._stopped is not None and self._stopped.done()
 
     def _put(self, box: _Mailbox, message: Message) -> None:
-        box.queue.append(message)
-        self._wake(box)
+        if not self._is_stopped():
+            box.queue.append(message)
+            self._wake(box)
 
     def _wake(self, box: _Mailbox) -> None:
         if not box.ready:
@@ -227,7 +229,7 @@ class AioDriver:
 
     def _carry_wake(self, actor: str, effect: Effect) -> None:
         assert isinstance(effect, Wake)
-        if effect.after_s <= 0.0 or self._loop is None:
+        if effect.after_s <= 0.0 or self._loop is None or self._is_stopped():
             self._put(self._boxes[actor], effect.message)
             return
         number = self._next_timer = self._next_timer + 1

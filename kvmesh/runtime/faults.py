@@ -13,7 +13,8 @@ class FaultPlan(msgspec.Struct, frozen=True):
 
     A message takes `delay_s`, or `slow_s` with chance `slow`. `reorder`: it may overtake earlier
     ones of its sender. Each `mischief_s` a process is killed (`crash`), frozen (`pause`) or cut off
-    (`disconnect`), or the journal is purged up to a random sequence or made anew (`recreate`).
+    (`disconnect`), or the journal is purged up to a random sequence, made anew (`recreate`) or
+    loses its last records though acknowledged (`truncate`).
     `crash_at_effect`: a process dies between two effects of one turn.
     """
 
@@ -36,6 +37,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     disconnect: float = 0.0
     purge: float = 0.0
     recreate: float = 0.0
+    truncate: float = 0.0
     outage_s: Range = (0.05, 2.0)
 
 
@@ -55,6 +57,7 @@ _KINDS = (
     "disconnect",
     "purge",
     "recreate",
+    "truncate",
 )
 _CEILINGS = {
     "slow": 0.05,
@@ -66,6 +69,7 @@ _CEILINGS = {
     "disconnect": 0.1,
     "purge": 0.05,
     "recreate": 0.02,
+    "truncate": 0.03,
 }
 _CEILING = 0.2
 

@@ -25,7 +25,7 @@ class JournalFeed:
     """Turns what a tail hears into messages for the actor `to`, in order, none lost.
 
     `open` again to read from elsewhere: the old tail ends, `JournalOpened` parts what it delivered
-    from what the new one will. `carry` does so for an actor's `OpenTail`, on the same journal.
+    from what the new one will. An actor's `OpenTail` does so, on the same journal.
     """
 
     def __init__(self, driver: AioDriver, to: str = "indexer") -> None:
@@ -34,6 +34,7 @@ class JournalFeed:
         self._journal: Journal | None = None
         self._subscription: Subscription | None = None
         self._reopening: asyncio.Task[None] | None = None
+        driver.carry(OpenTail, self._carry)
 
     async def open(self, journal: Journal, after: int = 0, created: str = "") -> Subscription:
         """Deliver everything behind sequence `after` from now on. Raises `TransportError`.
@@ -56,7 +57,7 @@ class JournalFeed:
             self._reopening = None
         await self._end_tail()
 
-    def carry(self, _: str, effect: Effect) -> None:
+    def _carry(self, _: str, effect: Effect) -> None:
         """Carry out `OpenTail`, the latest one if there are several."""
         assert isinstance(effect, OpenTail)
         if self._reopening is not None:

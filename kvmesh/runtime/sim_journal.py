@@ -76,6 +76,13 @@ class SimJournal:
         self.first_sequence, self.last_sequence = 1, 0
         self._wake_tails()
 
+    def truncate(self, last: int) -> None:
+        """Lose every record behind `last`, as a server's machine that crashes before its disk."""
+        for sequence in range(max(last, self.first_sequence - 1) + 1, self.last_sequence + 1):
+            del self.records[sequence]
+        self.last_sequence = max(last, self.first_sequence - 1)
+        self._wake_tails()
+
     def _carry_append(self, process: Process, actor: str, effect: Effect) -> None:
         """Send an append on its way; it, or its ack, may be lost."""
         assert isinstance(effect, Append)
@@ -169,7 +176,7 @@ class SimJournal:
             tail.opened = True
             tail.created = tail.created or self.created
             self._tell(tail, JournalOpened(tail.created))
-        if tail.created != self.created:
+        if tail.created != self.created or tail.position > self.last_sequence:
             tail.created, tail.position, tail.goal = self.created, 0, -1
             self._tell(tail, JournalRecreated(self.created))
         if tail.goal < 0:
@@ -190,4 +197,6 @@ class SimJournal:
             self.purge(sim.faults.below(self.last_sequence + 1))
         if sim.strike("recreate", plan.recreate):
             self.recreate()
+        if sim.strike("truncate", plan.truncate):
+            self.truncate(self.last_sequence - sim.faults.below(BURST))
         sim.at(plan.mischief_s, self._make_mischief)

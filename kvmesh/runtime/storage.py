@@ -1,7 +1,6 @@
 """Carries the storage effects of actors out on real stores."""
 
 import asyncio
-from collections.abc import Mapping
 
 from kvmesh.actors.kernel import Effect, Message
 from kvmesh.actors.storage import (
@@ -29,33 +28,32 @@ from kvmesh.actors.storage import (
 )
 from kvmesh.errors import ConflictError, TransportError
 from kvmesh.ports import Journal, KeyValue, ObjectStore
-from kvmesh.runtime.aio import AioDriver, Carrier
+from kvmesh.runtime.aio import AioDriver
 
 
 class StorageCarrier:
     """One task a wish; its result, or `Failed`, goes back to the actor that wished.
 
-    Give `carriers()` to the driver, then `attach` the driver. At most `in_flight` wishes run at
-    once; the others wait their turn.
+    At most `in_flight` wishes run at once; the others wait their turn.
     """
 
     def __init__(
-        self, keys: KeyValue, objects: ObjectStore, journal: Journal, *, in_flight: int = 32
+        self,
+        driver: AioDriver,
+        keys: KeyValue,
+        objects: ObjectStore,
+        journal: Journal,
+        *,
+        in_flight: int = 32,
     ) -> None:
+        self._driver = driver
         self._keys = keys
         self._objects = objects
         self._journal = journal
         self._slots = asyncio.Semaphore(in_flight)
-        self._driver: AioDriver | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def carriers(self) -> Mapping[type[Effect], Carrier]:
-        """Return what an `AioDriver` needs to carry out storage effects."""
-        return dict.fromkeys(STORAGE_WISHES, self._carry)
-
-    def attach(self, driver: AioDriver) -> None:
-        """Name the driver that gets the answers."""
-        self._driver = driver
+        for kind in STORAGE_WISHES:
+            driver.carry(kind, self._carry)
 
     async def close(self) -> None:
         """Give up everything under way."""
@@ -78,7 +76,6 @@ class StorageCarrier:
                 answer = Failed(wish.token, str(error), conflict=True)
             except TransportError as error:
                 answer = Failed(wish.token, str(error))
-        assert self._driver is not None
         self._driver.answer(actor, answer)
 
     async def _perform(self, wish: StorageWish) -> Message:

@@ -68,7 +68,7 @@ class EventPlane:
         self.engines: dict[WorkerId, Engine] = {}
         self.routers = [f"r{number}" for number in range(replicas)]
         self._claims: dict[tuple[str, int, int], int] = {}
-        self._positions: dict[tuple[str, int, str], int] = {}
+        self._positions: dict[tuple[str, int, int], int] = {}
         self._engine_rng = random.Random(seed)
         append = self.sim.carriers[Append]
 
@@ -112,7 +112,7 @@ class EventPlane:
             (replica.created, claim.sequence, claim.scope), claim.digest
         )
         assert known == claim.digest, "replicas at one sequence differ"
-        life = process.name, process.incarnation, replica.created
+        life = process.name, process.incarnation, indexer.statistics().recreations
         assert self._positions.get(life, 0) <= claim.sequence, "a position went back"
         self._positions[life] = claim.sequence
         if isinstance(message, JournalRecord):

@@ -1,0 +1,281 @@
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+import pytest
+import uvloop
+
+from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Send, Wake
+from kvmesh.actors.messages import Appended, BusMessage, Started, Tick
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.transport.memory.bus import MemoryBus
+from kvmesh.transport.memory.journal import MemoryJournal
+from kvmesh.transport.memory.server import MemoryServer
+
+
+class Eventually(Protocol):
+    def __call__(self, condition: Callable[[], object], *, what: str = "") -> Awaitable[None]: ...
+
+
+class Recorder:
+    """Remembers what it is told, and answers as it was told to."""
+
+    def __init__(
+        self, name: str = "a", answers: Callable[[Message], Sequence[Effect]] = lambda _: ()
+    ) -> None:
+        self.name = name
+        self.heard: list[Message] = []
+        self._answers = answers
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002
+        self.heard.append(message)
+        return self._answers(message)
+
+
+def numbered(count: int) -> list[Message]:
+    return [Tick("n", number) for number in range(count)]
+
+
+async def test_every_actor_is_started_first_and_hears_in_order(eventually: Eventually) -> None:
+    actor, driver = Recorder(), AioDriver()
+    driver.add(actor)
+    for message in numbered(3):
+        assert driver.post("a", message)
+    driver.start()
+    driver.post("a", Tick("last"))
+
+    await eventually(lambda: len(actor.heard) == 5)
+
+    assert actor.heard == [Started(), *numbered(3), Tick("last")]
+    driver.stop()
+
+
+async def test_actors_tell_each_other_in_order(eventually: Eventually) -> None:
+    one = Recorder("one", lambda message: [Send("two", message), Send("two", Tick("and"))])
+    two, driver = Recorder("two"), AioDriver()
+    driver.add(one)
+    driver.add(two)
+    driver.start()
+    driver.post("one", Tick("x"))
+
+    await eventually(lambda: len(two.heard) == 5)
+
+    assert two.heard == [Started(), Started(), Tick("and"), Tick("x"), Tick("and")]
+    driver.stop()
+
+
+async def test_wakes_come_when_due_and_in_the_order_of_their_times(eventually: Eventually) -> None:
+    def answers(message: Message) -> Sequence[Effect]:
+        if isinstance(message, Started):
+            return [Wake(0.02, Tick("late")), Wake(0.001, Tick("soon")), Wake(0.0, Tick("now"))]
+        return ()
+
+    actor, driver = Recorder(answers=answers), AioDriver()
+    driver.add(actor)
+    driver.start()
+
+    await eventually(lambda: len(actor.heard) == 4)
+
+    assert actor.heard[1:] == [Tick("now"), Tick("soon"), Tick("late")]
+    assert driver.statistics().timers == 0
+    driver.stop()
+
+
+async def test_a_full_mailbox_refuses_what_comes_from_outside() -> None:
+    actor, driver = Recorder(), AioDriver()
+    driver.add(actor, capacity=2)
+
+    accepted = [driver.post("a", message) for message in numbered(4)]
+
+    assert accepted == [True, True, False, False]
+    assert driver.statistics().mailboxes["a"].refused == 2
+
+
+async def test_a_full_mailbox_makes_the_journal_wait_by_working_it_off() -> None:
+    actor, driver = Recorder(), AioDriver()
+    driver.add(actor, capacity=3)
+    for message in numbered(10):
+        driver.press("a", message)
+
+    assert actor.heard == numbered(7)
+    assert driver.statistics().mailboxes["a"].waiting == 3
+
+
+async def test_pressing_within_a_turn_does_not_run_turns_in_turns() -> None:
+    driver = AioDriver(log=lambda _: driver.press("a", Tick("inner")))
+    actor = Recorder(answers=lambda message: [Log("info", "x")] if message == Tick("n", 0) else [])
+    driver.add(actor, capacity=1)
+
+    for message in numbered(3):
+        driver.press("a", message)
+
+    assert actor.heard == [Tick("n", 0), Tick("inner"), Tick("n", 1)]
+
+
+async def test_appends_are_answered_and_publishing_is_forgotten(eventually: Eventually) -> None:
+    server = MemoryServer()
+    journal, bus = MemoryJournal(server, "s"), MemoryBus(server)
+    await journal.open()
+    received: list[tuple[str, bytes]] = []
+    await bus.subscribe("x.*", lambda subject, data: received.append((subject, data)))
+    actor = Recorder(
+        answers=lambda message: (
+            [Append("ev.w", b"data", 7), Publish("x.y", b"hello")]
+            if isinstance(message, Started)
+            else []
+        )
+    )
+    driver = AioDriver(journal=journal, bus=bus)
+    driver.add(actor)
+    driver.start()
+
+    await eventually(lambda: Appended(7, 1) in actor.heard and received)
+
+    assert received == [("x.y", b"hello")]
+    driver.stop()
+
+
+async def test_bus_messages_reach_the_actor_that_subscribed(eventually: Eventually) -> None:
+    server = MemoryServer()
+    bus, actor, driver = MemoryBus(server), Recorder(), AioDriver()
+    driver.add(actor)
+    driver.start()
+    await bus.subscribe("x.*", driver.deliver_to("a"))
+
+    bus.publish("x.y", b"hello")
+
+    await eventually(lambda: BusMessage("x.y", b"hello") in actor.heard)
+    driver.stop()
+
+
+async def test_effects_of_the_owners_own_are_carried_out() -> None:
+    class Ring(Effect, frozen=True):
+        bell: int
+
+    rung: list[tuple[str, Effect]] = []
+    driver = AioDriver()
+    driver.carry(Ring, lambda actor, effect: rung.append((actor, effect)))
+    actor = Recorder(answers=lambda _: [Ring(3)])
+    driver.add(actor, capacity=0)
+
+    driver.press("a", Tick())
+    driver.start()
+    await asyncio.sleep(0)
+
+    assert rung[0] == ("a", Ring(3))
+    driver.stop()
+
+
+async def test_an_actors_exception_is_logged_counted_and_ends_the_run() -> None:
+    def answers(message: Message) -> Sequence[Effect]:
+        if message == Tick("bug"):
+            raise ValueError("boom")
+        return [Wake(60.0, Tick("never"))]
+
+    logs: list[Log] = []
+    driver = AioDriver(log=logs.append)
+    driver.add(Recorder(answers=answers))
+    driver.post("a", Tick("bug"))
+
+    with pytest.raises(ValueError, match="boom"):
+        await driver.run()
+
+    assert [(one.event, one.fields["message"]) for one in logs] == [("actor failed", "Tick")]
+    assert (driver.statistics().faults, driver.statistics().timers) == (1, 0)
+    assert not driver.post("a", Tick())
+
+
+async def test_an_effect_that_nothing_carries_is_a_bug() -> None:
+    driver = AioDriver()
+    driver.add(Recorder(answers=lambda _: [Publish("x", b"")]))
+
+    with pytest.raises(KeyError):
+        await driver.run()
+
+
+async def test_a_stopped_driver_delivers_nothing_more() -> None:
+    actor, driver = Recorder(answers=lambda _: [Wake(0.001, Tick("late"))]), AioDriver()
+    driver.add(actor)
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    driver.stop()
+    driver.stop()
+    await running
+
+    heard = len(actor.heard)
+    driver.answer("a", Tick())
+    assert not driver.post("a", Tick())
+    await asyncio.sleep(0.005)
+    assert len(actor.heard) == heard
+
+
+async def test_stopping_in_a_turn_ends_the_run() -> None:
+    driver = AioDriver(log=lambda _: driver.stop())
+    actor = Recorder(answers=lambda _: [Log("info", "bye"), Wake(0.0, Tick("never"))])
+    driver.add(actor)
+
+    await driver.run()
+
+    assert actor.heard == [Started()]
+
+
+async def test_sockets_are_served_between_slices_of_turns(eventually: Eventually) -> None:
+    clock = iter(range(1_000_000))
+    actor = Recorder(answers=lambda message: [Wake(0.0, message)])
+    driver = AioDriver(slice_s=1.0, clock=lambda: float(next(clock)))
+    driver.add(actor)
+    driver.start()
+
+    await eventually(lambda: len(actor.heard) > 100, what="turns go on while others run")
+
+    driver.stop()
+
+
+async def test_a_bug_before_the_start_is_counted_too() -> None:
+    driver = AioDriver()
+    driver.add(Recorder(answers=lambda _: [Publish("x", b"")]), capacity=1)
+
+    driver.press("a", Tick())
+    driver.press("a", Tick())
+
+    assert driver.statistics().faults == 1
+
+
+async def test_a_started_driver_can_be_waited_for() -> None:
+    driver = AioDriver()
+    driver.start()
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0)
+    driver.stop()
+
+    await running
+
+
+async def test_an_unstarted_driver_can_be_stopped() -> None:
+    driver = AioDriver()
+    driver.add(Recorder(answers=lambda _: [Wake(5.0, Tick())]))
+    driver.press("a", Tick())
+
+    driver.stop()
+
+    assert driver.statistics().mailboxes["a"].waiting == 0
+
+
+def test_it_runs_under_uvloop() -> None:
+    async def run() -> list[Message]:
+        actor = Recorder(
+            answers=lambda message: (
+                [Wake(0.001, Tick("end"))] if isinstance(message, Started) else [Log("info", "end")]
+            )
+        )
+        driver = AioDriver(log=lambda _: driver.stop())
+        driver.add(actor)
+        await driver.run()
+        return actor.heard
+
+    assert sys.version_info >= (3, 11)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == [Started(), Tick("end")]

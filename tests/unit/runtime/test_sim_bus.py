@@ -1,0 +1,88 @@
+import pytest
+
+from kvmesh.actors.kernel import Publish
+from kvmesh.actors.messages import BusMessage
+from kvmesh.runtime.faults import FaultPlan
+from kvmesh.runtime.sim import Process, Simulation
+from kvmesh.runtime.sim_bus import SimBus, matches
+from tests.unit.runtime.worlds import Probe, add_probe
+
+
+class World:
+    def __init__(self, plan: FaultPlan | None = None) -> None:
+        self.sim = Simulation(2, plan)
+        self.bus = SimBus(self.sim)
+        self.sender: Process = add_probe(self.sim, "sender")[0]
+        subscriptions = (("x.*", "probe"),)
+        self.receiver, lives = add_probe(self.sim, "receiver", subscriptions=subscriptions)
+        self.probe: Probe = lives[0]
+
+    def publish(self, *data: bytes) -> None:
+        for one in data:
+            self.sim.carriers[Publish](self.sender, "probe", Publish("x.y", one))
+
+    def received(self) -> list[bytes]:
+        self.sim.run(self.sim.now + 3.0)
+        return [one.data for one in self.probe.messages() if isinstance(one, BusMessage)]
+
+
+NUMBERS = tuple(bytes([number]) for number in range(40))
+
+
+def test_subscribers_get_what_matches_in_order() -> None:
+    world = World()
+    world.bus.publish("other.y", b"no")
+    world.publish(*NUMBERS)
+
+    assert world.received() == list(NUMBERS)
+
+
+@pytest.mark.parametrize("cut_off", ["sender", "receiver"])
+def test_nothing_passes_to_or_from_a_process_cut_off(cut_off: str) -> None:
+    world = World()
+    world.sim.processes[cut_off].cut_off_s = 1.0
+    world.publish(b"lost")
+
+    assert world.received() == []
+
+
+def test_messages_may_be_lost() -> None:
+    world = World(FaultPlan(until_s=9.0, lose_message=0.5))
+    world.publish(*NUMBERS)
+
+    assert len(world.received()) == 40 - world.sim.struck["lose_message"] < 40
+
+
+def test_messages_may_be_garbled() -> None:
+    world = World(FaultPlan(until_s=9.0, garbage=0.5))
+    world.publish(*NUMBERS)
+
+    garbled = [one for one in world.received() if one not in NUMBERS]
+    assert len(garbled) == world.sim.struck["garbage"] > 0
+
+
+def test_messages_may_overtake_each_other() -> None:
+    world = World(FaultPlan(until_s=9.0, reorder=0.5))
+    world.publish(*NUMBERS)
+
+    received = world.received()
+    assert received != list(NUMBERS)
+    assert sorted(received) == list(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "covered"),
+    [
+        ("a.b", "a.b", True),
+        ("a.*", "a.b", True),
+        ("*.b", "a.b", True),
+        ("a.>", "a.b.c", True),
+        (">", "a", True),
+        ("a.>", "a", False),
+        ("a.*", "a.b.c", False),
+        ("a.*", "a", False),
+        ("a.c", "a.b", False),
+    ],
+)
+def test_patterns_cover_subjects_as_in_nats(pattern: str, subject: str, covered: bool) -> None:
+    assert matches(pattern, subject) is covered
