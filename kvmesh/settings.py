@@ -199,7 +199,7 @@ class UpSettings:
     """Mode of all routers."""
     kv_cache_block_size: Positive = 16
     """Tokens a block, of engines and routers."""
-    num_gpu_blocks: Positive = 16384
+    num_gpu_blocks: Positive = 65536
     """KV blocks of each simulated engine."""
     speedup_ratio: Seconds = 1.0
     """How much faster than life the simulated engines run."""

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from kvmesh.settings import (
     MetaRouterSettings,
@@ -93,6 +93,7 @@ def toml_value(value: object) -> str:
         case str() | Path():
             return f'"{value}"'
         case tuple():
-            return f"[{', '.join(toml_value(item) for item in value)}]"
+            items = cast("tuple[object, ...]", value)
+            return f"[{', '.join(map(toml_value, items))}]"
         case _:
             return '""  # unset'

@@ -48,7 +48,9 @@ def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
     tokenizer = ["--tokenizer", str(settings.tokenizer)] if settings.tokenizer else []
     log = ["--log-level", settings.log.log_level]
     nats = ["--nats-url", nats_url, *log]
-    engines, sidecars, routers = [], [], []
+    engines: list[ChildSpec] = []
+    sidecars: list[ChildSpec] = []
+    routers: list[ChildSpec] = []
     for number in range(settings.engines):
         url = f"http://127.0.0.1:{base + ENGINE_OFFSET + number}"
         bucket = buckets[number % len(buckets)]
