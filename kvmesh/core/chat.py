@@ -117,7 +117,7 @@ def _check_calls(body: ChatBody) -> None:
     """Refuse roles, tool calls and tools that are not even of the shape templates walk through."""
     calls: list[object] = []
     for index, message in enumerate(body.messages):
-        if not isinstance(message.get("role"), str):
+        if not isinstance(message.get("role", ""), str):
             raise RequestError(f"messages[{index}].role is not a string", param="messages")
         made = message.get("tool_calls")
         if made is None:

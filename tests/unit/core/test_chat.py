@@ -36,7 +36,7 @@ def test_what_is_no_chat_is_refused_by_name(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"messages": [{"content": "x"}]}, "messages"),
+        ({"messages": [{"role": 1, "content": "x"}]}, "messages"),
         ({"messages": [{"role": "tool", "tool_calls": "x"}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [1]}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}]}, "messages"),
@@ -48,6 +48,12 @@ def test_calls_without_shape_are_refused(fields: dict[str, object], param: str) 
         ChatInput.from_body(fields)
 
     assert caught.value.param == param
+
+
+def test_items_of_other_apis_need_no_role() -> None:
+    item = {"type": "function_call_output", "call_id": "1", "output": "x"}
+
+    assert ChatInput.from_body({"messages": [item]}).messages == [item]
 
 
 def test_calls_of_other_types_pass() -> None:
