@@ -31,17 +31,16 @@ Deliver = Callable[[str, bytes, bytes, bytes | None], None]
 
 
 class AbortingTransport(TcpTransport):
-    """A TCP or TLS connection whose close never waits for the peer."""
+    """A TCP or TLS connection whose close never waits for the peer.
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # nats-py's
-        self._aborted = False
+    Once it is closing, what is written is lost in silence: uvloop would raise a RuntimeError that
+    nats-py takes for the end of the process. Its read loop sees the end and reconnects.
+    """
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Open a connection; whatever was open before is aborted, not leaked."""
         self.close()
         await super().connect(uri, buffer_size, connect_timeout)
-        self._aborted = False
         self._tune()
 
     async def connect_tls(
@@ -56,14 +55,23 @@ class AbortingTransport(TcpTransport):
 
     def close(self) -> None:
         """Drop the connection at once: unsent bytes are lost, `wait_closed` returns next turn."""
-        self._aborted = True
         for writer in {self._io_writer, self._bare_io_writer}:
             if writer is not None:
                 writer.transport.abort()
 
+    def write(self, payload: bytes) -> None:
+        """Queue bytes."""
+        if not self._is_closing():
+            super().write(payload)  # type: ignore[no-untyped-call]  # nats-py's
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Queue several pieces."""
+        if not self._is_closing():
+            super().writelines(payload)  # type: ignore[no-untyped-call]  # nats-py's
+
     async def drain(self) -> None:
-        """Wait until the socket takes more bytes; nothing to wait for once aborted."""
-        if not self._aborted:
+        """Wait until the socket takes more bytes."""
+        if not self._is_closing():
             await super().drain()  # type: ignore[no-untyped-call]  # nats-py's
 
     async def wait_closed(self) -> None:
@@ -74,6 +82,9 @@ class AbortingTransport(TcpTransport):
     def __bool__(self) -> bool:
         """Return True always, or nats-py would replace this transport by its own."""
         return True
+
+    def _is_closing(self) -> bool:
+        return self._io_writer is None or self._io_writer.is_closing()
 
     def _tune(self) -> None:
         assert self._io_writer is not None
@@ -141,7 +152,7 @@ class NatsClient(Client):
 
     async def _connect_to_server(self, s: Srv) -> None:
         if self._transport is None and s.uri.scheme not in ("ws", "wss"):
-            self._transport = AbortingTransport()
+            self._transport = AbortingTransport()  # type: ignore[no-untyped-call]  # nats-py's
         await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:

@@ -1,10 +1,22 @@
+"""Real servers and the event loop of production: every test here runs on uvloop."""
+
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from kvmesh.app.nats_server import NatsServer
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Use uvloop; the contract suite runs the same code on asyncio's own loop."""
+    del config, item
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

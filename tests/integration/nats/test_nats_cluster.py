@@ -14,7 +14,8 @@ from kvmesh.errors import TransportError
 from kvmesh.transport.nats.jetstream import JetStream
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
-from tests.integration.journal_load import (
+from tests.integration.nats.cluster import NatsCluster
+from tests.integration.nats.journal_load import (
     STREAM,
     Reader,
     Writer,
@@ -23,7 +24,6 @@ from tests.integration.journal_load import (
     follow,
     open_journal,
 )
-from tests.integration.nats_cluster import NatsCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos]
 

@@ -11,7 +11,7 @@ import pytest
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.ports import Record
 from kvmesh.transport.nats.jetstream import JetStream
-from tests.integration.journal_load import (
+from tests.integration.nats.journal_load import (
     STREAM,
     SUBJECT,
     Reader,

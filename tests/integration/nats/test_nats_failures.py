@@ -12,7 +12,7 @@ from kvmesh.app.nats_server import NatsServer
 from kvmesh.ports import Record
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.log import NatsJournal
-from tests.integration.journal_load import (
+from tests.integration.nats.journal_load import (
     SUBJECT,
     Reader,
     Writer,

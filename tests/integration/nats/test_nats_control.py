@@ -13,7 +13,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.control import ControlPlane
-from tests.integration.nats_clients import connect
+from tests.integration.nats.clients import connect
 
 pytestmark = pytest.mark.integration
 

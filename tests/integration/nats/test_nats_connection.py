@@ -14,7 +14,7 @@ from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.durability import check_durability
 from kvmesh.transport.nats.jetstream import JetStream
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
-from tests.integration.nats_clients import connect, start_server
+from tests.integration.nats.clients import connect, start_server
 
 pytestmark = pytest.mark.integration
 
