@@ -20,9 +20,14 @@ END_OF_REPLAY: Final = 2**64 - 1
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
-    """Patience. `pending` bounds the live batches kept while a replay is under way."""
+    """Patience: `reply_timeout_s` for the first reply, `silence_timeout_s` for each later one.
+
+    The publisher sends an answer in one go, so a short silence in it means that its end was
+    dropped. `pending` bounds the live batches kept while a replay is under way.
+    """
 
     reply_timeout_s: float = 2.0
+    silence_timeout_s: float = 0.3
     max_failures: int = 3
     probe_interval_s: float = 15.0
     retry_replay_after_s: float = 30.0
@@ -113,7 +118,7 @@ class EventSource:
         """Take one reply of replay round `round_`; those of older rounds are dropped."""
         if not self._asking or round_ != self.rounds:
             return []
-        self.deadline = now + self._options.reply_timeout_s
+        self.deadline = now + self._options.silence_timeout_s
         first, self._answered = not self._answered, True
         if seq == END_OF_REPLAY:
             return list(self._end_round(now, empty=first))

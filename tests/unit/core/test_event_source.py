@@ -223,6 +223,16 @@ def test_a_silent_replay_socket_is_given_up_and_tried_again_later() -> None:
     assert source.on_time(40) == [AskReplay(4, 6)]
 
 
+def test_an_answer_that_falls_silent_is_asked_for_again_soon() -> None:
+    source = EventSource(SourceOptions(), can_replay=True)
+    source.start(0)
+    assert source.deadline == 2.0
+    source.on_reply(1, 0, b"x", 1.0)
+
+    assert source.deadline == 1.3
+    assert source.on_time(1.3) == [AskReplay(2, 0)]
+
+
 def test_progress_renews_the_patience() -> None:
     source = caught_up(1)
     source.on_live(9, payload(9), 0)
