@@ -158,11 +158,13 @@ class NatsConnection:
         Raises `TransportError` when nobody listens or no answer comes within `timeout_s`; the
         request may have been carried out all the same.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        if self._closing:
+            raise TransportError(f"{subject}: the connection to {self.shown_url} is closed")
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline_s):
                 await self._up.wait()
-            left_s = deadline - asyncio.get_running_loop().time()
+            left_s = deadline_s - asyncio.get_running_loop().time()
             sent = dict(headers) if headers else None
             return await self.client.request(subject, data, timeout=left_s, headers=sent)
         except nats.errors.NoRespondersError as error:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kvmesh.errors import TransportError
+from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState
 from kvmesh.transport.nats.connection import NatsConnection
 
@@ -167,7 +168,7 @@ class JetStream:
         """Create the stream, or change the settings in which it differs; waits for a cluster.
 
         A process that may not create streams only needs the right to ask for their info: what
-        exists as wished is left alone.
+        exists is used as it is.
         """
         deadline_s = asyncio.get_running_loop().time() + ENSURE_TIMEOUT_S
         while True:
@@ -192,7 +193,15 @@ class JetStream:
         # The server leaves out what is false, zero or empty.
         if all((info.config.get(key) or None) == (config[key] or None) for key in config):
             return info
-        return await self.call(f"STREAM.UPDATE.{name}", info.config | dict(config), StreamInfo)
+        wished = info.config | dict(config)
+        try:
+            return await self.call(
+                f"STREAM.UPDATE.{name}", wished, StreamInfo, timeout_s=ENSURE_ATTEMPT_S
+            )
+        except TransportError as error:
+            # What cannot be changed (the storage type) or may not (by this user) stays as it is.
+            get_logger().warning("stream keeps settings that differ", error=str(error))
+            return info
 
     async def last_message(self, stream: str, subject: str) -> StoredMessage | None:
         """Return the newest message on `subject`, read from the leader; None when there is none."""

@@ -136,3 +136,17 @@ async def test_a_put_that_does_not_fit_leaves_nothing_behind(
 
     assert [info.name for info in await ours.list()] == ["a"]
     assert (await stock.stream_info(f"OBJ_{bucket}")).state.messages == 2
+
+
+async def test_a_setting_that_cannot_be_changed_stays(
+    connection: NatsConnection, stock: nats.js.JetStreamContext, bucket: str
+) -> None:
+    first = NatsObjects(connection, ObjectOptions(bucket=bucket, storage="memory"))
+    await first.open()
+    await first.put("a", b"1")
+
+    second = NatsObjects(connection, ObjectOptions(bucket=bucket, storage="file"))
+    await second.open()
+
+    assert (await stock.stream_info(f"OBJ_{bucket}")).config.storage == "memory"
+    assert await second.get("a") == b"1"
