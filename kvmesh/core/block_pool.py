@@ -49,6 +49,7 @@ class BlockPool:
 
     def find_cached(self, hashes: Sequence[int], limit: int) -> list[Handle]:
         """Return the cached blocks of the longest prefix of `hashes[:limit]` that is cached."""
+        limit = min(limit, len(hashes))
         is_cached = self._references.__contains__
         found: list[Handle] = list(takewhile(is_cached, _as_handles(hashes[:limit])))
         copies = self._copies

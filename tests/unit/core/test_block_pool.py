@@ -78,6 +78,14 @@ def test_a_second_copy_of_held_content_outlives_the_first() -> None:
     assert pool.find_cached([1], 1) == []
 
 
+def test_a_limit_beyond_the_sequence_is_harmless_with_copies_about() -> None:
+    pool = BlockPool(5)
+    fill(pool, [1])
+    fill(pool, [1])
+
+    assert len(pool.find_cached([1], 9)) == 1
+
+
 def test_the_oldest_remaining_copy_is_reused_first() -> None:
     pool = BlockPool(10)
     for _ in range(3):
