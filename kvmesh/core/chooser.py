@@ -85,7 +85,9 @@ class Chooser:
             weights = msgspec.structs.replace(
                 weights, overlap_score_weight=request.overlap_score_weight
             )
-        overlaps, groups = self._overlaps.find_groups(request.hashes) if mode == "kv" else ({}, [])
+        overlaps, groups = (
+            self._overlaps.find_groups(request.hashes, now) if mode == "kv" else ({}, [])
+        )
         known = request.hashes.upto(groups[0][0]) if groups else ()
         expected = request.expected_output_tokens
         usual = int(OUTPUT_CAP * self._speeds.output_tokens)

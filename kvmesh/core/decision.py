@@ -112,6 +112,11 @@ class Decision(msgspec.Struct, frozen=True):
     fleet: Fleet
     weights: Weights
 
+    @property
+    def chosen(self) -> Candidate:
+        """Return the chosen worker's terms."""
+        return next(one for one in self.candidates if one.worker == self.worker)
+
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""
         for candidate, score in zip(self.candidates, self.scores, strict=True):

@@ -1,11 +1,13 @@
 """How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.index import Groups, PrefixIndex
+
+_EXPIRED_AT_ONCE: Final = 4096
 
 
 class SizedIndex(PrefixIndex, Protocol):
@@ -21,6 +23,10 @@ class RoutedIndex(SizedIndex, Protocol):
 
     def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
+        ...
+
+    def expire(self, now: float, budget: int) -> bool:
+        """Drop up to about `budget` blocks whose time is over; True when none of them is left."""
         ...
 
     def remove_worker(self, worker: WorkerId) -> None:
@@ -50,7 +56,7 @@ class OverlapView:
         self._routed = routed
         self._distrusted = distrusted
 
-    def find_groups(self, hashes: Hashes) -> tuple[dict[WorkerId, int], Groups]:
+    def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
         """Return the cached prefix in blocks per worker, the longer of both views, and by depth.
 
         In the groups, deepest first, a worker may appear again with less. The event-fed view does
@@ -64,7 +70,10 @@ class OverlapView:
                 overlaps.update(dict.fromkeys(workers, depth))
             for worker in self._distrusted:
                 overlaps.pop(worker, None)
-        routed = self._routed.find_groups(hashes) if self._routed is not None else None
+        if self._routed is None:
+            return overlaps, groups
+        self._routed.expire(now, _EXPIRED_AT_ONCE)
+        routed = self._routed.find_groups(hashes)
         if not routed:
             return overlaps, groups
         for depth, workers in routed:

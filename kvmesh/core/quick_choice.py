@@ -13,7 +13,8 @@ from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
 ORDERED_FROM: Final = 32
 """Workers from which keeping them in the order of load is cheaper than looking at all."""
 
-_SMALL_GROUP: Final = 8
+SMALL_GROUP: Final = 8
+"""Workers of equal prefix that are looked at before the load order is walked."""
 
 
 class QuickChoice:
@@ -31,11 +32,13 @@ class QuickChoice:
         sequences: ActiveSequences,
         *,
         ordered_from: int = ORDERED_FROM,
+        small_group: int = SMALL_GROUP,
     ) -> None:
         self._weights = weights
         self._workers = workers
         self._sequences = sequences
         self._ordered_from = ordered_from
+        self._small_group = small_group
         self._ordered = QUICK_COSTS.get(cost.name)
         self._fleet: tuple[WorkerState, ...] = ()
         self._order: LoadOrder | None = None
@@ -73,7 +76,7 @@ class QuickChoice:
         costs: dict[WorkerId, float] = {}
         longest = 0
         for depth, group in weighing.groups:
-            if len(group) > _SMALL_GROUP:
+            if len(group) > self._small_group:
                 longest = depth
                 break
             for worker in group:

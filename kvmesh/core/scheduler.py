@@ -72,11 +72,19 @@ class Scheduler:
 
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
-        try:
-            decision = self._chooser.choose(request, now, self._rng, whole=self.trace)
-        except NoWorkerError:
-            self._refused += 1
-            raise
+        decision = self._choose(request, now)
+        self._book(request, decision, now)
+        return decision
+
+    def schedule_within(
+        self, request: RouteRequest, now: float, max_backlog_ms: float
+    ) -> Decision | None:
+        """Do as `schedule`, but book nothing and return None while the chosen worker's predicted
+        backlog is longer than `max_backlog_ms`: hold the request and ask again.
+        """
+        decision = self._choose(request, now)
+        if decision.chosen.wait_ms > max_backlog_ms:
+            return None
         self._book(request, decision, now)
         return decision
 
@@ -118,6 +126,13 @@ class Scheduler:
         return SchedulerStatistics(
             self._decisions, self._refused, self._overlap_blocks, self._request_blocks
         )
+
+    def _choose(self, request: RouteRequest, now: float) -> Decision:
+        try:
+            return self._chooser.choose(request, now, self._rng, whole=self.trace)
+        except NoWorkerError:
+            self._refused += 1
+            raise
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes

@@ -125,7 +125,7 @@ class ActiveSequences:
                 booking.service_tokens += older.uncached_tokens
                 self._end_prefill(loads, older)
         self._end_prefill(loads, booking)
-        booking.service_s = now - began_s
+        booking.service_s = max(0.0, now - began_s)
         booking.renewed_s = booking.output_s = loads.progress_s = now
         return booking
 

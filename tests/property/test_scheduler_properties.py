@@ -1,0 +1,227 @@
+import random
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kvmesh.core.approx import ApproxIndex
+from kvmesh.core.cost import Weights
+from kvmesh.core.decision import (
+    Decision,
+    LoadReport,
+    RouteRequest,
+    RouterOptions,
+    Trust,
+    WorkerInfo,
+)
+from kvmesh.core.events import ROOT, Stored, WorkerId
+from kvmesh.core.hashing import BlockHashes, pack_hashes
+from kvmesh.core.index import KvIndex
+from kvmesh.core.membership import Membership
+from kvmesh.core.scheduler import Scheduler
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.errors import NoWorkerError
+
+BLOCK_SIZE = 4
+STRIDE = 2
+WORKERS = [WorkerId(f"w{number}") for number in range(9)]
+LONGEST = 12
+
+workers = st.sampled_from(WORKERS)
+families = st.integers(0, 2)
+depths = st.integers(0, LONGEST)
+
+
+def family_hashes(family: int, blocks: int) -> list[int]:
+    return [family * 1000 + depth + 1 for depth in range(blocks)]
+
+
+@dataclass
+class Way:
+    scheduler: Scheduler
+    membership: Membership
+    index: KvIndex
+
+
+def make_way(options: RouterOptions, *, ordered_from: int, small_group: int, seed: int) -> Way:
+    membership, index = Membership(), KvIndex()
+    scheduler = Scheduler(
+        options,
+        random.Random(seed),
+        membership=membership,
+        sequences=ActiveSequences(BLOCK_SIZE, stride=STRIDE),
+        index=index,
+        routed=ApproxIndex(),
+    )
+    scheduler._chooser._quick._ordered_from = ordered_from
+    scheduler._chooser._quick._small_group = small_group
+    return Way(scheduler, membership, index)
+
+
+class ThreeWays(RuleBasedStateMachine):
+    """One life led three times: in the order of load, by the short costs, weighed in full."""
+
+    ways: list[Way]
+
+    @initialize(
+        cost=st.sampled_from(["prefill-decode", "predicted-time"]),
+        weight=st.sampled_from([0.0, 0.5, 1.0, 7.0]),
+        decode_weight=st.sampled_from([0.0, 0.05, 1.0]),
+        contention=st.sampled_from([0.0, 0.05, 2.0]),
+        seed=st.integers(0, 3),
+        fleet=st.integers(1, len(WORKERS)),
+        small_group=st.integers(0, 3),
+    )
+    def begin(
+        self,
+        *,
+        cost: str,
+        weight: float,
+        decode_weight: float,
+        contention: float,
+        seed: int,
+        fleet: int,
+        small_group: int,
+    ) -> None:
+        options = RouterOptions(
+            cost=cost,
+            block_size=BLOCK_SIZE,
+            overlap_score_weight=weight,
+            weights=Weights(decode_weight=decode_weight, contention=contention),
+        )
+        self.now = 100.0
+        self.numbers = 0
+        self.live: list[str] = []
+        self.ways = [
+            make_way(options, ordered_from=ordered_from, small_group=small_group, seed=seed)
+            for ordered_from in (1, 99, 99)
+        ]
+        self.ways[2].scheduler.trace = True
+        for way in self.ways:
+            for worker in WORKERS[:fleet]:
+                way.membership.add(worker, self.now)
+
+    @rule(
+        family=families,
+        blocks=depths,
+        rest=st.integers(0, BLOCK_SIZE - 1),
+        streams=st.booleans(),
+        expected=st.sampled_from([0, 3, 40]),
+        model=st.sampled_from(["", "m", "n"]),
+        own_weight=st.none() | st.sampled_from([0.0, 3.0]),
+        excluded=st.frozensets(workers, max_size=2),
+    )
+    def schedule(
+        self,
+        *,
+        family: int,
+        blocks: int,
+        rest: int,
+        streams: bool,
+        expected: int,
+        model: str,
+        own_weight: float | None,
+        excluded: frozenset[WorkerId],
+    ) -> None:
+        self.numbers += 1
+        request = RouteRequest(
+            request_id=f"r{self.numbers}",
+            hashes=BlockHashes.of(family_hashes(family, blocks), BLOCK_SIZE),
+            prompt_tokens=blocks * BLOCK_SIZE + rest,
+            expected_output_tokens=expected,
+            streams=streams,
+            model=model,
+            overlap_score_weight=own_weight,
+            excluded=excluded,
+        )
+
+        answers = [self._answer(way, request) for way in self.ways]
+
+        assert answers[0] == answers[1] == answers[2]
+        if isinstance(answers[0], tuple):
+            self.live.append(request.request_id)
+
+    def _answer(self, way: Way, request: RouteRequest) -> tuple[object, ...] | str:
+        try:
+            decision: Decision = way.scheduler.schedule(request, self.now)
+        except NoWorkerError as error:
+            return str(error)
+        line = decision.formula_line(decision.worker)
+        return decision.worker, decision.score, decision.overlap_blocks, decision.considered, line
+
+    @rule(pause=st.sampled_from([0.0, 0.001, 0.02, 0.5, 4.0, -0.5]))
+    def wait(self, pause: float) -> None:
+        self.now += pause
+
+    @rule(data=st.data(), output=st.integers(0, 30))
+    def progress(self, data: st.DataObject, output: int) -> None:
+        if self.live:
+            request_id = data.draw(st.sampled_from(self.live))
+            for way in self.ways:
+                way.scheduler.first_token(request_id, self.now)
+                way.scheduler.grow(request_id, output, self.now)
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        if self.live:
+            request_id = data.draw(st.sampled_from(self.live))
+            self.live.remove(request_id)
+            for way in self.ways:
+                way.scheduler.finish(request_id, self.now)
+
+    @rule(worker=workers, family=families, blocks=depths)
+    def store(self, worker: WorkerId, family: int, blocks: int) -> None:
+        event = Stored(ROOT, pack_hashes(family_hashes(family, blocks)))
+        for way in self.ways:
+            way.index.apply(worker, event)
+
+    @rule(
+        worker=workers,
+        models=st.sampled_from([(), ("m",), ("m", "n")]),
+        total_blocks=st.sampled_from([0, 10, 1000]),
+        trust=st.sampled_from(Trust),
+    )
+    def describe(
+        self, worker: WorkerId, models: tuple[str, ...], total_blocks: int, trust: Trust
+    ) -> None:
+        for way in self.ways:
+            way.scheduler.workers.describe(worker, WorkerInfo(models, total_blocks, trust))
+
+    @rule(worker=workers, running=st.integers(0, 5), used=st.integers(0, 50))
+    def report(self, worker: WorkerId, running: int, used: int) -> None:
+        for way in self.ways:
+            way.scheduler.workers.report(worker, LoadReport(running, 0, used, 100))
+
+    @rule(worker=workers)
+    def join(self, worker: WorkerId) -> None:
+        for way in self.ways:
+            way.membership.add(worker, self.now)
+
+    @rule(worker=workers, back=st.booleans())
+    def leave(self, worker: WorkerId, back: bool) -> None:
+        for way in self.ways:
+            way.membership.remove(worker)
+            way.scheduler.remove_worker(worker)
+            if back:
+                way.membership.add(worker, self.now)
+        sequences = self.ways[0].scheduler.sequences
+        self.live = [one for one in self.live if sequences.booking(one)]
+
+    @rule(worker=workers)
+    def fail(self, worker: WorkerId) -> None:
+        for way in self.ways:
+            way.membership.mark_failed(worker, self.now)
+
+    @rule(worker=workers)
+    def succeed(self, worker: WorkerId) -> None:
+        for way in self.ways:
+            way.membership.mark_ok(worker)
+
+    @invariant()
+    def all_loads_agree(self) -> None:
+        statistics = [way.scheduler.sequences.statistics() for way in self.ways]
+        assert statistics[0] == statistics[1] == statistics[2]
+        assert statistics[0].active_requests == len(self.live)
+
+
+TestThreeWays = ThreeWays.TestCase

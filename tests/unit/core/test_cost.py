@@ -1,0 +1,175 @@
+import pytest
+
+from kvmesh.core.cost import (
+    COSTS,
+    DEFAULT_WEIGHTS,
+    Candidate,
+    Weights,
+    cost_named,
+    dynamo,
+    formula_line,
+    lmetric,
+    overlap_load,
+    overlap_usage_waiting,
+    preble,
+    predicted_time,
+    prefill_decode,
+    sglang,
+    survey,
+)
+from kvmesh.core.events import WorkerId
+from kvmesh.core.selection import choose_least
+from kvmesh.errors import ConfigError
+
+ALONE = survey([Candidate(WorkerId("w"), 16, 100)], DEFAULT_WEIGHTS)
+
+
+def make_candidate(name: str = "worker_1", **terms: float) -> Candidate:
+    return Candidate(WorkerId(name), 16, **({"prompt_tokens": 1600} | terms))  # type: ignore[arg-type]  # any mix of terms
+
+
+class NoDraw:
+    def random(self) -> float:
+        raise AssertionError("nothing to draw")
+
+
+def test_overlap_minus_load_chooses_the_worked_example() -> None:
+    fleet = [
+        make_candidate("w1", uncached_tokens=1360, cache_usage=0.30),
+        make_candidate("w2", uncached_tokens=800, cache_usage=0.50),
+        make_candidate("w3", uncached_tokens=400, cache_usage=0.80),
+    ]
+
+    scores = [overlap_load(one, ALONE, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert scores == pytest.approx([-0.15, 0.00, -0.05])
+    assert choose_least([-score for score in scores], NoDraw()) == 1
+
+
+def test_overlap_usage_waiting_counts_overlap_twice_and_waiting_against_the_most() -> None:
+    fleet = [
+        make_candidate("w1", uncached_tokens=800, cache_usage=0.2, waiting_requests=2),
+        make_candidate("w2", uncached_tokens=1600, cache_usage=0.1, waiting_requests=8),
+    ]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    scores = [overlap_usage_waiting(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert scores == pytest.approx([2 * 0.5 - 0.2 - 0.25, -0.1 - 1.0])
+
+
+def test_prefill_decode_weighs_prefill_against_decode() -> None:
+    candidate = make_candidate(prefill_tokens=1000, uncached_tokens=608, decode_blocks=25)
+
+    assert prefill_decode(candidate, ALONE, DEFAULT_WEIGHTS) == 125.5
+    assert prefill_decode(candidate, ALONE, Weights(overlap_score_weight=2.0)) == 226.0
+
+
+def test_the_formula_line_is_the_fields() -> None:
+    weights = Weights(overlap_score_weight=0.998)
+    candidate = make_candidate(
+        prefill_tokens=1000, uncached_tokens=608, decode_blocks=25, overlap_blocks=15
+    )
+
+    line = formula_line(
+        COSTS["prefill-decode"],
+        prefill_decode(candidate, ALONE, weights),
+        candidate,
+        ALONE,
+        weights,
+    )
+
+    assert line == "Formula for worker_1: 125.3 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)"
+
+
+def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
+    idle = make_candidate("w1", prompt_tokens=1600, overlap_blocks=50, decode_blocks=110)
+    busy = make_candidate(
+        "w2", overlap_blocks=50, prefill_tokens=3200, decode_blocks=110, active_requests=4
+    )
+    whole = survey([idle, busy], DEFAULT_WEIGHTS)
+    decay = Weights(overlap_score_credit_decay=0.5, decode_active_request_weight=10.0)
+
+    assert dynamo(idle, whole, DEFAULT_WEIGHTS) == 100 - 50 + 110
+    assert dynamo(busy, whole, DEFAULT_WEIGHTS) == 300 - 50 + 110
+    assert dynamo(busy, whole, decay) == 300 - 25 + 110 + 40
+    assert dynamo(idle, whole, Weights(overlap_score_credit=9.0)) == 110
+
+
+def test_lmetric_multiplies_prefill_work_by_requests() -> None:
+    candidate = make_candidate(prefill_tokens=1000, uncached_tokens=600, active_requests=4)
+
+    assert lmetric(candidate, ALONE, DEFAULT_WEIGHTS) == 1600 * 5
+
+
+def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
+    longest = make_candidate("w1", overlap_blocks=60, uncached_tokens=640, prefill_tokens=9000)
+    equal = make_candidate("w2", overlap_blocks=60, uncached_tokens=640, prefill_tokens=8000)
+    idle = make_candidate("w3", uncached_tokens=1600)
+    fleet = [longest, equal, idle]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert choose_least(costs, NoDraw()) == 1
+    assert costs[2] > costs[0]
+
+
+def test_preble_explores_by_load_eviction_and_own_prefill() -> None:
+    blocks = {"request_blocks": 100, "uncached_tokens": 1600}
+    full = make_candidate("w1", cached_blocks=990, capacity_blocks=1000, **blocks)
+    free = make_candidate("w2", prefill_tokens=100, outstanding_tokens=1000, **blocks)
+    fleet = [full, free]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert costs == [90 * 16 + 1600, 100 + 50 + 1600]
+
+
+def test_sglang_takes_the_best_match_the_smallest_tree_or_the_shortest_queue() -> None:
+    blocks = {"request_blocks": 100}
+    match = make_candidate("w1", overlap_blocks=40, cached_blocks=9, active_requests=5, **blocks)
+    small = make_candidate("w2", overlap_blocks=10, cached_blocks=5, active_requests=1, **blocks)
+
+    def costs(*fleet: Candidate, weights: Weights = DEFAULT_WEIGHTS) -> list[float]:
+        return [sglang(one, survey(fleet, weights), weights) for one in fleet]
+
+    assert costs(match, small) == [-40, -10]
+    assert costs(match, small, weights=Weights(cache_threshold=0.5)) == [9, 5]
+    assert costs(match, small, weights=Weights(balance_abs_threshold=3)) == [5, 1]
+    even = Weights(balance_abs_threshold=3, balance_rel_threshold=6.0)
+    assert costs(match, small, weights=even) == [-40, -10]
+
+
+def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
+    candidate = make_candidate(
+        uncached_tokens=1000,
+        active_requests=10,
+        outstanding_tokens=20_000,
+        wait_ms=50.0,
+        ms_per_token=0.1,
+        memory_wait_ms=7.0,
+    )
+
+    cost = predicted_time(candidate, ALONE, DEFAULT_WEIGHTS)
+
+    assert cost == pytest.approx((50 + 100) * 1.5 + 0.05 * 0.1 * 20_000 + 7)
+
+
+def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
+    assert cost_named("lmetric") is COSTS["lmetric"]
+    with pytest.raises(ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode"):
+        cost_named("best")
+
+
+def test_an_empty_prompt_has_no_overlap() -> None:
+    assert make_candidate(prompt_tokens=0).overlap_score == 0.0
+
+
+def test_a_logit_is_written_with_three_digits() -> None:
+    candidate = make_candidate(uncached_tokens=800, cache_usage=0.5)
+
+    line = formula_line(COSTS["overlap-load"], 0.0, candidate, ALONE, DEFAULT_WEIGHTS)
+
+    assert line == "Formula for worker_1: 0.000 = 0.50 - 0.50 (cached_blocks: 0)"

@@ -1,0 +1,411 @@
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+
+from kvmesh.core.approx import ApproxIndex
+from kvmesh.core.cost import COSTS
+from kvmesh.core.decision import (
+    LoadReport,
+    RouteRequest,
+    RouterMode,
+    RouterOptions,
+    Trust,
+    WorkerInfo,
+)
+from kvmesh.core.events import ROOT, WorkerId
+from kvmesh.core.hashing import BlockHashes, pack_hashes
+from kvmesh.core.index import KvIndex
+from kvmesh.core.loads import Demand
+from kvmesh.core.membership import Membership
+from kvmesh.core.quick_cost import Costing, prefill_decode_costing
+from kvmesh.core.scheduler import Scheduler
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.weighing import Weighing
+from kvmesh.core.worker_registry import WorkerState
+from kvmesh.errors import ConfigError, NoWorkerError
+
+NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
+W1, W2, W3, W4 = NAMES
+
+
+def make_scheduler(
+    *workers: WorkerId, seed: int = 1, routed: bool = False, **options: object
+) -> tuple[Scheduler, KvIndex]:
+    membership, index = Membership(), KvIndex()
+    for worker in workers or NAMES:
+        membership.add(worker, 0.0)
+    scheduler = Scheduler(
+        RouterOptions(**options),  # type: ignore[arg-type]  # any option
+        random.Random(seed),
+        membership=membership,
+        sequences=ActiveSequences(16, stride=2),
+        index=index,
+        routed=ApproxIndex() if routed else None,
+    )
+    return scheduler, index
+
+
+def make_request(
+    request_id: str, blocks: int = 10, family: int = 0, **wishes: object
+) -> RouteRequest:
+    hashes = BlockHashes.of([family * 1000 + depth for depth in range(1, blocks + 1)], 16)
+    return RouteRequest(request_id, hashes, blocks * 16, **wishes)  # type: ignore[arg-type]  # any wish
+
+
+def store(index: KvIndex, worker: WorkerId, blocks: int, family: int = 0) -> None:
+    index.store(worker, ROOT, pack_hashes([family * 1000 + one for one in range(1, blocks + 1)]))
+
+
+def test_the_worker_that_holds_the_prompt_gets_it() -> None:
+    scheduler, index = make_scheduler()
+    store(index, W2, 4)
+    store(index, W3, 8)
+
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+
+    assert (decision.worker, decision.overlap_blocks, decision.total_blocks) == (W3, 8, 10)
+    assert (decision.policy, decision.considered) == ("predicted-time", 4)
+    loads = scheduler.sequences.loads(W3)
+    assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (32, 160, 1)
+
+
+def test_a_loaded_holder_loses_to_an_idle_worker() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 5)
+
+    chosen = [scheduler.schedule(make_request(f"r{number}"), 0.0).worker for number in range(8)]
+
+    assert chosen[0] == W1
+    assert W2 in chosen
+
+
+def test_every_cost_is_served_and_explained() -> None:
+    scheduler, index = make_scheduler()
+    store(index, W2, 8)
+
+    for name in COSTS:
+        decision = scheduler.schedule(make_request(name, cost=name), 0.0)
+        shown = scheduler.explain(make_request("x", cost=name), 0.0)
+
+        assert decision.policy == name
+        assert len(shown.candidates) == 4
+        for one in shown.candidates:
+            assert shown.formula_line(one.worker).startswith(f"Formula for {one.worker}: ")
+
+
+def test_explaining_changes_no_later_decision() -> None:
+    asked, _ = make_scheduler(temperature=0.5)
+    silent, _ = make_scheduler(temperature=0.5)
+
+    for number in range(20):
+        request = make_request(f"r{number}")
+        for _ in range(3):
+            asked.explain(request, 0.1 * number)
+        ours = asked.schedule(request, 0.1 * number)
+        theirs = silent.schedule(request, 0.1 * number)
+        assert ours.worker == theirs.worker
+
+    assert asked.statistics() == silent.statistics()
+    assert asked.sequences.statistics() == silent.sequences.statistics()
+
+
+def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
+    scheduler, _ = make_scheduler(cost="prefill-decode")
+
+    decision = scheduler.schedule(make_request("r1", pinned_worker=W2), 0.0)
+
+    assert decision.chosen.worker == W2
+    assert (
+        decision.formula_line(W2) == "Formula for w2: 20.0 = 1.0 * 10.0 + 10.0 (cached_blocks: 0)"
+    )
+    with pytest.raises(KeyError):
+        decision.formula_line(W1)
+
+
+def test_tracing_weighs_every_candidate() -> None:
+    scheduler, _ = make_scheduler()
+    scheduler.trace = True
+
+    assert len(scheduler.schedule(make_request("r1"), 0.0).candidates) == 4
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    def decide(seed: int) -> list[WorkerId]:
+        scheduler, _ = make_scheduler(seed=seed, temperature=0.3)
+        return [scheduler.schedule(make_request(f"r{n}"), 0.0).worker for n in range(30)]
+
+    assert decide(1) == decide(1)
+    assert decide(1) != decide(2)
+
+
+def test_temperature_spreads_and_may_be_overridden() -> None:
+    scheduler, index = make_scheduler(W1, W2, cost="overlap-load")
+    store(index, W1, 10)
+
+    hot = Counter(
+        scheduler.schedule(make_request(f"hot{n}", temperature=1.0), 0.0).worker for n in range(400)
+    )
+    cold = Counter(scheduler.schedule(make_request(f"cold{n}"), 0.0).worker for n in range(20))
+
+    assert 0.64 < hot[W1] / 400 < 0.82
+    assert cold == {W1: 20}
+
+
+def test_equal_costs_go_to_the_smallest_tree_when_asked() -> None:
+    scheduler, index = make_scheduler(W1, W2, W3, smallest_tree_ties=True)
+    store(index, W1, 5, family=7)
+    store(index, W3, 2, family=8)
+    request = make_request("r1", family=1)
+
+    assert scheduler.schedule(request, 0.0).worker == W2
+
+
+def test_round_robin_takes_turns_whoever_comes_and_goes() -> None:
+    scheduler, _ = make_scheduler(mode="round-robin")
+    workers = [scheduler.schedule(make_request(f"a{n}"), 0.0).worker for n in range(5)]
+    assert workers == [W1, W2, W3, W4, W1]
+
+    scheduler.explain(make_request("x"), 0.0)
+    scheduler.workers.membership.remove(W2)
+
+    assert [scheduler.schedule(make_request(f"b{n}"), 0.0).worker for n in range(3)] == [W3, W4, W1]
+
+
+@pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
+def test_blind_modes_ignore_caches_and_reach_everyone(mode: RouterMode) -> None:
+    scheduler, index = make_scheduler(mode=mode, routed=True)
+    store(index, W1, 10)
+
+    decisions = [scheduler.schedule(make_request(f"r{n}"), 0.0) for n in range(200)]
+
+    shares = Counter(decision.worker for decision in decisions)
+    assert all(25 < shares[name] < 75 for name in NAMES)
+    assert {decision.policy for decision in decisions} == {mode}
+    assert {decision.overlap_blocks for decision in decisions} == {0}
+
+
+def test_least_loaded_and_power_of_two_look_at_requests() -> None:
+    scheduler, _ = make_scheduler(W1, W2, mode="least-loaded")
+    scheduler.schedule(make_request("a", pinned_worker=W1), 0.0)
+
+    assert scheduler.schedule(make_request("b"), 0.0).worker == W2
+    scheduler.finish("b", 1.0)
+    two = make_request("c", mode="power-of-two")
+    assert scheduler.schedule(two, 0.0).worker == W2
+    alone = make_request("d", mode="power-of-two", allowed_workers=frozenset([W1]))
+    assert scheduler.schedule(alone, 0.0).worker == W1
+
+
+def test_mode_direct_obeys_the_named_worker() -> None:
+    scheduler, _ = make_scheduler(mode="direct")
+
+    assert scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).worker == W3
+    with pytest.raises(NoWorkerError, match="request r2: mode direct needs a worker to be named"):
+        scheduler.schedule(make_request("r2"), 0.0)
+    assert scheduler.statistics().refused == 1
+
+
+def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    first = scheduler.schedule(make_request("r1"), 0.0)
+    scheduler.workers.membership.mark_failed(first.worker, 0.0)
+    scheduler.finish("r1", 0.0)
+
+    again = scheduler.schedule(make_request("r1", excluded=frozenset([first.worker])), 0.0)
+
+    assert again.worker != first.worker
+    assert scheduler.sequences.statistics().active_requests == 1
+
+
+def test_a_half_open_worker_gets_one_request() -> None:
+    scheduler, _ = make_scheduler(W1, W2, mode="round-robin")
+    scheduler.workers.membership.mark_failed(W1, 0.0)
+
+    chosen = Counter(scheduler.schedule(make_request(f"r{n}"), 2.0).worker for n in range(6))
+
+    assert chosen == {W1: 1, W2: 5}
+
+
+def test_an_unknown_cost_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="kv_cost 'best'"):
+        make_scheduler(cost="best")
+    scheduler, _ = make_scheduler()
+    with pytest.raises(ConfigError, match="kv_cost 'worst'"):
+        scheduler.schedule(make_request("r1", cost="worst"), 0.0)
+
+
+def test_siblings_meet_before_any_event_came() -> None:
+    def overlaps(*, routed: bool) -> list[int]:
+        scheduler, _ = make_scheduler(routed=routed)
+        found: list[int] = []
+        for number in range(3):
+            decision = scheduler.schedule(make_request(f"r{number}", 200), 0.5 * number)
+            scheduler.first_token(f"r{number}", 0.5 * number + 0.2)
+            found.append(decision.overlap_blocks)
+        return found
+
+    assert overlaps(routed=True) == [0, 200, 200]
+    assert overlaps(routed=False) == [0, 0, 0]
+
+
+def test_a_distrusted_workers_events_do_not_count() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 10)
+    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.DEGRADED))
+
+    decision = scheduler.explain(make_request("r1"), 0.0)
+
+    assert {one.worker: one.overlap_blocks for one in decision.candidates} == {W1: 0, W2: 0}
+
+
+def test_the_weight_of_the_overlap_may_be_overridden() -> None:
+    scheduler, index = make_scheduler(W1, W2, cost="prefill-decode")
+    store(index, W1, 10)
+    for number in range(3):
+        scheduler.schedule(make_request(f"r{number}", 3, number + 1, pinned_worker=W1), 0.0)
+        scheduler.first_token(f"r{number}", 0.0)
+
+    assert scheduler.explain(make_request("x"), 0.0).worker == W1
+    light = make_request("y", overlap_score_weight=0.0)
+    assert scheduler.schedule(light, 0.0).worker == W2
+    assert scheduler.explain(make_request("z", overlap_score_weight=50.0), 0.0).worker == W1
+
+
+def test_shared_blocks_of_running_requests_are_counted_once() -> None:
+    scheduler, index = make_scheduler(W1, cost="prefill-decode")
+    store(index, W1, 10)
+    scheduler.schedule(make_request("r1"), 0.0)
+
+    decision = scheduler.explain(make_request("r2"), 0.0)
+
+    assert decision.chosen.active_blocks == 10
+    assert decision.chosen.decode_blocks == 10
+
+
+def test_speeds_are_learned_from_what_requests_show() -> None:
+    scheduler, _ = make_scheduler(W1)
+    now = 0.0
+    for number in range(40):
+        scheduler.schedule(make_request(f"r{number}", 100, family=number), now)
+        scheduler.grow(f"r{number}", 1, now + 0.1)
+        scheduler.first_token(f"r{number}", now + 0.32)
+        scheduler.first_token(f"r{number}", now + 0.5)
+        scheduler.grow(f"r{number}", 17, now + 0.64)
+        scheduler.finish(f"r{number}", now + 2.0)
+        scheduler.finish(f"r{number}", now + 9.0)
+        scheduler.grow(f"r{number}", 99, now + 9.0)
+        now += 10.0
+
+    report = scheduler.speeds.report(W1)
+
+    assert report.ms_per_uncached_token == pytest.approx(0.2, rel=0.05)
+    assert report.ms_per_output_token == pytest.approx(20.0, rel=0.05)
+    assert report.residence_ms == pytest.approx(2000.0)
+    assert report.output_tokens == pytest.approx(17.0)
+
+
+def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    for worker in (W1, W2):
+        scheduler.workers.describe(worker, WorkerInfo(total_blocks=100))
+    scheduler.schedule(make_request("old", family=1, pinned_worker=W1), 0.0)
+    scheduler.first_token("old", 1.0)
+    scheduler.finish("old", 10.0)
+    scheduler.schedule(make_request("r1", 60, family=2, pinned_worker=W1), 10.0)
+
+    decision = scheduler.explain(make_request("r2", 40, expected_output_tokens=160), 10.0)
+
+    terms = {one.worker: one.memory_wait_ms for one in decision.candidates}
+    assert terms[W1] == pytest.approx((110 / 100 - 0.95) * 10_000)
+    assert terms[W2] == 0.0
+
+
+def test_an_expected_output_counts_up_to_four_times_the_usual() -> None:
+    scheduler, _ = make_scheduler(W1)
+    scheduler.workers.describe(W1, WorkerInfo(total_blocks=100))
+    scheduler.schedule(make_request("old", family=1), 0.0)
+    scheduler.grow("old", 32, 1.0)
+    scheduler.finish("old", 10.0)
+
+    decision = scheduler.explain(make_request("r", 92, expected_output_tokens=100_000), 10.0)
+
+    assert decision.chosen.memory_wait_ms == pytest.approx((100 / 100 - 0.95) * 10_000)
+
+
+def test_holding_waits_for_the_predicted_backlog() -> None:
+    scheduler, _ = make_scheduler(W1)
+    scheduler.schedule(make_request("r1", 1000), 0.0)
+
+    assert scheduler.schedule_within(make_request("r2"), 0.0, max_backlog_ms=200.0) is None
+    assert scheduler.sequences.booking("r2") is None
+    scheduler.first_token("r1", 1.0)
+    decision = scheduler.schedule_within(make_request("r2"), 1.0, max_backlog_ms=200.0)
+    assert decision is not None
+    assert scheduler.sequences.booking("r2") is not None
+
+
+def test_a_removed_worker_is_gone_everywhere() -> None:
+    scheduler, _ = make_scheduler(W1, W2, routed=True)
+    scheduler.workers.report(W1, LoadReport(total_blocks=100))
+    request = make_request("r1", pinned_worker=W1)
+    scheduler.schedule(request, 0.0)
+
+    gone = scheduler.remove_worker(W1)
+    scheduler.workers.membership.remove(W1)
+
+    assert [booking.request_id for booking in gone] == ["r1"]
+    assert scheduler.workers.capacity_blocks(W1) == 0
+    decision = scheduler.explain(make_request("r2"), 0.0)
+    assert [one.worker for one in decision.candidates] == [W2]
+    assert decision.overlap_blocks == 0
+
+
+def test_a_large_fleet_is_not_weighed_one_by_one() -> None:
+    names = [WorkerId(f"w{number:03d}") for number in range(300)]
+    scheduler, index = make_scheduler(*names, cost="prefill-decode")
+    for number, name in enumerate(names):
+        store(index, name, 2 + (number == 7) * 6)
+        scheduler.schedule(make_request(name, 2 + number // 10, family=9, pinned_worker=name), 0.0)
+    chooser = scheduler._chooser
+    quick = chooser._quick._ordered
+    assert quick is not None
+    weighed: list[WorkerId] = []
+
+    def counting(weighing: Weighing) -> Costing:
+        costing = prefill_decode_costing(weighing)
+
+        def cost(state: WorkerState) -> float:
+            weighed.append(state.worker)
+            return costing(state)
+
+        return cost
+
+    chooser._quick._ordered = counted = msgspec.structs.replace(quick, costing=counting)
+    request = make_request("x")
+    fleet = scheduler.workers.eligible(request, 0.0)
+    cheapest = chooser._quick.find_cheapest(fleet, counted, chooser._weigh(request, 0.0, "kv"))
+
+    assert cheapest == [scheduler.explain(request, 0.0).worker]
+    assert len(weighed) < 60
+
+
+def test_statistics_count_decisions_and_blocks() -> None:
+    scheduler, index = make_scheduler()
+    store(index, W2, 8)
+
+    scheduler.schedule(make_request("r1"), 0.0)
+    scheduler.schedule(make_request("r2", family=3), 0.0)
+
+    statistics = scheduler.statistics()
+    assert (statistics.decisions, statistics.refused) == (2, 0)
+    assert (statistics.overlap_blocks, statistics.request_blocks) == (8, 20)
+
+
+def test_peers_bookings_weigh_like_our_own() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+
+    scheduler.sequences.add("p1", W1, Demand(1600, 1600), 0.0, owner="router-b")
+
+    assert scheduler.schedule(make_request("r1"), 0.0).worker == W2

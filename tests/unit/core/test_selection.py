@@ -1,0 +1,97 @@
+import random
+from collections import Counter
+
+import pytest
+
+from kvmesh.core.selection import (
+    choose_least,
+    choose_softmax,
+    next_in_turn,
+    pick,
+    softmax_probabilities,
+    two_of,
+)
+
+
+class Fixed:
+    """An rng that always draws the same, and counts."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.draws = 0
+
+    def random(self) -> float:
+        self.draws += 1
+        return self.value
+
+
+def test_the_least_cost_wins_without_a_draw() -> None:
+    rng = Fixed(0.9)
+
+    assert choose_least([3.0, 1.0, 2.0], rng) == 1
+    assert rng.draws == 0
+
+
+def test_equal_costs_are_drawn_evenly() -> None:
+    rng = random.Random(7)
+
+    drawn = Counter(choose_least([1.0, 2.0, 1.0, 1.0], rng) for _ in range(3000))
+
+    assert set(drawn) == {0, 2, 3}
+    assert all(900 < count < 1100 for count in drawn.values())
+
+
+def test_equal_costs_go_to_the_smallest_tree_when_asked() -> None:
+    assert choose_least([1.0, 1.0, 1.0], Fixed(0.9), tie_sizes=[9, 2, 5]) == 1
+    assert choose_least([1.0, 1.0, 1.0], Fixed(0.99), tie_sizes=[2, 9, 2]) == 2
+    assert choose_least([0.5, 1.0], Fixed(0.9), tie_sizes=[9, 2]) == 0
+
+
+def test_a_draw_stays_below_the_count() -> None:
+    assert pick(3, Fixed(1.0 - 2**-53)) == 2
+    assert pick(3, Fixed(1.0)) == 2
+    assert pick(1, Fixed(0.5)) == 0
+
+
+def test_temperature_is_scale_free() -> None:
+    for scale in (1e-6, 1.0, 1e9):
+        best, other = softmax_probabilities([10 * scale, 20 * scale], 1.0)
+        assert best == pytest.approx(0.731, abs=1e-3)
+        assert other == pytest.approx(0.269, abs=1e-3)
+    assert softmax_probabilities([1.0, 2.0], 0.1)[0] == pytest.approx(0.99995, abs=1e-5)
+    assert softmax_probabilities([5.0, 5.0, 5.0, 5.0], 0.3) == [0.25] * 4
+
+
+def test_a_tiny_temperature_still_gives_probabilities() -> None:
+    best, other = softmax_probabilities([0.0, 1.0], 1e-300)
+
+    assert best == 1.0
+    assert 0.0 < other < 1e-300
+
+
+def test_softmax_draws_in_proportion() -> None:
+    rng = random.Random(3)
+
+    drawn = Counter(choose_softmax([1.0, 2.0], 1.0, rng) for _ in range(10_000))
+
+    assert 7100 < drawn[0] < 7500
+
+
+def test_rounding_at_the_end_of_the_sum_takes_the_last() -> None:
+    assert choose_softmax([1.0, 1.0, 1.0], 1.0, Fixed(1.0)) == 2
+
+
+def test_turns_go_round_whoever_comes_and_goes() -> None:
+    assert next_in_turn(["a", "b", "c"], "") == "a"
+    assert next_in_turn(["a", "b", "c"], "a") == "b"
+    assert next_in_turn(["a", "c"], "b") == "c"
+    assert next_in_turn(["a", "b"], "c") == "a"
+
+
+def test_two_are_never_the_same_and_every_pair_comes() -> None:
+    rng = random.Random(5)
+
+    pairs = Counter(two_of(3, rng) for _ in range(6000))
+
+    assert set(pairs) == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert all(850 < count < 1150 for count in pairs.values())

@@ -1,0 +1,136 @@
+from math import inf, nan
+
+import pytest
+
+from kvmesh.core.events import WorkerId
+from kvmesh.core.speeds import PRIOR_MS_PER_TOKEN, Speeds
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+def feed(speeds: Speeds, worker: WorkerId, ms_per_token: float, prompts: int) -> None:
+    for number in range(prompts + 1):
+        tokens = 1000 + 100 * (number % 7)
+        speeds.first_token(worker, tokens, tokens * ms_per_token / 1000.0, now=10.0 * number)
+
+
+def test_without_history_everyone_has_the_prior() -> None:
+    speeds = Speeds()
+
+    assert speeds.ms_per_token(W1) == pytest.approx(PRIOR_MS_PER_TOKEN)
+    assert speeds.least_ms_per_token() == pytest.approx(PRIOR_MS_PER_TOKEN)
+    assert speeds.ms_per_output_token(W1) == 0.0
+    assert speeds.residence_ms(W1) == 0.0
+
+
+@pytest.mark.parametrize("true", [0.001, 0.05, 0.3, 20.0])
+def test_the_true_speed_is_learned_from_any_prior(true: float) -> None:
+    speeds = Speeds()
+
+    feed(speeds, W1, true, prompts=40)
+
+    assert speeds.ms_per_token(W1) == pytest.approx(true, rel=0.2)
+    assert speeds.least_ms_per_token() <= speeds.ms_per_token(W1)
+
+
+def test_mixed_speeds_are_told_apart_and_strangers_get_the_fleets() -> None:
+    speeds = Speeds()
+
+    for _ in range(40):
+        feed(speeds, W1, 0.1, prompts=1)
+        feed(speeds, W2, 0.2, prompts=1)
+
+    assert speeds.ms_per_token(W1) == pytest.approx(0.1, rel=0.1)
+    assert speeds.ms_per_token(W2) == pytest.approx(0.2, rel=0.1)
+    assert 0.1 < speeds.ms_per_token(WorkerId("new")) < 0.2
+    assert speeds.least_ms_per_token() <= speeds.ms_per_token(W1)
+
+
+def test_one_stall_moves_little_and_is_reported() -> None:
+    speeds = Speeds()
+    feed(speeds, W1, 0.1, prompts=60)
+    before = speeds.ms_per_token(W1)
+
+    speeds.first_token(W1, 1000, 3600.0, now=1e6)
+    speeds.first_token(W1, 1000, 0.1, now=2e6)
+
+    assert speeds.ms_per_token(W1) < 1.5 * before
+    assert speeds.report(W1).clipped_samples >= 1
+
+
+def test_a_changed_speed_is_followed() -> None:
+    speeds = Speeds()
+    feed(speeds, W1, 0.1, prompts=60)
+    feed(speeds, W1, 0.3, prompts=200)
+
+    assert speeds.ms_per_token(W1) == pytest.approx(0.3, rel=0.2)
+
+
+def test_first_tokens_of_one_step_count_together() -> None:
+    speeds = Speeds()
+
+    for step in range(60):
+        now = 10.0 * step
+        speeds.first_token(W1, 100, 0.2, now)
+        speeds.first_token(W1, 1900, 0.0, now + 0.001)
+
+    assert speeds.ms_per_token(W1) == pytest.approx(0.1, rel=0.1)
+
+
+def test_short_prompts_teach_nothing() -> None:
+    speeds = Speeds()
+
+    for number in range(50):
+        speeds.first_token(W1, 256, 1.0, now=10.0 * number)
+
+    assert speeds.ms_per_token(W1) == pytest.approx(PRIOR_MS_PER_TOKEN)
+    assert speeds.report(W1).prefill_evidence_tokens == 0.0
+
+
+@pytest.mark.parametrize("wrong", [-5.0, 0.0, nan, inf, 1e300])
+def test_broken_clocks_leave_finite_positive_speeds(wrong: float) -> None:
+    speeds = Speeds()
+
+    for number in range(2000):
+        speeds.first_token(W1, 1000, wrong, now=10.0 * number)
+        speeds.output(W1, 3, wrong)
+        speeds.finished(W1, wrong, 10)
+
+    assert 0.0 < speeds.ms_per_token(W1) < 1e7
+    assert 0.0 < speeds.least_ms_per_token() < 1e7
+    assert 0.0 <= speeds.ms_per_output_token(W1) < 1e7
+    assert 0.0 <= speeds.residence_ms(W1) < 1e7
+
+
+def test_decode_speed_and_residence_are_learned_per_worker_and_fleet() -> None:
+    speeds = Speeds()
+
+    for _ in range(300):
+        speeds.output(W1, 16, 0.32)
+        speeds.finished(W1, 4.0, 200)
+    speeds.output(W1, 0, 1.0)
+    speeds.finished(W1, 4.0, 0)
+
+    report = speeds.report(W1)
+    assert report.ms_per_output_token == pytest.approx(20.0)
+    assert report.residence_ms == pytest.approx(4000.0)
+    assert report.output_tokens == pytest.approx(200.0)
+    assert speeds.ms_per_output_token(W2) == pytest.approx(20.0)
+    assert speeds.residence_ms(W2) == pytest.approx(4000.0)
+
+
+def test_the_least_speed_is_found_again_when_the_fastest_slows_or_leaves() -> None:
+    speeds = Speeds()
+    for _ in range(20):
+        feed(speeds, W1, 0.02, prompts=1)
+        feed(speeds, W2, 0.08, prompts=1)
+    assert speeds.least_ms_per_token() == pytest.approx(0.02, rel=0.3)
+
+    feed(speeds, W1, 0.5, prompts=300)
+    assert speeds.least_ms_per_token() == pytest.approx(0.08, rel=0.3)
+
+    speeds.remove_worker(W2)
+    assert speeds.least_ms_per_token() == pytest.approx(speeds.ms_per_token(W1), rel=0.3)
+    speeds.remove_worker(WorkerId("nobody"))
+    speeds.remove_worker(W1)
+    assert speeds.least_ms_per_token() == speeds.ms_per_token(W1)

@@ -1,0 +1,216 @@
+import pytest
+
+from kvmesh.core.decision import BusyThresholds, LoadReport, RouteRequest, Trust, WorkerInfo
+from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import BlockHashes
+from kvmesh.core.loads import Demand
+from kvmesh.core.membership import Membership
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.errors import NoWorkerError
+
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
+
+
+def make_registry(*workers: WorkerId) -> tuple[WorkerRegistry, ActiveSequences]:
+    membership, sequences = Membership(), ActiveSequences(16)
+    for worker in workers:
+        membership.add(worker, 0.0)
+    return WorkerRegistry(membership, sequences), sequences
+
+
+def make_request(**wishes: object) -> RouteRequest:
+    return RouteRequest("r1", BlockHashes.of([], 16), 100, **wishes)  # type: ignore[arg-type]  # any wish
+
+
+def test_all_living_workers_may_take_a_request_without_wishes() -> None:
+    registry, _ = make_registry(W2, W1)
+
+    names = registry.eligible(make_request(), 0.0)
+
+    assert names == (W1, W2)
+    assert registry.is_everyone(names)
+    assert registry.eligible(make_request(model="any"), 1.0) is names
+
+
+def test_workers_are_filtered_by_model_where_they_name_models() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.describe(W2, WorkerInfo(models=("llama", "coder")))
+
+    assert registry.eligible(make_request(model="coder"), 0.0) == (W2, W3)
+    assert registry.eligible(make_request(model="llama"), 0.0) == (W1, W2, W3)
+    assert registry.is_everyone(registry.eligible(make_request(model="llama"), 0.0))
+    assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
+
+
+def test_a_changed_model_list_counts_at_once() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    registry.describe(W2, WorkerInfo(models=("b",)))
+    assert registry.eligible(make_request(model="a"), 0.0) == (W1,)
+
+    registry.describe(W2, WorkerInfo(models=("a", "b")))
+    assert registry.eligible(make_request(model="a"), 0.0) == (W1, W2)
+    registry.membership.remove(W1)
+    registry.remove(W1)
+    assert registry.eligible(make_request(model="a"), 0.0) == (W2,)
+    registry.describe(W2, WorkerInfo())
+    assert registry.eligible(make_request(model="zzz"), 0.0) == (W2,)
+
+
+def test_requests_for_ever_new_models_do_not_fill_the_memory() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+
+    for number in range(300):
+        assert registry.eligible(make_request(model=f"m{number}"), 0.0) == (W2,)
+
+    assert len(registry._serving) <= 64
+
+
+def test_a_model_nobody_serves_is_not_remembered() -> None:
+    registry, _ = make_registry(W1)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+
+    with pytest.raises(NoWorkerError, match="w1: does not serve 'b'"):
+        registry.eligible(make_request(model="b"), 0.0)
+
+    assert registry._serving == {}
+
+
+def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.membership.mark_failed(W2, 0.0)
+    request = make_request(
+        model="coder", excluded=frozenset([W3]), allowed_workers=frozenset([W1, W2, W3])
+    )
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(request, 0.0)
+
+    assert str(caught.value) == (
+        "request r1: no worker may take it (w1: does not serve 'coder'; "
+        "w2: failed 1 times, tried again in 1.0 s; w3: already failed this request)"
+    )
+
+
+def test_reasons_are_cut_and_an_empty_mesh_says_so() -> None:
+    names = [WorkerId(f"w{number:02d}") for number in range(11)]
+    registry, _ = make_registry(*names)
+
+    with pytest.raises(NoWorkerError, match="w07: not allowed for this request; and 3 more"):
+        registry.eligible(make_request(allowed_workers=frozenset()), 0.0)
+    empty, _ = make_registry()
+    with pytest.raises(NoWorkerError, match="no worker has joined"):
+        empty.eligible(make_request(), 0.0)
+
+
+def test_a_pinned_worker_is_the_only_one_and_must_be_there() -> None:
+    registry, _ = make_registry(W1, W2)
+
+    assert registry.eligible(make_request(pinned_worker=W2), 0.0) == (W2,)
+    with pytest.raises(NoWorkerError, match=r"may take it \(w9: unknown\)"):
+        registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
+    with pytest.raises(NoWorkerError, match=r"may take it \(w2: already failed"):
+        registry.eligible(make_request(pinned_worker=W2, excluded=frozenset([W2])), 0.0)
+
+
+def test_busy_workers_are_left_out_above_the_thresholds() -> None:
+    registry, sequences = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(total_blocks=10))
+    sequences.add("a", W1, Demand(160, 160), now=0.0)
+    sequences.add("b", W2, Demand(2000, 2000), now=0.0)
+
+    registry.thresholds = BusyThresholds(active_prefill_tokens=1000)
+    assert registry.eligible(make_request(), 0.0) == (W1, W3)
+    registry.thresholds = BusyThresholds(active_decode_blocks=0.9)
+    assert registry.eligible(make_request(), 0.0) == (W2, W3)
+    registry.thresholds = BusyThresholds(active_decode_blocks=1.0, active_prefill_tokens=5000)
+    assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
+
+    registry.thresholds = BusyThresholds(0.5, 100)
+    sequences.add("c", W3, Demand(200, 200), now=0.0)
+    with pytest.raises(NoWorkerError, match="w1: busy: 160 prefill tokens queued"):
+        registry.eligible(make_request(), 0.0)
+    sequences.first_token("a", 1.0)
+    with pytest.raises(NoWorkerError, match="w1: busy: 10 of 10 blocks in use"):
+        registry.eligible(make_request(), 0.0)
+
+
+def test_workers_without_trusted_events_are_known() -> None:
+    registry, _ = make_registry(W1)
+
+    for trust, distrusted in [
+        (Trust.EXACT, set()),
+        (Trust.DEGRADED, {W1}),
+        (Trust.CATCHING_UP, set()),
+        (Trust.APPROX, {W1}),
+    ]:
+        registry.describe(W1, WorkerInfo(trust=trust))
+        assert registry.distrusted == distrusted
+        assert registry.info(W1).trust is trust
+
+    registry.remove(W1)
+    assert registry.distrusted == set()
+
+
+def test_capacity_is_the_engines_word_first() -> None:
+    registry, _ = make_registry(W1)
+    assert registry.capacity_blocks(W1) == 0
+    assert registry.last_report(W1) == LoadReport()
+    assert registry.info(W1) == WorkerInfo()
+
+    registry.describe(W1, WorkerInfo(total_blocks=100))
+    assert registry.capacity_blocks(W1) == 100
+    registry.report(W1, LoadReport(total_blocks=90))
+    assert registry.capacity_blocks(W1) == 90
+    registry.describe(W1, WorkerInfo(total_blocks=80))
+    assert registry.capacity_blocks(W1) == 90
+    registry.remove(W1)
+    registry.remove(W1)
+    assert registry.capacity_blocks(W1) == 0
+
+
+def test_load_nobody_booked_counts_after_three_reports_in_a_row() -> None:
+    registry, sequences = make_registry(W1)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+    loads = sequences.loads(W1)
+    foreign = LoadReport(running_requests=4, waiting_requests=1, used_blocks=110, total_blocks=500)
+
+    for _ in range(2):
+        registry.report(W1, foreign)
+        assert loads.active_requests == 1
+    registry.report(W1, foreign)
+
+    assert (loads.active_requests, loads.active_blocks) == (5, 110)
+    assert loads.prompt_tokens == 160 + 1600
+    registry.report(W1, foreign)
+    assert (loads.active_requests, loads.active_blocks) == (5, 110)
+    registry.report(W1, LoadReport(1, 0, 10, 500))
+    assert (loads.active_requests, loads.active_blocks) == (1, 10)
+
+
+def test_a_report_older_than_the_last_bookings_does_no_harm() -> None:
+    registry, sequences = make_registry(W1)
+    for number in range(5):
+        sequences.add(f"r{number}", W1, Demand(160, 160), now=0.0)
+
+    for _ in range(5):
+        registry.report(W1, LoadReport(total_blocks=500))
+
+    assert sequences.loads(W1).active_requests == 5
+
+
+def test_states_stay_live_when_loads_are_dropped_elsewhere() -> None:
+    registry, sequences = make_registry(W1)
+    names = registry.eligible(make_request(), 0.0)
+    (before,) = registry.states(names)
+    assert registry.states(names)[0] is before
+
+    sequences.remove_worker(W1)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+    (after,) = registry.states(registry.eligible(make_request(), 0.0))
+
+    assert after.loads is sequences.loads(W1)
