@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import Hashes
+from kvmesh.core.hashing import Hashes, pack_hashes
 from kvmesh.core.index import Groups, PrefixIndex
 from kvmesh.core.index_leases import Leases
 from kvmesh.core.index_search import find_drops
@@ -102,7 +102,7 @@ class ApproxIndex:
         if self._worker_blocks is not None:
             while (excess := holding.blocks - self._worker_blocks) > 0:
                 self._displaced += self._drop(leases, excess)
-        self._prune(max(_SLICE, 2 * len(news)))
+        self._prune(max(_SLICE, len(news) // 4))
 
     def expire(self, now: float, budget: int | None = None) -> bool:
         """Drop what ended before or at `now`; True when nothing of it is left.
@@ -188,7 +188,7 @@ class ApproxIndex:
     def _drop(self, leases: Leases, at_most: int) -> int:
         """Drop the blocks of one worker that end first; return how many, perhaps none."""
         gone = leases.take(at_most)
-        self._table.remove(leases.holding, gone)
+        self._table.remove(leases.holding, pack_hashes(gone))
         self._entries -= len(gone)
         return len(gone)
 

@@ -27,6 +27,12 @@ TOKEN_BYTES: Final = 4
 _U32_FORMATS: Final = frozenset("IiLl" if sys.byteorder == "little" else "")
 
 
+_SHORT_RUN: Final = 128
+_UNPACKERS: Final[list[Callable[[bytes | bytearray], tuple[int, ...]]]] = [
+    struct.Struct(f"<{count}Q").unpack_from for count in range(_SHORT_RUN + 1)
+]
+
+
 class TokenBuffer(Protocol):
     """Bytes of little-endian u32 tokens, or a buffer of integers (`array`, numpy)."""
 
@@ -142,14 +148,15 @@ def pack_tokens(tokens: Tokens) -> bytes | memoryview:
     return read if isinstance(read, memoryview) else _pack(read, 0)
 
 
-def unpack_run(data: bytes) -> tuple[int, ...]:
+def unpack_run(data: bytes | bytearray) -> tuple[int, ...]:
     """Return the hashes in `data` without complaint: what is behind the last whole one is ignored.
 
     The quickest way to decode, for data checked before.
     """
-    if len(data) == HASH_BYTES:
-        return (int.from_bytes(data, "little"),)
-    return _unpacker(len(data) // HASH_BYTES)(data)
+    count = len(data) >> 3
+    if count <= _SHORT_RUN:
+        return _UNPACKERS[count](data)
+    return struct.unpack_from(f"<{count}Q", data)
 
 
 class BlockHashes:
@@ -231,8 +238,3 @@ def _splitter(width: int, count: int) -> Callable[[bytes | memoryview, int], tup
 @lru_cache(maxsize=1024)
 def _packer(count: int) -> Callable[..., bytes]:
     return struct.Struct(f"<{count}I").pack
-
-
-@lru_cache(maxsize=4096)
-def _unpacker(count: int) -> Callable[[bytes], tuple[int, ...]]:
-    return struct.Struct(f"<{count}Q").unpack_from

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvmesh.core.events import WorkerId
+from kvmesh.core.events import HASH_BYTES, WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.index_search import SHARDS
 from kvmesh.core.index_slots import Slots
@@ -37,19 +37,20 @@ class BlockCap:
         self._matches: deque[tuple[Hashes, int]] = deque(maxlen=_MATCHES)
         self._garbage: list[dict[int, int]] = []
 
-    def fit(self, worker: WorkerId, run: Sequence[int]) -> Sequence[int]:
-        """Make room for a run longer than `room`; return what then fits, nearly always all.
+    def fit(self, worker: WorkerId, run: bytes) -> bytes:
+        """Make room for a packed run longer than `room`; return what then fits, nearly always all.
 
-        Take runs that are no longer from `room` yourself. O(shards), once in thousands of runs.
+        Take shorter runs from `room` yourself. O(shards), once in thousands of runs.
         """
+        blocks = len(run) // HASH_BYTES
         room = self._measure()
-        if room < len(run):
+        if room < blocks:
             self._rotate()
             room = self._measure()
-        if room < len(run):
-            self._lose(worker, len(run) - room)
-            run = run[:room]
-        self.room = room - len(run)
+        if room < blocks:
+            self._lose(worker, blocks - room)
+            run = run[: room * HASH_BYTES]
+        self.room = max(0, room - blocks)
         if self.give_back():
             # Come back soon to give back more.
             self.room = min(self.room, self._max // (2 * SHARDS))

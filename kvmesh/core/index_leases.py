@@ -26,8 +26,8 @@ class Leases:
         """Return when the next lease ends."""
         return self._order[0] if self._order else None
 
-    def extend(self, blocks: Sequence[int], until: float) -> tuple[Sequence[int], bool]:
-        """Believe `blocks`, root first, until then; return those for which this is news.
+    def extend(self, blocks: Sequence[int], until: float) -> tuple[bytes, bool]:
+        """Believe `blocks`, root first, until then; return, packed, those for which this is news.
 
         True comes with them when nothing ended at that time before. O(log(blocks) + news).
         """
@@ -40,16 +40,17 @@ class Leases:
             else:
                 high = middle
         news = blocks[low:]
-        if not news:
-            return news, False
+        run = pack_hashes(news)
+        if not run:
+            return run, False
         held.update(dict.fromkeys(news, until))
         runs = self._runs.get(until)
         if runs is not None:
-            runs.append(pack_hashes(news))
-            return news, False
-        self._runs[until] = [pack_hashes(news)]
+            runs.append(run)
+            return run, False
+        self._runs[until] = [run]
         heappush(self._order, until)
-        return news, True
+        return run, True
 
     def take(self, count: int) -> list[int]:
         """Give up at most `count` blocks, those whose leases end first, leaves first.

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kvmesh.core.events import WorkerId
+from kvmesh.core.events import HASH_BYTES, ROOT, WorkerId
+from kvmesh.core.hashing import unpack_run
 from kvmesh.core.index_search import SHARDS
 from kvmesh.core.index_slots import Slots
 
 _MAX_POOL: Final = 1 << 16
+_LONG_RUN_BYTES: Final = 16 * HASH_BYTES
 
 
 class Holding:
@@ -52,11 +54,51 @@ class BlockTable:
         mask = self.shards[block & 255].get(block >> 8)
         return mask is not None and mask & bit != 0
 
-    def store(self, holding: Holding, run: Sequence[int]) -> None:
-        """Add blocks; those already held change nothing."""
-        for frozen in self._frozen:
-            frozen.keep(run)
-        shards, bit = self.shards, holding.bit
+    def extend(self, holding: Holding, parent: int, run: bytes) -> bool:
+        """Add blocks behind `parent`, as `store`; False, and no change, when it is not held."""
+        if parent != ROOT:
+            mask = self.shards[parent & 255].get(parent >> 8)
+            if mask is None or not mask & holding.bit:
+                return False
+        self.store(holding, run)
+        return True
+
+    def store(self, holding: Holding, run: bytes) -> None:
+        """Add packed blocks; those already held change nothing.
+
+        150 (in long runs) to 400 ns (alone) a block in warm caches, twice that in a large table.
+        """
+        if self._frozen:
+            self.keep_frozen(run)
+        if len(run) == HASH_BYTES:
+            self._store_one(holding, int.from_bytes(run, "little"))
+            return
+        blocks = unpack_run(run)
+        if len(run) > _LONG_RUN_BYTES:
+            repeated = self._store_long(holding.bit, run)
+        else:
+            repeated = self._store_short(holding.bit, blocks)
+        holding.blocks += len(blocks)
+        holding.digest += sum(blocks)
+        if repeated:
+            holding.blocks -= len(repeated)
+            holding.digest -= sum(repeated)
+
+    def _store_one(self, holding: Holding, block: int) -> None:
+        shard, key = self.shards[block & 255], block >> 8
+        mask = shard.get(key)
+        if mask is None:
+            shard[key] = holding.bit
+        elif mask & holding.bit:
+            return
+        else:
+            shard[key] = self.pooled(mask | holding.bit)
+        holding.blocks += 1
+        holding.digest += block
+
+    def _store_short(self, bit: int, run: Iterable[int]) -> list[int]:
+        """Add blocks; return those that were held already."""
+        shards = self.shards
         before = after = -1
         repeated: list[int] = []
         for block in run:
@@ -68,20 +110,45 @@ class BlockTable:
             elif mask & bit:
                 repeated.append(block)
             else:
+                # Masks change alike all along a run: each change is computed once.
                 if mask is not before:
                     before, after = mask, self.pooled(mask | bit)
                 shard[key] = after
-        holding.blocks += len(run) - len(repeated)
-        holding.digest += sum(run) - sum(repeated)
+        return repeated
 
-    def remove(self, holding: Holding, run: Sequence[int]) -> list[int]:
-        """Take blocks away; return those that were not held."""
-        for frozen in self._frozen:
-            frozen.keep(run)
+    def _store_long(self, bit: int, run: bytes) -> list[int]:
+        """Do as `_store_short`, with shard numbers and keys cut out as columns.
+
+        That costs 0.6 us a run and saves 80 ns a block.
+        """
+        shards = self.shards
+        before = after = -1
+        repeated: list[int] = []
+        keys = bytearray(run[1:])
+        keys.append(0)
+        keys[7::HASH_BYTES] = bytes(len(run) // HASH_BYTES)
+        for number, key in zip(run[::HASH_BYTES], unpack_run(keys), strict=False):
+            shard = shards[number]
+            mask = shard.get(key)
+            if mask is None:
+                shard[key] = bit
+            elif mask & bit:
+                repeated.append(key << 8 | number)
+            else:
+                if mask is not before:
+                    before, after = mask, self.pooled(mask | bit)
+                shard[key] = after
+        return repeated
+
+    def remove(self, holding: Holding, run: bytes) -> list[int]:
+        """Take packed blocks away; return those that were not held."""
+        if self._frozen:
+            self.keep_frozen(run)
         shards, bit = self.shards, holding.bit
         before = after = -1
         missing: list[int] = []
-        for block in run:
+        blocks = unpack_run(run)
+        for block in blocks:
             shard = shards[block & 255]
             key = block >> 8
             mask = shard.get(key)
@@ -93,24 +160,30 @@ class BlockTable:
                 if mask is not before:
                     before, after = mask, self.pooled(mask ^ bit)
                 shard[key] = after
-        holding.blocks -= len(run) - len(missing)
-        holding.digest -= sum(run) - sum(missing)
+        holding.blocks -= len(blocks)
+        holding.digest -= sum(blocks)
+        if missing:
+            holding.blocks += len(missing)
+            holding.digest += sum(missing)
         return missing
 
-    def discard(self, run: Sequence[int]) -> None:
-        """Take blocks away from everyone. The caller accounts for the holdings."""
-        for frozen in self._frozen:
-            frozen.keep(run)
-        for block in run:
-            self.shards[block & 255].pop(block >> 8, None)
+    def move(self, run: bytes, mask: int, target: "BlockTable") -> None:
+        """Move blocks, which nobody alive outside `mask` holds here, into another table.
 
-    def merge(self, run: Sequence[int], mask: int) -> None:
-        """Add blocks for everyone in `mask`. The caller accounts for the holdings."""
+        The caller accounts for the holdings.
+        """
+        target.keep_frozen(run)
+        self.keep_frozen(run)
+        for block in unpack_run(run):
+            number, key = block & 255, block >> 8
+            self.shards[number].pop(key, None)
+            shard = target.shards[number]
+            shard[key] = target.pooled(shard.get(key, 0) | mask)
+
+    def keep_frozen(self, run: bytes) -> None:
+        """Let frozen views take what they still need of the shards of a run about to change."""
         for frozen in self._frozen:
             frozen.keep(run)
-        for block in run:
-            shard, key = self.shards[block & 255], block >> 8
-            shard[key] = self.pooled(shard.get(key, 0) | mask)
 
     def size(self) -> int:
         """Return how many blocks at least one worker holds, released ones included. O(shards)."""
@@ -162,9 +235,9 @@ class FrozenTable:
         self._pending = set(range(SHARDS))
         self._copies: dict[int, dict[int, int]] = {}
 
-    def keep(self, run: Iterable[int]) -> None:
-        """Copy the shards of `run` if they are still to be read."""
-        for number in {block & 255 for block in run} & self._pending:
+    def keep(self, run: bytes) -> None:
+        """Copy the shards of a packed run if they are still to be read."""
+        for number in self._pending.intersection(run[::HASH_BYTES]):
             self.keep_shard(number)
 
     def keep_shard(self, number: int) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from kvmesh.core.events import ROOT, WorkerId
+from kvmesh.core.events import HASH_BYTES, ROOT, WorkerId
+from kvmesh.core.hashing import pack_hashes, unpack_run
 from kvmesh.core.index_search import Layers, Shards
 from kvmesh.core.index_table import BlockTable, Holding
 
@@ -33,8 +34,8 @@ class Tier:
         """Return whether the worker with that bit holds `block`; everyone holds ROOT."""
         return block == ROOT or any(table.holds(bit, block) for table in self.tables())
 
-    def store(self, worker: WorkerId, bit: int, parent: int, run: Sequence[int]) -> bool:
-        """Add a run behind `parent`; False, and no change, when the worker does not hold that."""
+    def store(self, worker: WorkerId, bit: int, parent: int, run: bytes) -> bool:
+        """Add a packed run behind `parent`; False, and no change, when that is not held."""
         young = self.young
         if parent != ROOT and not young.holds(bit, parent):
             return self.old is not None and self._store_old(self.old, worker, bit, parent, run)
@@ -46,23 +47,22 @@ class Tier:
         return True
 
     def _store_old(
-        self, old: BlockTable, worker: WorkerId, bit: int, parent: int, run: Sequence[int]
+        self, old: BlockTable, worker: WorkerId, bit: int, parent: int, run: bytes
     ) -> bool:
         """Add a run behind an old parent: it ages with its parent."""
         if not old.holds(bit, parent):
             return False
-        run = [block for block in run if not self.young.holds(bit, block)]
-        old.store(old.holdings[worker], run)
+        new = [block for block in unpack_run(run) if not self.young.holds(bit, block)]
+        old.store(old.holdings[worker], pack_hashes(new))
         return True
 
-    def remove(self, worker: WorkerId, run: Sequence[int]) -> int:
-        """Take blocks away; return how many the worker did not hold."""
-        missing = run
+    def remove(self, worker: WorkerId, run: bytes) -> int:
+        """Take packed blocks away; return how many the worker did not hold."""
         for table in self.tables():
             holding = table.holdings.get(worker)
-            if holding is not None:
-                missing = table.remove(holding, missing)
-        return len(missing)
+            if holding is not None and run:
+                run = pack_hashes(table.remove(holding, run))
+        return len(run) // HASH_BYTES
 
     def forget(self, worker: WorkerId) -> None:
         """Drop the counts of a worker whose bit is no longer live. O(1)."""
@@ -86,8 +86,7 @@ class Tier:
             if mask:
                 by_mask.setdefault(mask, []).append(block)
         for mask, run in by_mask.items():
-            old.discard(run)
-            self.young.merge(run, mask)
+            old.move(pack_hashes(run), mask, self.young)
             for worker in decode(mask):
                 before = old.holdings[worker]
                 after = self.young.admit(worker, before.bit)

@@ -1,4 +1,5 @@
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import pack_hashes
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_table import BlockTable, clear_released
 
@@ -8,7 +9,7 @@ A, B = WorkerId("a"), WorkerId("b")
 def table_of(count: int) -> tuple[BlockTable, Slots]:
     table, slots = BlockTable(), Slots()
     for worker in (A, B):
-        table.store(table.admit(worker, slots.assign(worker)), range(count))
+        table.store(table.admit(worker, slots.assign(worker)), pack_hashes(range(count)))
     return table, slots
 
 
@@ -34,7 +35,7 @@ def test_the_pool_of_masks_is_emptied_before_it_grows_without_end() -> None:
 
 def test_a_shard_that_lost_most_blocks_is_made_anew() -> None:
     table, slots = BlockTable(), Slots()
-    table.store(table.admit(A, slots.assign(A)), range(1000 * 256))
+    table.store(table.admit(A, slots.assign(A)), pack_hashes(range(1000 * 256)))
     before = table.shards[0].__sizeof__()
     slots.release(A)
 
@@ -51,15 +52,15 @@ def test_a_frozen_table_copies_only_what_changes_before_it_is_read() -> None:
     reading = frozen.read()
     assert next(reading) == (0, dict.fromkeys(range(10), 3))
 
-    table.remove(table.holdings[A], [0, 1, 2])
-    table.discard([3])
-    table.merge([4], 4)
+    table.remove(table.holdings[A], pack_hashes([0, 1, 2]))
+    table.move(pack_hashes([3]), 3, BlockTable())
+    BlockTable().move(pack_hashes([4]), 4, table)
     slots.release(B)
     list(clear_released(slots, [table]))
 
     assert list(reading) == [(number, dict.fromkeys(range(10), 3)) for number in range(1, 256)]
     frozen.close()
-    table.store(table.holdings[A], [0])
+    table.store(table.holdings[A], pack_hashes([0]))
     assert table.shards[0][0] == 1
 
 
