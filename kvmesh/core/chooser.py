@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost import cost_named, survey
+from kvmesh.core.cost import NO_FLEET, cost_named, survey
 from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.overlaps import OverlapView
@@ -72,7 +72,8 @@ class Chooser:
             return _decision(request, weighing, weighed, chosen, len(names))
         else:
             ties = self._quick.find_cheapest(names, quick, weighing)
-            worker = ties[pick(len(ties), rng)]
+            alone = self._weigh_alone(ties[pick(len(ties), rng)], weighing)
+            return _decision(request, weighing, alone, 0, len(names))
         shown = names if whole else (worker,)
         weighed = self._weigh_in_full(shown, weighing)
         return _decision(request, weighing, weighed, shown.index(worker), len(names))
@@ -117,6 +118,13 @@ class Chooser:
         formula, weights = weighing.cost.formula, weighing.weights
         scores = tuple(formula(one, fleet, weights) for one in candidates)
         return Weighed(candidates, scores, fleet)
+
+    def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
+        """Weigh one worker for a formula that looks at no other."""
+        state, cached_blocks = self._workers.state(name), self._overlaps.cached_blocks(name)
+        candidate = weighing.candidate(state, cached_blocks)
+        score = weighing.cost.formula(candidate, NO_FLEET, weighing.weights)
+        return Weighed((candidate,), (score,), NO_FLEET)
 
     def _choose_weighed(
         self, weighed: Weighed, maximise: bool, temperature: float, rng: Random

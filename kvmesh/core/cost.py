@@ -65,6 +65,10 @@ class Fleet(msgspec.Struct, frozen=True):
     total_work: float
 
 
+NO_FLEET: Final = Fleet(0, 0, 0, 0, 0, 0.0)
+"""For formulas that look at one candidate alone."""
+
+
 class Weights(msgspec.Struct, frozen=True):
     """The numbers in the formulas, named as the field names them.
 

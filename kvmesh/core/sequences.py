@@ -12,7 +12,7 @@ LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
 
 DEFAULT_STRIDE: Final = 16
-"""Blocks per sharing key: 512 blocks cost 32 dict steps (2 us) instead of 512 (30 us)."""
+"""Blocks per sharing key: to add and finish 512 blocks takes 9 us instead of 100."""
 
 _OVERDUE: Final = 1.5
 

@@ -320,6 +320,9 @@ def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
     terms = {one.worker: one.memory_wait_ms for one in decision.candidates}
     assert terms[W1] == pytest.approx((110 / 100 - 0.95) * 10_000)
     assert terms[W2] == 0.0
+    for pinned in (W1, W2):
+        crowded = make_request(f"to {pinned}", 40, expected_output_tokens=160, pinned_worker=pinned)
+        assert scheduler.schedule(crowded, 10.0).chosen.memory_wait_ms == terms[pinned]
 
 
 def test_an_expected_output_counts_up_to_four_times_the_usual() -> None:

@@ -44,6 +44,7 @@ def test_a_first_token_ends_the_prefill_and_says_how_long_it_took() -> None:
 def test_a_first_token_ends_older_prefills_that_nobody_sees() -> None:
     sequences = make_sequences()
     sequences.add("whole", W1, Demand(300, 300, streams=False), now=0.0)
+    sequences.add("slow", W1, Demand(70, 70), now=0.2)
     sequences.add("streamed", W1, Demand(100, 100), now=0.5)
     sequences.add("later", W1, Demand(50, 50, streams=False), now=0.6)
 
@@ -51,7 +52,7 @@ def test_a_first_token_ends_older_prefills_that_nobody_sees() -> None:
 
     assert booking is not None
     assert (booking.service_tokens, booking.service_s) == (400, 2.0)
-    assert list(sequences.loads(W1).prefilling) == ["later"]
+    assert list(sequences.loads(W1).prefilling) == ["slow", "later"]
 
 
 def test_prefills_nobody_sees_end_when_they_are_overdue_by_half() -> None:
