@@ -6,6 +6,7 @@ What nats-py 2.16 does, and what this client does instead:
   connection is aborted, and the kernel gives up on unacknowledged bytes after 3 s.
 - Any `-ERR` but two closes the client for good. Here none does.
 - A late PONG of a cancelled flush ends its read loop. Here it is taken.
+- A flush is answered before what was queued has been sent. Here it is answered after.
 - A subscription drops messages over its pending limit, and `fetch` makes a task per message. Here
   `listen` calls back straight from the parser: nothing is queued, so nothing can be dropped, and
   at most a socket buffer (64 KiB) is handled per turn of the event loop.
@@ -25,6 +26,7 @@ from nats.protocol.parser import STALE_CONNECTION
 
 USER_TIMEOUT_MS = 3000
 CONTROL_LINE_BYTES = 64
+FLUSH_TIMEOUT_S = 10
 
 Deliver = Callable[[str, bytes, bytes, bytes | None], None]
 """Takes (subject, reply, payload, raw header block or None)."""
@@ -139,6 +141,15 @@ class NatsClient(Client):
         self._remove_sub(number)
         if self.is_connected and not self.is_draining:
             await self._send_unsubscribe(number)
+
+    async def flush(self, timeout: int = FLUSH_TIMEOUT_S) -> None:  # noqa: ASYNC109  nats-py's
+        """Return when the server has processed everything sent so far.
+
+        Raises `nats.errors.Error` when the connection is closed or this takes longer.
+        """
+        # nats-py writes its PING past what is queued, so the answer would prove nothing.
+        await self._flush_pending(force_flush=True)
+        await super().flush(timeout)
 
     def abort(self) -> None:
         """Drop the connection at once; the client reconnects unless it is closed."""

@@ -116,7 +116,7 @@ class NatsConnection:
         self._log.info("nats connected", server=self._server())
 
     async def close(self) -> None:
-        """Send what is queued (1 s at most), then disconnect for good; safe to call twice."""
+        """Send what is queued (2 s at most), then disconnect for good; safe to call twice."""
         if self._closing:
             return
         self._closing = True
@@ -126,7 +126,7 @@ class NatsConnection:
         await self._shut()
 
     async def flush(self) -> bool:
-        """Return True when the server has taken everything sent so far; waits 1 s at most."""
+        """Return True when the server has taken everything sent so far; waits 2 s at most."""
         if not self.client.is_connected:
             return False
         try:
