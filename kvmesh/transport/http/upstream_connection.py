@@ -28,6 +28,10 @@ class Attempt(Protocol):
 class Home(Protocol):
     """Where a connection belongs."""
 
+    def opened(self, connection: "UpstreamConnection") -> None:
+        """Learn of a connection."""
+        ...
+
     def released(self, connection: "UpstreamConnection") -> None:
         """Take the connection back for another request."""
         ...
@@ -49,7 +53,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_attempt", "_deadlines", "_home", "_origin", "_paused", "_reader", "_responded", "_sink",
-        "_wheel", "deadline_s", "sent_at_s", "served", "spoke", "transport",
+        "_state", "_wheel", "deadline_s", "sent_at_s", "served", "spoke", "transport",
     )  # fmt: skip
 
     def __init__(self, home: Home, origin: str, wheel: DeadlineWheel, deadlines: Deadlines) -> None:
@@ -62,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: UpstreamSink | None = None
         self._responded = False
         self._paused = False
+        self._state: Literal["new", "unwanted", "open", "lost"] = "new"
         self.served = 0
         self.sent_at_s = 0.0
         self.deadline_s = NEVER
@@ -93,6 +98,17 @@ class UpstreamConnection(asyncio.Protocol):
             self._attempt = self._sink = None
             self.transport.abort()
 
+    def abandon(self) -> None:
+        """Close a connection whose making was given up.
+
+        uvloop may have made it all the same, then closes it without `connection_lost`.
+        """
+        if self._state == "new":
+            self._state = "unwanted"
+        elif self._state == "open":
+            self.transport.abort()
+            self.connection_lost(None)
+
     def pause(self, attempt: Attempt) -> None:
         """Stop reading; TCP holds the upstream back, and its idle deadline is suspended."""
         if self._attempt is attempt and not self._paused and not self.transport.is_closing():
@@ -122,6 +138,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         tune(transport.get_extra_info("socket"))
         self._wheel.add(self)
+        self._home.opened(self)
+        unwanted = self._state == "unwanted"
+        self._state = "open"
+        if unwanted:
+            self.abandon()
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the bytes hold; 0.5 us beyond the parser's own time."""
@@ -168,6 +189,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of everything."""
+        if self._state == "lost":
+            return
+        self._state = "lost"
         self._wheel.discard(self)
         self._closed(exc)
         self._home.lost(self)

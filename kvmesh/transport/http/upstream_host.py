@@ -44,12 +44,11 @@ class PoolState:
 class UpstreamCall:
     """A request on its way, until its response begins."""
 
-    __slots__ = (
-        "_closed", "_connecting", "_connection", "_fresh", "_host", "_paused", "request", "sink",
-    )  # fmt: skip
+    __slots__ = ("_connection", "_fresh", "_head", "_host", "_paused", "request", "sink")
 
     def __init__(self, host: "UpstreamHost", request: UpstreamRequest, sink: UpstreamSink) -> None:
         self._host = host
+        self._head = host.render(request)
         self.request: UpstreamRequest | None = request
         self.sink: UpstreamSink | None = sink
         self._connection: UpstreamConnection | None = None
@@ -89,7 +88,7 @@ class UpstreamCall:
         assert sink is not None
         self._connection = connection
         self._fresh = connection.served == 0
-        message = self._host.render(request), request.body
+        message = self._head, request.body
         connection.begin(message, self, sink, bodiless=request.method == "HEAD")
         if self._paused:
             connection.pause(self)
@@ -97,6 +96,7 @@ class UpstreamCall:
     def answered(self) -> None:
         """Let go of the request: its body may be long, and streams are."""
         self.request = None
+        self._head = b""
 
     def failed(self, failure: UpstreamFailure) -> None:
         """Send once more if the connection was closed while idle, else tell the sink."""
@@ -152,12 +152,11 @@ class UpstreamHost:
                 self._pool.reuses += 1
                 call.send_on(connection)
                 return
-        limit = self._pool.options.max_connections
-        if limit is not None and len(self.connections) + len(self.connecting) >= limit:
+        if self._has_room():
+            self.connect(call)
+        else:
             self.waiting.append(call)
             self._pool.loop.call_later(self._pool.options.connect_timeout_s, self._expire, call)
-        else:
-            self.connect(call)
 
     def connect(self, call: UpstreamCall) -> None:
         """Open a connection for `call`."""
@@ -167,8 +166,10 @@ class UpstreamHost:
         """Tell whether a reset means "closed while idle"; counts it."""
         pool = self._pool
         stale = pool.wheel.now_s - connection.sent_at_s <= pool.options.stale_window_s
-        pool.stale_retries += stale
-        return stale
+        if pool.closed or not stale:
+            return False
+        pool.stale_retries += 1
+        return True
 
     def forget(self, call: UpstreamCall) -> None:
         """Drop a cancelled call that has no connection yet."""
@@ -190,16 +191,27 @@ class UpstreamHost:
         connection.deadline_s = self._pool.wheel.now_s + options.keepalive_s
         self.idle.append(connection)
 
+    def opened(self, connection: UpstreamConnection) -> None:
+        """Count the connection."""
+        self.connections.add(connection)
+
     def lost(self, connection: UpstreamConnection) -> None:
         """Forget the connection; a waiting call may open another."""
         self.connections.discard(connection)
         if connection in self.idle:
             self.idle.remove(connection)
-        while self.waiting and not self._pool.closed:
+        self._fill_room()
+
+    def _has_room(self) -> bool:
+        limit = self._pool.options.max_connections
+        return limit is None or len(self.connections) + len(self.connecting) < limit
+
+    def _fill_room(self) -> None:
+        """Connect for calls that wait; an origin with nothing left is forgotten."""
+        while self.waiting and self._has_room() and not self._pool.closed:
             call = self.waiting.popleft()
             if call.waiting:
                 self.connect(call)
-                break
         if not self.connections and not self.connecting and not self.waiting:
             self._pool.hosts.pop(self.origin.url, None)
 
@@ -217,34 +229,42 @@ class UpstreamHost:
         pool, origin = self._pool, self.origin
         pool.connects += 1
         deadlines = Deadlines(pool.options.first_byte_timeout_s, pool.options.idle_timeout_s)
+        connection = UpstreamConnection(self, origin.url, pool.wheel, deadlines)
         try:
             async with asyncio.timeout(pool.options.connect_timeout_s):
-                _, connection = await pool.loop.create_connection(
-                    lambda: UpstreamConnection(self, origin.url, pool.wheel, deadlines),
+                await pool.loop.create_connection(
+                    lambda: connection,
                     origin.host,
                     origin.port,
                     ssl=pool.ssl() if origin.secure else None,
                     server_hostname=origin.host if origin.secure else None,
                 )
+        except asyncio.CancelledError:
+            connection.abandon()
+            raise
         except TimeoutError:
+            connection.abandon()
             self._refused(call, "timeout", f"no connection in {pool.options.connect_timeout_s:g} s")
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             self._refused(call, "refused", str(error))
         else:
-            self.connecting.pop(call, None)
-            self.connections.add(connection)
-            if call.waiting:
-                call.send_on(connection)
-            else:
-                self.released(connection)
+            self._connected(call, connection)
+
+    def _connected(self, call: UpstreamCall, connection: UpstreamConnection) -> None:
+        if connection.transport.is_closing():
+            self._refused(call, "reset", "connection closed as soon as it was open")
+            return
+        self.connecting.pop(call, None)
+        if call.waiting:
+            call.send_on(connection)
+        else:
+            self.released(connection)
 
     def _refused(self, call: UpstreamCall, kind: Kind, text: str) -> None:
         self.connecting.pop(call, None)
-        if not self.connections and not self.connecting and not self.waiting:
-            self._pool.hosts.pop(self.origin.url, None)
-        call.failed(
-            UpstreamFailure("before_send", kind, f"{self.origin.url}: {text}", self.origin.url)
-        )
+        self._fill_room()
+        url = self.origin.url
+        call.failed(UpstreamFailure("before_send", kind, f"{url}: {text}", url))
 
     def _expire(self, call: UpstreamCall) -> None:
         if call.waiting and call in self.waiting:
