@@ -125,6 +125,8 @@ class RouterSettings:
     """Engine URL, `[name=]http://host:port[@model]`; repeat. Only with --no-kv-events."""
     tokenizer: Path | None = None
     """Model directory (tokenizer.json, chat template); default: the byte tokenizer."""
+    tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"
+    """Whose way of filling the chat template to follow: that of the engines served."""
     seed: int = 0
     """Seed of random choices; 0 takes one from the system."""
     admin_port: Port | None = None

@@ -119,8 +119,13 @@ class Intake:
     ) -> "array[int]":
         tokenizer = self.tokenizer
         match endpoint.kind:
-            case "chat":
-                return tokenizer.encode_chat(ChatInput.from_body(request.body))
+            case "chat" | "messages" | "responses":
+                try:
+                    return tokenizer.encode_chat(_chat_of(request, endpoint, parsed))
+                except RequestError:
+                    # The engine is the judge of a chat that cannot be rendered here: it gets the
+                    # request by load alone and answers as it sees fit.
+                    return _NO_TOKENS
             case "completions" | "embeddings":
                 prompt = first_prompt(
                     parsed.prompt if endpoint.prompt == "prompt" else parsed.input
@@ -129,13 +134,18 @@ class Intake:
                     return tokenizer.encode(prompt, add_special_tokens=True)
                 tokenizer.check_ids(prompt)
                 return array("I", prompt)
-            case "messages":
-                return tokenizer.encode_chat(_chat(parsed.messages, parsed.system, parsed.tools))
-            case "responses":
-                chat = _chat(parsed.input, parsed.instructions, parsed.tools)
-                return tokenizer.encode_chat(chat)
             case _:
                 return _NO_TOKENS
+
+
+def _chat_of(request: Request, endpoint: Endpoint, parsed: InferenceRequest) -> ChatInput:
+    match endpoint.kind:
+        case "messages":
+            return _chat(parsed.messages, parsed.system, parsed.tools)
+        case "responses":
+            return _chat(parsed.input, parsed.instructions, parsed.tools)
+        case _:
+            return ChatInput.from_body(request.body)
 
 
 def _chat(messages: msgspec.Raw, system: msgspec.Raw, tools: msgspec.Raw) -> ChatInput:
@@ -143,7 +153,10 @@ def _chat(messages: msgspec.Raw, system: msgspec.Raw, tools: msgspec.Raw) -> Cha
 
     An engine may render these a little differently; then only the common prefix matches.
     """
-    turns = msgspec.json.decode(messages, type=str | list[JsonObject])
+    try:
+        turns = msgspec.json.decode(messages, type=str | list[JsonObject])
+    except msgspec.MsgspecError as error:
+        raise RequestError(f"prompt: {error}") from error
     listed: list[JsonObject] = (
         [{"role": "user", "content": turns}] if isinstance(turns, str) else (turns)
     )

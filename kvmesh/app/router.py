@@ -27,7 +27,7 @@ from kvmesh.core.sequences import ActiveSequences
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings import Flat, RouterSettings
-from kvmesh.tokenizer import load_tokenizer
+from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
 from kvmesh.transport.http.proxy import ForwardOptions
 
 HOUSEKEEPING_S = 1.0
@@ -108,7 +108,10 @@ class RouterServer:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
         settings = self.settings
         log = get_logger()
-        tokenizer = load_tokenizer(str(settings.tokenizer) if settings.tokenizer else None)
+        tokenizer = load_tokenizer(
+            str(settings.tokenizer) if settings.tokenizer else None,
+            options=TokenizerOptions(engine=settings.tokenizer_engine),
+        )
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream)
             stack.push_async_callback(pool.close)
