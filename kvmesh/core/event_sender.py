@@ -122,6 +122,7 @@ class EventSender:
         if epoch > self.epoch:
             self.epoch = epoch + 1
             self._next_seq = FIRST_SEQ
+            self._dumped_seq = self._window.confirmed_seq = 0
             self._restart()
             return []
         if epoch < self.epoch:

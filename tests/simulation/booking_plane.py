@@ -19,7 +19,7 @@ from kvmesh.runtime.sim_bus import SimBus
 
 SUBJECTS = Subjects("kvmesh", "code")
 BLOCK_SIZE = 4
-LEASE_S = 4.0
+LEASE_S = 30.0
 WORKERS = [WorkerId(f"w{number}") for number in range(3)]
 
 

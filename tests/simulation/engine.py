@@ -38,9 +38,7 @@ class Engine:
         """Do one scheduler step and publish its events."""
         dice = self.rng.random()
         if dice < 0.004:
-            self.generation += 1
-            self.first_batch, self.batches = 0, []
-            self._clear()
+            self.restart()
             return
         events: list[dict[str, object]] = []
         if dice < 0.01:
@@ -53,6 +51,12 @@ class Engine:
             )
         self.batches.append(msgspec.msgpack.encode([0.0, events, 0]))
         self.first_batch = max(0, len(self.batches) - self._buffer_steps)
+
+    def restart(self) -> None:
+        """Begin anew with an empty cache."""
+        self.generation += 1
+        self.first_batch, self.batches = 0, []
+        self._clear()
 
     def truth(self) -> int:
         """Return the digest of what prefix lookups can reach, per tier or nearer."""

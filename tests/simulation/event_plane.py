@@ -1,23 +1,31 @@
 """Workers, a journal and router replicas under faults, with what must hold after every step."""
 
+import contextlib
 import random
 from collections.abc import Sequence
 
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Actor, Append, Effect, Message
-from kvmesh.actors.messages import JournalRecord, RouterHeartbeat
+from kvmesh.actors.messages import (
+    JournalGap,
+    JournalRecord,
+    JournalRecreated,
+    RouterHeartbeat,
+)
 from kvmesh.actors.publisher import Publisher, PublisherOptions
 from kvmesh.actors.registry import Registry, RegistryOptions
-from kvmesh.actors.wire import Subjects
+from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.decision import Trust
 from kvmesh.core.event_sender import SenderLimits
 from kvmesh.core.events import Cleared, Removed, Stored, WorkerId, decode_batch
 from kvmesh.core.hashing import unpack_hashes
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
+from kvmesh.core.ordering import Ordering
 from kvmesh.core.replica import Replica
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.errors import CodecError
 from kvmesh.runtime.faults import FaultPlan
 from kvmesh.runtime.sim import Birth, Process, ProcessPlan, Simulation
 from kvmesh.runtime.sim_bus import SimBus
@@ -57,6 +65,25 @@ class PublishedHistory:
         return self._digests[worker, epoch][seq]
 
 
+class PerfectReader:
+    """Reads every record the moment it is stored: what any replica can know at best."""
+
+    def __init__(self, journal: SimJournal) -> None:
+        self._ordering = Ordering()
+        journal.on_stored.append(self._read)
+
+    def _read(self, _: int, subject: str, data: bytes) -> None:
+        with contextlib.suppress(CodecError):
+            self._ordering.admit(WorkerId(last_token(subject)), decode_batch(data))
+
+    def has_read(self, worker: WorkerId, epoch: int, seq: int) -> bool:
+        """Whether it could apply that event, or knows the epoch to be over."""
+        cursor = self._ordering.cursor(worker)
+        if cursor is None or cursor.epoch != epoch:
+            return seq == 0 or (cursor is not None and cursor.epoch > epoch)
+        return seq < cursor.next_seq
+
+
 class EventPlane:
     """One simulated bucket. `run_storm` and then `settle`; every step is checked."""
 
@@ -65,11 +92,13 @@ class EventPlane:
         self.journal = SimJournal(self.sim)
         self.bus = SimBus(self.sim)
         self.history = PublishedHistory()
+        self.reader = PerfectReader(self.journal)
         self.engines: dict[WorkerId, Engine] = {}
-        self.routers = [f"r{number}" for number in range(replicas)]
+        self.routers: list[str] = []
         self._claims: dict[tuple[str, int, int], int] = {}
         self._positions: dict[tuple[str, int, int], int] = {}
         self._engine_rng = random.Random(seed)
+        self._may_lose_acknowledged = plan.recreate > 0.0 or plan.truncate > 0.0
         append = self.sim.carriers[Append]
 
         def carry(process: Process, actor: str, effect: Effect) -> None:
@@ -81,8 +110,8 @@ class EventPlane:
         self.sim.on_step.append(self.check)
         for number in range(workers):
             self._add_worker(WorkerId(f"w{number}"))
-        for router in self.routers:
-            self._add_router(router)
+        for number in range(replicas):
+            self.add_router(f"r{number}")
 
     def indexer(self, router: str) -> Indexer:
         actor = self.sim.processes[router].actors["indexer"]
@@ -102,6 +131,8 @@ class EventPlane:
 
     def check(self, process: Process, actor: str, message: Message) -> None:
         """What holds after every turn."""
+        if actor == "publisher":
+            self._check_confirmed(WorkerId(process.name))
         if actor != "indexer":
             return
         indexer = self.indexer(process.name)
@@ -117,6 +148,16 @@ class EventPlane:
         self._positions[life] = claim.sequence
         if isinstance(message, JournalRecord):
             self._check_worker(replica, message.worker)
+        if isinstance(message, JournalGap | JournalRecreated):
+            trusts = {indexer.trust(worker, self.sim.now) for worker in replica.workers()}
+            assert Trust.EXACT not in trusts, "trusted though records were missed"
+
+    def _check_confirmed(self, worker: WorkerId) -> None:
+        """What a publisher takes for stored can be read, in order, from the journal."""
+        beat = self.publisher(worker).heartbeat()
+        if not self._may_lose_acknowledged:
+            readable = self.reader.has_read(worker, beat.epoch, beat.last_seq)
+            assert readable, "a publisher believes stored what nobody can read"
 
     def _check_worker(self, replica: Replica, worker: WorkerId) -> None:
         """A worker's blocks are exactly what its events up to the cursor amount to."""
@@ -192,7 +233,10 @@ class EventPlane:
         control = ((SUBJECTS.control(worker), "publisher"),)
         self.sim.add(ProcessPlan(worker, build, subscriptions=control))
 
-    def _add_router(self, router: str) -> None:
+    def add_router(self, router: str) -> None:
+        """Start a replica that reads the journal from its start."""
+        self.routers.append(router)
+
         def build(birth: Birth) -> Sequence[Actor]:
             replica = Replica(KvIndex())
             indexer = Indexer(replica, IndexerOptions(router, "code", listeners=("registry",)))

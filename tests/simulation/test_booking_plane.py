@@ -6,6 +6,7 @@ from kvmesh.runtime.faults import FaultPlan, draw_plan
 from tests.simulation.booking_plane import LEASE_S, BookingPlane
 
 STORM_S = 6.0
+SETTLE_S = 10.0
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -14,7 +15,7 @@ def test_every_replica_knows_every_booking_after_a_storm(seed: int) -> None:
     plane = BookingPlane(seed, plan, replicas=2 + seed % 2, stop_s=STORM_S)
     plane.sim.run(STORM_S)
 
-    settled = plane.sim.run_until(plane.is_settled, limit_s=15.0)
+    settled = plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S)
 
     assert settled, plane.differences()
 
@@ -29,6 +30,17 @@ def test_requests_outlive_their_lease_while_they_run() -> None:
     assert before
     assert plane.view("r0") == before
     assert plane.is_settled()
+
+
+def test_a_dead_replicas_bookings_are_gone_within_five_seconds() -> None:
+    plane = BookingPlane(1, FaultPlan(), replicas=2, stop_s=2.0)
+    plane.sim.run(3.0)
+    plane.sim.kill(plane.sim.processes["r1"])
+    assert any(one[-1] == "r1" for one in plane.view("r0"))
+
+    plane.sim.run(8.0)
+
+    assert not any(one[-1] == "r1" for one in plane.view("r0"))
 
 
 def test_a_booking_reaches_the_other_replica_within_twenty_milliseconds() -> None:

@@ -177,6 +177,7 @@ def test_a_later_epoch_in_the_journal_is_outrun() -> None:
     sender = started()
 
     assert sender.recover(20, 5, now=0.1) == []
+    assert sender.confirmed_seq() == 0
 
     [dump] = batches(sender.send(0.1))
     assert (dump.epoch, dump.first_seq, dump.events) == (21, 1, [Cleared(), *STATE])
