@@ -105,6 +105,7 @@ class ControlPlane:
     async def close(self) -> None:
         """Stop listening, after the commands under way; safe to call twice."""
         await self.broker.stop()
+        await self._connection.flush()
 
     async def ask(
         self, subject: str, command: Message, result: type[T], *, timeout_s: float = ASK_TIMEOUT_S
