@@ -1,0 +1,106 @@
+"""Requests per second of the recent past: what charts are drawn from."""
+
+from collections.abc import Iterable, Mapping
+from math import ceil, log
+from typing import Final
+
+import msgspec
+
+KEPT_S: Final = 600
+"""Seconds that are remembered."""
+
+GAMMA: Final = 1.05
+"""Ratio of neighbouring bins of a sketch: quantiles are right to 2.5 %."""
+
+_LEAST_MS: Final = 0.01
+_LOG_GAMMA: Final = log(GAMMA)
+
+Sketch = dict[int, int]
+"""Durations counted in bins whose width grows with their size; sketches are added bin by bin."""
+
+
+class TrafficSecond(msgspec.Struct):
+    """One second. Tokens are prompt tokens of the requests that ended in it.
+
+    `requests` were decided in it, `refused` found no worker, `failed` got no whole answer.
+    `cached_tokens` are of `reported_tokens`, whose engines told their cache use;
+    `round_robin_tokens` of `shadowed_tokens`, `predicted_tokens` of all `prompt_tokens`.
+    `ttft` and `round_robin_ttft` are sketches of milliseconds.
+    """
+
+    second: int
+    requests: int = 0
+    refused: int = 0
+    finished: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    predicted_tokens: int = 0
+    reported_tokens: int = 0
+    cached_tokens: int = 0
+    shadowed_tokens: int = 0
+    round_robin_tokens: int = 0
+    ttft: Sketch = {}
+    round_robin_ttft: Sketch = {}
+
+
+_COUNTS: Final = tuple(
+    name for name in TrafficSecond.__struct_fields__ if name != "second" and "ttft" not in name
+)
+
+
+class Traffic:
+    """The last `kept_s` seconds in which anything happened. Bounded; times are the caller's."""
+
+    def __init__(self, *, kept_s: int = KEPT_S) -> None:
+        self._kept_s = kept_s
+        self._seconds: dict[int, TrafficSecond] = {}
+
+    def at(self, now: float) -> TrafficSecond:
+        """Return the counters of the present second, to be counted up."""
+        second = int(now)
+        found = self._seconds.get(second)
+        if found is None:
+            found = self._seconds[second] = TrafficSecond(second)
+            for old in [one for one in self._seconds if one <= second - self._kept_s]:
+                del self._seconds[old]
+        return found
+
+    def since(self, second: int) -> list[TrafficSecond]:
+        """Return the seconds from `second` on, oldest first; the live objects."""
+        return [self._seconds[one] for one in sorted(self._seconds) if one >= second]
+
+
+def sketch_add(sketch: Sketch, ms: float) -> None:
+    """Count a duration."""
+    number = ceil(log(max(ms, _LEAST_MS)) / _LOG_GAMMA)
+    sketch[number] = sketch.get(number, 0) + 1
+
+
+def sketch_quantile(sketch: Mapping[int, int], share: float) -> float | None:
+    """Return the duration in ms below which `share` (0..1) of those counted lie; None for none.
+
+    Source: DDSketch, arXiv 1908.10693.
+    """
+    rank = share * (sum(sketch.values()) - 1)
+    seen = 0
+    for number in sorted(sketch):
+        seen += sketch[number]
+        if seen > rank:
+            return float(2.0 * GAMMA**number / (1.0 + GAMMA))
+    return None
+
+
+def merge_seconds(parts: Iterable[TrafficSecond]) -> list[TrafficSecond]:
+    """Return the sums of equal seconds, oldest first: several replicas' traffic as one."""
+    merged: dict[int, TrafficSecond] = {}
+    for part in parts:
+        into = merged.setdefault(part.second, TrafficSecond(part.second))
+        for name in _COUNTS:
+            setattr(into, name, getattr(into, name) + getattr(part, name))
+        for mine, other in (
+            (into.ttft, part.ttft),
+            (into.round_robin_ttft, part.round_robin_ttft),
+        ):
+            for number, count in other.items():
+                mine[number] = mine.get(number, 0) + count
+    return [merged[second] for second in sorted(merged)]

@@ -1,0 +1,68 @@
+from kvmesh.core.hashing import sequence_hashes
+from kvmesh.core.round_robin_shadow import DEFAULT_WORKER_BLOCKS, RoundRobinShadow
+
+
+def prompt(blocks: int, seed: int = 0) -> list[int]:
+    return sequence_hashes([seed, *range(1, 16 * blocks)], 16)
+
+
+def test_a_prompt_is_found_again_only_when_its_worker_has_its_turn() -> None:
+    shadow = RoundRobinShadow()
+
+    found = [shadow.route(prompt(64), 3, 1000) for _ in range(6)]
+
+    assert found == [0, 0, 0, 64, 64, 64]
+
+
+def test_a_shared_prefix_is_found_to_half_a_stride() -> None:
+    shadow = RoundRobinShadow()
+    shared = prompt(100)
+    for depth in (0, 1, 3, 5, 20, 57, 99):
+        for tail in (prompt(80, 1000 + depth), prompt(80, 2000 + depth)):
+            shadow.route([*shared[:depth], *tail], 1, 100_000)
+
+        found = shadow.route([*shared[:depth], *prompt(80, 3000 + depth)], 1, 100_000)
+
+        assert abs(found - depth) <= 4
+
+
+def test_the_least_recently_used_blocks_leave_first_and_leaves_before_roots() -> None:
+    shadow = RoundRobinShadow()
+    old, new = prompt(64, 1), prompt(64, 2)
+    shadow.route(old, 1, 160)
+    shadow.route(new, 1, 160)
+
+    kept = shadow.route(new, 1, 160)
+    left = shadow.route(old, 1, 160)
+
+    assert kept == 64
+    assert 0 < left < 64
+
+
+def test_a_prompt_without_a_whole_block_has_nothing_to_find() -> None:
+    shadow = RoundRobinShadow()
+
+    assert [shadow.route([], 1, 0) for _ in range(2)] == [0, 0]
+    assert shadow.entries() == 0
+
+
+def test_many_large_caches_are_watched_more_coarsely() -> None:
+    shadow = RoundRobinShadow(max_entries=1000)
+
+    for number in range(400):
+        shadow.route(prompt(256, number), 4, DEFAULT_WORKER_BLOCKS)
+
+    assert shadow.entries() <= 1000
+    assert shadow.route(prompt(256, 399 - 3), 4, DEFAULT_WORKER_BLOCKS) == 256
+
+
+def test_a_changed_fleet_keeps_what_the_caches_hold() -> None:
+    shadow = RoundRobinShadow()
+    for _ in range(2):
+        shadow.route(prompt(64), 2, 0)
+
+    grown = [shadow.route(prompt(64), 3, 0) for _ in range(3)]
+    shrunk = [shadow.route(prompt(64), 1, 0) for _ in range(2)]
+
+    assert sorted(grown) == [0, 64, 64]
+    assert shrunk == [64, 64]
