@@ -10,7 +10,8 @@ from kvmesh.core.events import ROOT
 from kvmesh.core.hashing import extend_hash, namespace_root, sequence_hashes
 from kvmesh.core.tier_table import Change, Emptied, TierTable
 
-TIERS: Final = 3
+_BITS: Final = 24
+_COUNT: Final = (1 << _BITS) - 1
 _FULL_ATTENTION: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 _TOKEN_BYTES: Final = 4
 
@@ -34,7 +35,10 @@ class ResidencyStatistics(msgspec.Struct, frozen=True):
 
 
 class _Block:
-    """One engine block: the content it stands for, and how often each tier stored it."""
+    """One engine block: the content it stands for, and how often each tier stored it.
+
+    `references` packs the tiers' counts into one number, 24 bits each: a list would cost 90 B.
+    """
 
     __slots__ = ("contents", "parent", "references", "root")
 
@@ -42,7 +46,7 @@ class _Block:
         self.parent = parent
         self.contents = contents
         self.root = root
-        self.references = [0] * TIERS
+        self.references = 0
 
 
 class Residency:
@@ -178,11 +182,11 @@ class Residency:
             return ()
         for engine_hash in event.hashes:
             block = self._blocks.get(engine_hash)
-            if block is None or not block.references[event.tier]:
+            if block is None or not block.references >> event.tier * _BITS & _COUNT:
                 self._count("unknown_removals", 1)
                 continue
             self._release(block, event.tier)
-            if not any(block.references):
+            if not block.references:
                 self._retire(engine_hash)
         return self._take(held=False)
 
@@ -196,20 +200,17 @@ class Residency:
                 del self._twins[engine_hash]
 
     def _refer(self, block: _Block, tier: int) -> None:
-        references = block.references
-        references[tier] += 1
-        if references[tier] == 1:
-            for table in self._tables:
-                if table.tier >= tier and sum(references[: table.tier + 1]) == references[tier]:
-                    table.add(block.parent, block.contents)
+        one = 1 << tier * _BITS
+        block.references += one
+        for table in self._tables:
+            if table.tier >= tier and block.references & _upto(table.tier) == one:
+                table.add(block.parent, block.contents)
 
     def _release(self, block: _Block, tier: int) -> None:
-        references = block.references
-        references[tier] -= 1
-        if not references[tier]:
-            for table in self._tables:
-                if table.tier >= tier and not any(references[: table.tier + 1]):
-                    table.remove(block.contents)
+        block.references -= 1 << tier * _BITS
+        for table in self._tables:
+            if table.tier >= tier and not block.references & _upto(table.tier):
+                table.remove(block.contents)
 
     def _follow(self, group: int, *, full: bool) -> Sequence[Change]:
         """Choose the group to follow: the first seen, until a full-attention one is seen."""
@@ -228,7 +229,7 @@ class Residency:
             *self._blocks.values(),
             *(one for two in self._twins.values() for one in two),
         ]:
-            if any(block.references[: tier + 1]):
+            if block.references & _upto(tier):
                 table.add(block.parent, block.contents)
         self._tables = sorted([*self._tables, table], key=lambda one: one.tier)
         return table.take(held=True)
@@ -250,3 +251,8 @@ class Residency:
 
     def _count(self, name: str, blocks: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + blocks
+
+
+def _upto(tier: int) -> int:
+    """Return the bits of the counts of `tier` and nearer ones."""
+    return (1 << (tier + 1) * _BITS) - 1
