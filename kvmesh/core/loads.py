@@ -25,7 +25,8 @@ class Booking:
 
     `renewed_s` is its last sign of life, `output_s` when output last came. `service_s` is how long
     the prefill of `service_tokens` took, its own and of those whose end was inferred from it,
-    counted from when the worker could have begun; meaningful after its first token.
+    counted from when the worker could have begun; meaningful after its first token. `prefilling`
+    stays True for a request that ended without one.
     """
 
     __slots__ = (
@@ -75,8 +76,8 @@ class Loads:
     requests in `prefilling`, oldest first; `silent` of those will show no first token.
     `prompt_tokens`: all prompt tokens outstanding. `active_blocks`: KV blocks in use, shared ones
     once; `expected_blocks`: those the expected outputs will still take. `active_requests`,
-    `active_blocks` and `prompt_tokens` include `unseen_requests` and `unseen_blocks`, which only
-    the engine's reports show.
+    `active_blocks`, `prompt_tokens` and `prefill_tokens` include what only the engine's reports
+    show: `unseen_requests`, `unseen_blocks`, `unseen_tokens`.
     `progress_s`: when the prefill backlog last moved, or began.
     """
 
@@ -92,6 +93,7 @@ class Loads:
         "silent",
         "unseen_blocks",
         "unseen_requests",
+        "unseen_tokens",
         "worker",
     )
 
@@ -106,6 +108,7 @@ class Loads:
         self.silent = 0
         self.unseen_requests = 0
         self.unseen_blocks = 0
+        self.unseen_tokens = 0
         self.prefilling: dict[str, Booking] = {}
         self.shared: dict[int, int] = {}
 
@@ -125,8 +128,8 @@ class Loads:
         Time since the last progress is credited up to the oldest request's own prefill: were more
         done, its first token would have come.
         """
-        if not self.prefill_tokens:
-            return 0.0
+        if not self.prefilling:
+            return ms_per_token * self.prefill_tokens
         elapsed_ms = (now - self.progress_s) * 1000.0
         own_ms = ms_per_token * next(iter(self.prefilling.values())).uncached_tokens
         elapsed_ms = min(elapsed_ms, own_ms)

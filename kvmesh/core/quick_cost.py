@@ -76,9 +76,9 @@ def predicted_time_key(state: WorkerState, weights: Weights, block_size: int) ->
     """Return the cost of a typical prompt there in prefilled tokens, waiting as if just begun."""
     del block_size
     loads = state.loads
-    waiting = 0
-    if loads.prefill_tokens:
-        waiting = loads.prefill_tokens - next(iter(loads.prefilling.values())).uncached_tokens
+    waiting = loads.prefill_tokens
+    if loads.prefilling:
+        waiting -= next(iter(loads.prefilling.values())).uncached_tokens
     slowed = (waiting + _TYPICAL_TOKENS) * (1.0 + weights.contention * loads.active_requests)
     return slowed + weights.decode_weight * loads.prompt_tokens
 

@@ -109,9 +109,9 @@ class Scheduler:
             self.sequences.grow(request_id, output_tokens, now)
 
     def finish(self, request_id: str, now: float) -> None:
-        """Release a request, however it ended."""
+        """Release a request, however it ended. A stream that never began teaches nothing."""
         booking = self.sequences.finish(request_id)
-        if booking is not None:
+        if booking is not None and not (booking.prefilling and booking.streams):
             self.speeds.finished(booking.worker, now - booking.booked_s, booking.output_tokens)
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:

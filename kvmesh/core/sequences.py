@@ -124,7 +124,9 @@ class ActiveSequences:
                 began_s = max(loads.progress_s, min(began_s, older.booked_s))
                 booking.service_tokens += older.uncached_tokens
                 self._end_prefill(loads, older)
+                older.prefilling = False
         self._end_prefill(loads, booking)
+        booking.prefilling = False
         booking.service_s = max(0.0, now - began_s)
         booking.renewed_s = booking.output_s = loads.progress_s = now
         return booking
@@ -143,6 +145,7 @@ class ActiveSequences:
                 if oldest.streams or now < done_s:
                     break
                 self._end_prefill(loads, oldest)
+                oldest.prefilling = False
                 loads.progress_s = done_s
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
@@ -183,17 +186,19 @@ class ActiveSequences:
         self.changed.add(booking.worker)
         return booking
 
-    def correct(self, worker: WorkerId, requests: int, blocks: int) -> None:
-        """Count `requests` and `blocks` at a worker that nobody booked, in place of those before.
+    def correct(self, worker: WorkerId, requests: int, blocks: int, prefill_tokens: int) -> None:
+        """Count load at a worker that nobody booked, in place of what was counted before.
 
-        Their prompts are taken to fill the blocks and to be prefilled.
+        The prompts of those `requests` are taken to fill the `blocks`.
         """
         loads = self.loads(worker)
         loads.active_requests += requests - loads.unseen_requests
         loads.active_blocks += blocks - loads.unseen_blocks
         loads.prompt_tokens += (blocks - loads.unseen_blocks) * self.block_size
+        loads.prefill_tokens += prefill_tokens - loads.unseen_tokens
         loads.unseen_requests = requests
         loads.unseen_blocks = blocks
+        loads.unseen_tokens = prefill_tokens
         self.changed.add(worker)
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
@@ -249,7 +254,7 @@ class ActiveSequences:
         )
 
     def _end_prefill(self, loads: Loads, booking: Booking) -> None:
-        booking.prefilling = False
+        """Take a request out of the backlog; whether it is done the caller knows."""
         del loads.prefilling[booking.request_id]
         loads.prefill_tokens -= booking.uncached_tokens
         self.changed.add(booking.worker)

@@ -23,6 +23,7 @@ _HALF_LIFE_TOKENS: Final = 65_536.0
 _OUTLIER: Final = 8.0
 _INTERVAL_WEIGHT: Final = 0.02
 _RESIDENCE_WEIGHT: Final = 0.05
+_PROMPT_WEIGHT: Final = 0.05
 _MAX_MS: Final = 3_600_000.0
 _MIN_MS_PER_TOKEN: Final = 1e-4
 
@@ -30,13 +31,14 @@ _MIN_MS_PER_TOKEN: Final = 1e-4
 class SpeedReport(msgspec.Struct, frozen=True):
     """What is believed of one worker and on how much evidence; what was never seen is 0.
 
-    `output_tokens` is the length of an answer, the fleet's mean.
+    `uncached_tokens` of a prompt and `output_tokens` of an answer are the fleet's means.
     """
 
     ms_per_uncached_token: float
     prefill_evidence_tokens: float
     ms_per_output_token: float
     residence_ms: float
+    uncached_tokens: float
     output_tokens: float
     clipped_samples: int
 
@@ -91,6 +93,7 @@ class Speeds:
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
         self._fleet = Ratio(prior_ms_per_token * MIN_SAMPLE_TOKENS, MIN_SAMPLE_TOKENS)
         self._workers: dict[WorkerId, _Worker] = {}
+        self.uncached_tokens = 0.0
         self.output_tokens = 0.0
         self._least = inf
         self._fastest: _Worker | None = None
@@ -135,6 +138,8 @@ class Speeds:
         known = self._worker(worker)
         if known.open_tokens and now - known.open_s > SAME_STEP_S:
             self._close(known)
+        if uncached_tokens > 0:
+            self.uncached_tokens = _blend(self.uncached_tokens, uncached_tokens, _PROMPT_WEIGHT)
         known.open_s = now
         known.open_tokens += max(0, uncached_tokens)
         known.open_ms += _milliseconds(service_s)
@@ -170,6 +175,7 @@ class Speeds:
             prefill_evidence_tokens=known.prefill.tokens,
             ms_per_output_token=self.ms_per_output_token(worker),
             residence_ms=self.residence_ms(worker),
+            uncached_tokens=self.uncached_tokens,
             output_tokens=self.output_tokens,
             clipped_samples=known.clipped,
         )

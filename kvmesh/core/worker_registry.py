@@ -34,7 +34,7 @@ class WorkerState:
         self.info = _NO_INFO
         self.report = _NO_REPORT
         self.capacity_blocks = 0
-        self.gaps: tuple[tuple[int, int], ...] = ()
+        self.gaps: tuple[tuple[int, int, int], ...] = ()
 
 
 class WorkerRegistry:
@@ -85,7 +85,8 @@ class WorkerRegistry:
         """Note an engine's own load figures.
 
         Load that no router booked (other clients, output nobody counted) and that
-        `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads.
+        `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads; a waiting
+        request is taken for an average prompt.
         """
         state = self.state(worker)
         state.report = report
@@ -94,11 +95,13 @@ class WorkerRegistry:
         gap = (
             report.running_requests + report.waiting_requests - loads.booked_requests,
             report.used_blocks - loads.booked_blocks,
+            report.waiting_requests - len(loads.prefilling),
         )
         state.gaps = (*state.gaps, gap)[-REPORTS_TO_BELIEVE:]
-        requests, blocks = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
+        requests, blocks, waiting = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
         if len(state.gaps) == REPORTS_TO_BELIEVE:
-            self._sequences.correct(worker, requests, blocks)
+            tokens = int(min(waiting, requests) * self._speeds.uncached_tokens)
+            self._sequences.correct(worker, requests, blocks, tokens)
 
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""

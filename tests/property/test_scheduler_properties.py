@@ -187,10 +187,17 @@ class ThreeWays(RuleBasedStateMachine):
         for way in self.ways:
             way.scheduler.workers.describe(worker, WorkerInfo(models, total_blocks, trust))
 
-    @rule(worker=workers, running=st.integers(0, 5), used=st.integers(0, 50))
-    def report(self, worker: WorkerId, running: int, used: int) -> None:
+    @rule(
+        worker=workers,
+        running=st.integers(0, 5),
+        waiting=st.integers(0, 5),
+        used=st.integers(0, 50),
+        times=st.integers(1, 3),
+    )
+    def report(self, worker: WorkerId, running: int, waiting: int, used: int, times: int) -> None:
         for way in self.ways:
-            way.scheduler.workers.report(worker, LoadReport(running, 0, used, 100))
+            for _ in range(times):
+                way.scheduler.workers.report(worker, LoadReport(running, waiting, used, 100))
 
     @rule(worker=workers)
     def join(self, worker: WorkerId) -> None:

@@ -44,7 +44,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         self.now = 0.0
         self.sequences = ActiveSequences(BLOCK_SIZE, lease_s=LEASE_S, stride=STRIDE)
         self.model: dict[str, NaiveBooking] = {}
-        self.unseen = dict.fromkeys(WORKERS, (0, 0))
+        self.unseen = dict.fromkeys(WORKERS, (0, 0, 0))
 
     @rule(pause=st.sampled_from([0.0, 0.5, 4.0, -1.0]))
     def wait(self, pause: float) -> None:
@@ -135,7 +135,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
     def remove_worker(self, worker: WorkerId) -> None:
         gone = self.sequences.remove_worker(worker)
 
-        self.unseen[worker] = (0, 0)
+        self.unseen[worker] = (0, 0, 0)
         self._forget(gone, [one for one, naive in self.model.items() if naive.worker == worker])
 
     @rule(owner=owners)
@@ -144,11 +144,16 @@ class SequencesAgainstModel(RuleBasedStateMachine):
 
         self._forget(gone, [one for one, naive in self.model.items() if naive.owner == owner])
 
-    @rule(worker=workers, requests=st.integers(0, 5), blocks=st.integers(0, 50))
-    def correct(self, worker: WorkerId, requests: int, blocks: int) -> None:
-        self.sequences.correct(worker, requests, blocks)
+    @rule(
+        worker=workers,
+        requests=st.integers(0, 5),
+        blocks=st.integers(0, 50),
+        tokens=st.integers(0, 99),
+    )
+    def correct(self, worker: WorkerId, requests: int, blocks: int, tokens: int) -> None:
+        self.sequences.correct(worker, requests, blocks, tokens)
 
-        self.unseen[worker] = (requests, blocks)
+        self.unseen[worker] = (requests, blocks, tokens)
 
     @rule(slow=st.booleans())
     def settle(self, slow: bool) -> None:
@@ -172,7 +177,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         for worker in WORKERS:
             mine = [one for one in self.model.values() if one.worker == worker]
             loads = self.sequences.loads(worker)
-            unseen_requests, unseen_blocks = self.unseen[worker]
+            unseen_requests, unseen_blocks, unseen_tokens = self.unseen[worker]
             keys = {key for one in mine for key in one.keys}
             blocks = STRIDE * len(keys) + sum(one.private() for one in mine)
             waiting = [one for one in mine if one.prefilling]
@@ -182,7 +187,8 @@ class SequencesAgainstModel(RuleBasedStateMachine):
             assert loads.active_blocks == blocks + unseen_blocks
             prompts = sum(one.prompt for one in mine)
             assert loads.prompt_tokens == prompts + unseen_blocks * BLOCK_SIZE
-            assert loads.prefill_tokens == sum(one.uncached for one in waiting)
+            backlog = sum(one.uncached for one in waiting)
+            assert loads.prefill_tokens == backlog + unseen_tokens
             assert len(loads.prefilling) == len(waiting)
             assert loads.silent == sum(not one.streams for one in waiting)
             assert loads.expected_blocks == sum(one.still_expected() for one in mine)
@@ -200,7 +206,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         for request_id in list(self.model):
             self.sequences.finish(request_id)
         for worker in WORKERS:
-            self.sequences.correct(worker, 0, 0)
+            self.sequences.correct(worker, 0, 0, 0)
             loads = self.sequences.loads(worker)
             sums = (
                 loads.prefill_tokens,

@@ -306,6 +306,18 @@ def test_speeds_are_learned_from_what_requests_show() -> None:
     assert report.output_tokens == pytest.approx(17.0)
 
 
+def test_attempts_that_failed_teach_no_residence() -> None:
+    scheduler, _ = make_scheduler(W1)
+    for number in range(20):
+        scheduler.schedule(make_request(f"r{number}"), float(number))
+        scheduler.finish(f"r{number}", number + 0.001)
+    assert scheduler.speeds.residence_ms(W1) == 0.0
+
+    scheduler.schedule(make_request("whole", streams=False), 50.0)
+    scheduler.finish("whole", 53.0)
+    assert scheduler.speeds.residence_ms(W1) == pytest.approx(3000.0)
+
+
 def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
     scheduler, _ = make_scheduler(W1, W2)
     for worker in (W1, W2):
@@ -329,6 +341,7 @@ def test_an_expected_output_counts_up_to_four_times_the_usual() -> None:
     scheduler, _ = make_scheduler(W1)
     scheduler.workers.describe(W1, WorkerInfo(total_blocks=100))
     scheduler.schedule(make_request("old", family=1), 0.0)
+    scheduler.first_token("old", 0.5)
     scheduler.grow("old", 32, 1.0)
     scheduler.finish("old", 10.0)
 

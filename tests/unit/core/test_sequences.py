@@ -206,13 +206,15 @@ def test_load_that_nobody_booked_is_replaced_not_added_up() -> None:
     sequences.add("r1", W1, Demand(16, 16), now=0.0)
     loads = sequences.loads(W1)
 
-    sequences.correct(W1, requests=3, blocks=20)
-    sequences.correct(W1, requests=2, blocks=10)
+    sequences.correct(W1, requests=3, blocks=20, prefill_tokens=500)
+    sequences.correct(W1, requests=2, blocks=10, prefill_tokens=100)
 
     assert (loads.active_requests, loads.booked_requests) == (3, 1)
     assert (loads.active_blocks, loads.booked_blocks) == (11, 1)
-    assert loads.prompt_tokens == 16 + 160
-    sequences.correct(W1, requests=0, blocks=0)
+    assert (loads.prompt_tokens, loads.prefill_tokens) == (16 + 160, 16 + 100)
+    sequences.first_token("r1", now=1.0)
+    assert loads.wait_ms(1.0, now=9.0) == 100.0
+    sequences.correct(W1, requests=0, blocks=0, prefill_tokens=0)
     assert (loads.active_requests, loads.active_blocks, loads.prompt_tokens) == (1, 1, 16)
 
 

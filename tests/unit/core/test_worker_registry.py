@@ -6,6 +6,7 @@ from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
 from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.speeds import Speeds
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import NoWorkerError
 
@@ -190,6 +191,20 @@ def test_load_nobody_booked_counts_after_three_reports_in_a_row() -> None:
     assert (loads.active_requests, loads.active_blocks) == (5, 110)
     registry.report(W1, LoadReport(1, 0, 10, 500))
     assert (loads.active_requests, loads.active_blocks) == (1, 10)
+
+
+def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:
+    membership, sequences, speeds = Membership(), ActiveSequences(16), Speeds()
+    membership.add(W1, 0.0)
+    registry = WorkerRegistry(membership, sequences, speeds)
+    speeds.first_token(W1, 1000, 0.1, now=0.0)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+
+    for _ in range(3):
+        registry.report(W1, LoadReport(running_requests=2, waiting_requests=4, total_blocks=500))
+
+    assert sequences.loads(W1).active_requests == 6
+    assert sequences.loads(W1).prefill_tokens == 160 + 3000
 
 
 def test_a_report_older_than_the_last_bookings_does_no_harm() -> None:
