@@ -101,15 +101,15 @@ class Client:
             return error.partial, False
 
     async def _chunks(self) -> tuple[bytes, bool]:
-        body = b""
+        body = bytearray()
         try:
             while size := int(await self.until(b"\r\n"), 16):
                 body += await self.read(size)
                 await self.read(2)
             await self.read(2)
         except (asyncio.IncompleteReadError, ConnectionError):
-            return body, False
-        return body, True
+            return bytes(body), False
+        return bytes(body), True
 
     async def ask(self, data: bytes) -> Answer:
         """Send a request, return its response."""
@@ -233,7 +233,9 @@ class Upstream:
 
     async def start(self, *, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a free port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", 0, ssl=tls, backlog=2048
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

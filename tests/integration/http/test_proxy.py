@@ -1,0 +1,447 @@
+"""What passes through the proxy, and what happens when either side fails."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.proxy import ForwardOptions, Target, Wait
+from kvmesh.transport.http.upstream import UpstreamOptions
+from tests.conftest import Eventually
+from tests.integration.http.peers import Client, Front, Turn, Upstream, answer, chunked
+from tests.integration.http.proxied import Proxy
+from tests.unit.transport.http.malformed import get, post
+
+pytestmark = pytest.mark.integration
+
+GET = get(b"Host: front")
+POST = post(b"Content-Length: 4", body=b"body")
+EVENTS = [b'data: {"n":%d}\n\n' % number for number in range(5)] + [b"data: [DONE]\n\n"]
+
+
+@pytest.fixture
+async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
+    made = Proxy(upstream)
+    await made.start(fronts)
+    yield made
+    await made.pool.close()
+
+
+@pytest.fixture
+async def client(fronts: Front, proxy: Proxy) -> Client:
+    return await fronts.connect(proxy.server)
+
+
+@pytest.fixture
+def dead() -> str:
+    """An origin where nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+def error_of(body: bytes) -> dict[str, object]:
+    error: dict[str, object] = json.loads(body)["error"]
+    return error
+
+
+async def test_a_request_and_its_answer_pass_but_for_headers_of_one_hop(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(
+            answer(
+                b'{"a": 1}',
+                b"Content-Type: application/json",
+                b"Set-Cookie: a",
+                b"Set-Cookie: b",
+                b"Keep-Alive: timeout=5",
+                b"Date: yesterday",
+                b"X-Request-Id: theirs",
+                status=b"418 Teapot",
+            )
+        )
+
+    upstream.script = script
+    plan = proxy.plan()
+    got = await client.ask(
+        b"POST /v1/x?y=%20z HTTP/1.1\r\nHost: front\r\nAuthorization: Bearer t\r\nTE: trailers\r\n"
+        b"Connection: keep-alive, x-gone\r\nX-Gone: 1\r\nExpect: 100-continue\r\n"
+        b"Accept-Encoding: gzip\r\nX-Request-Id: mine\r\nContent-Length: 4\r\n\r\nbody"
+    )
+
+    (turn,) = upstream.turns
+    assert turn.head == (
+        b"POST /v1/x?y=%%20z HTTP/1.1\r\nhost: 127.0.0.1:%d\r\nauthorization: Bearer t\r\n"
+        b"x-forwarded-for: 127.0.0.1\r\nx-forwarded-proto: http\r\nx-forwarded-host: front\r\n"
+        b"x-request-id: mine\r\ncontent-length: 4\r\n\r\n" % upstream.port
+    )
+    assert turn.body == b"body"
+    assert (got.status, got.body) == (418, b'{"a": 1}')
+    assert got.headers[b"x-request-id"] == b"mine"
+    assert got.headers[b"x-kvmesh-worker"] == b"w1"
+    assert got.headers[b"content-length"] == b"8"
+    assert b"keep-alive" not in got.headers
+    assert got.headers[b"date"] != b"yesterday"
+    outcome = await plan.outcome()
+    assert (outcome.kind, outcome.status, outcome.attempts) == ("finished", 418, 1)
+    assert plan.seen == got.body
+
+
+async def test_a_target_may_change_path_body_and_headers(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    headers = ((b"x-data-parallel-rank", b"1"),)
+    proxy.plan(Target(upstream.origin, path=b"/other", headers=headers, body=b"new"))
+
+    await client.ask(post(b"X-Data-Parallel-Rank: 7", b"Content-Length: 1", body=b"x"))
+
+    (turn,) = upstream.turns
+    assert turn.head.startswith(b"POST /other HTTP/1.1\r\n")
+    assert turn.head.count(b"x-data-parallel-rank: ") == 1
+    assert b"x-data-parallel-rank: 1\r\n" in turn.head
+    assert turn.body == b"new"
+
+
+async def test_a_stream_passes_byte_by_byte_the_same_however_it_is_cut(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    whole = chunked(*EVENTS)
+
+    async def script(turn: Turn) -> None:
+        step = len(upstream.turns)
+        for start in range(0, len(whole), step):
+            turn.send(whole[start : start + step])
+            await asyncio.sleep(0)
+            await turn.writer.drain()
+
+    upstream.script = script
+    for _ in range(12):
+        got = await client.ask(POST)
+
+        assert (got.body, got.whole) == (b"".join(EVENTS), True)
+        assert got.headers[b"content-type"] == b"text/event-stream"
+        assert got.headers[b"x-accel-buffering"] == b"no"
+        assert proxy.used[-1].seen == got.body
+
+
+async def test_each_event_is_passed_on_as_soon_as_it_is_whole(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    step = asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(end=False))
+        for event in EVENTS:
+            turn.send(b"%x\r\n%b\r\n" % (len(event), event))
+            await step.wait()
+            step.clear()
+        turn.send(b"0\r\n\r\n")
+
+    upstream.script = script
+    client.send(POST)
+    await client.until(b"\r\n\r\n")
+    for event in EVENTS:
+        assert (await client.until(event)).endswith(event)
+        step.set()
+    assert await client.until(b"0\r\n\r\n")
+    assert proxy.used[0].seen == b"".join(EVENTS)
+
+
+async def test_the_head_is_passed_on_before_the_first_byte_of_the_body(
+    client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(end=False))
+        await turn.gone()
+
+    upstream.script = script
+    client.send(POST)
+
+    assert b"text/event-stream" in await client.until(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"GET"])
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified", b"200 OK"])
+async def test_answers_without_bodies_stay_without(
+    method: bytes, status: bytes, client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        length = b"Content-Length: 5\r\n" if status == b"200 OK" else b""
+        turn.send(b"HTTP/1.1 %b\r\n%b\r\n" % (status, length))
+        if length and method == b"GET":
+            turn.send(b"12345")
+
+    upstream.script = script
+    for _ in range(3):
+        client.send(method + b" / HTTP/1.1\r\nHost: a\r\n\r\n")
+        got = await client.answer(bodiless=method == b"HEAD")
+
+        assert got.status == int(status[:3])
+        assert got.body == (b"12345" if (method, status[:3]) == (b"GET", b"200") else b"")
+
+
+async def test_a_dead_worker_is_left_for_the_next(
+    proxy: Proxy, client: Client, upstream: Upstream, dead: str
+) -> None:
+    plan = proxy.plan(Target(dead), Target(dead), Target(upstream.origin))
+
+    got = await client.ask(POST)
+
+    assert got.status == 200
+    outcome = await plan.outcome()
+    assert (outcome.kind, outcome.attempts) == ("finished", 3)
+    assert [failure.stage for failure in plan.failures] == ["before_send"] * 2
+    assert upstream.turns[0].body == b"body"
+
+
+async def test_no_more_is_tried_than_the_options_allow(
+    proxy: Proxy, client: Client, upstream: Upstream, dead: str
+) -> None:
+    plan = proxy.plan(Target(dead), Target(dead), Target(dead), Target(upstream.origin))
+
+    got = await client.ask(POST)
+
+    assert got.status == 502
+    assert error_of(got.body)["code"] == "upstream_refused"
+    assert error_of(got.body)["request_id"] == got.headers[b"x-request-id"].decode()
+    outcome = await plan.outcome()
+    assert (outcome.kind, outcome.status, outcome.attempts) == ("failed", 502, 3)
+    assert outcome.failure is not None
+    assert upstream.turns == []
+
+
+async def test_the_plan_may_forbid_another_attempt(
+    proxy: Proxy, client: Client, upstream: Upstream, dead: str
+) -> None:
+    proxy.plan(Target(dead), Target(upstream.origin), allow=False)
+
+    assert (await client.ask(POST)).status == 502
+    assert upstream.turns == []
+
+
+async def test_a_request_that_killed_two_workers_is_not_given_a_third(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.reset()
+
+    upstream.script = script
+    plan = proxy.plan(*[Target(upstream.origin)] * 3)
+
+    got = await client.ask(POST)
+
+    assert got.status == 502
+    assert error_of(got.body)["code"] == "upstream_reset"
+    assert len(upstream.turns) == 2
+    assert (await plan.outcome()).attempts == 2
+
+
+async def test_a_worker_that_dies_unanswered_is_left_for_another_once(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        if len(upstream.turns) == 1:
+            turn.send(b"HTTP/1.1 200 O")
+            turn.close()
+        else:
+            turn.send(answer(b"fine"))
+
+    upstream.script = script
+    proxy.plan(*[Target(upstream.origin)] * 3)
+
+    assert (await client.ask(POST)).body == b"fine"
+
+
+async def test_a_worker_that_is_busy_is_left_for_another_and_the_last_answer_passed_on(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        status = b"200 OK" if len(upstream.turns) == 2 else b"503 Busy"
+        turn.send(answer(b"%d" % len(upstream.turns), b"Retry-After: 7", status=status))
+
+    upstream.script = script
+    proxy.plan(Target(upstream.origin), Target(upstream.origin))
+    only = proxy.plan(Target(upstream.origin))
+    refusing = proxy.plan(Target(upstream.origin), Problem(429, "enough", retry_after_s=2))
+
+    moved, last, refused = [await client.ask(POST) for _ in range(3)]
+
+    assert (moved.status, moved.body) == (200, b"2")
+    assert (last.status, last.body, last.headers[b"retry-after"]) == (503, b"3", b"7")
+    assert (await only.outcome()).kind == "finished"
+    assert (refused.status, refused.headers[b"retry-after"]) == (429, b"2")
+    assert (await refusing.outcome()).kind == "refused"
+
+
+async def test_a_silent_worker_is_a_timeout_and_nobody_else_is_asked(
+    proxy: Proxy, client: Client, upstream: Upstream, fronts: Front
+) -> None:
+    await proxy.start(fronts, upstreams=UpstreamOptions(first_byte_timeout_s=0.3))
+    client = await fronts.connect(proxy.server)
+
+    async def script(turn: Turn) -> None:
+        await turn.gone()
+
+    upstream.script = script
+    plan = proxy.plan(*[Target(upstream.origin)] * 3)
+
+    got = await client.ask(POST)
+
+    assert (got.status, error_of(got.body)["code"]) == (504, "upstream_timeout")
+    assert (await plan.outcome()).attempts == 1
+
+
+async def test_a_plan_without_a_worker_is_answered_for(proxy: Proxy, client: Client) -> None:
+    nobody = proxy.plan(None)
+    refused = proxy.plan(Problem(404, "no such model", code="model_not_found", param="model"))
+
+    first, second = await client.ask(POST), await client.ask(POST)
+
+    assert (first.status, first.headers[b"retry-after"]) == (503, b"1")
+    assert (second.status, error_of(second.body)["param"]) == (404, "model")
+    assert (await nobody.outcome()).kind == "failed"
+    assert (await refused.outcome()).kind == "refused"
+
+
+async def test_a_target_that_is_no_url_is_a_failed_attempt(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    plan = proxy.plan(Target("tcp://x"), Target(upstream.origin, headers=((b"a", b"b\r\n"),)))
+
+    assert (await client.ask(POST)).status == 502
+    assert len(plan.failures) == 2
+
+
+async def test_a_plan_may_wait_for_a_worker(
+    proxy: Proxy, client: Client, upstream: Upstream, eventually: Eventually
+) -> None:
+    plan = proxy.plan(Wait.WAIT, Wait.WAIT, Target(upstream.origin))
+    client.send(POST)
+    await eventually(lambda: proxy.forwards)
+
+    proxy.forwards[0].proceed()
+    assert upstream.turns == []
+    proxy.forwards[0].proceed()
+
+    assert (await client.answer()).status == 200
+    assert (await plan.outcome()).kind == "finished"
+    proxy.forwards[0].proceed()
+    assert len(upstream.turns) == 1
+
+
+async def test_a_client_that_leaves_while_its_plan_waits_ends_it(
+    proxy: Proxy, client: Client, eventually: Eventually
+) -> None:
+    plan = proxy.plan(Wait.WAIT)
+    client.send(POST)
+    await eventually(lambda: proxy.forwards)
+
+    client.close()
+
+    assert (await plan.outcome()).kind == "client_gone"
+    proxy.forwards[0].proceed()
+
+
+async def test_a_request_that_takes_too_long_is_answered_or_cut(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    proxy.options = ForwardOptions(deadline_s=0.3)
+
+    async def script(turn: Turn) -> None:
+        if len(upstream.turns) == 2:
+            turn.send(chunked(EVENTS[0], end=False))
+        await turn.gone()
+
+    upstream.script = script
+    late, cut = proxy.plan(), proxy.plan()
+
+    answered = await client.ask(POST)
+    streamed = await client.ask(POST)
+
+    assert (answered.status, error_of(answered.body)["code"]) == (504, "deadline")
+    assert streamed.body.startswith(EVENTS[0])
+    assert b'"deadline"' in streamed.body
+    assert not streamed.whole
+    assert (await late.outcome()).kind == "failed"
+    assert (await cut.outcome()).kind == "cut"
+
+
+async def test_a_waiting_stream_gets_comments_until_its_first_event(
+    proxy: Proxy, client: Client, upstream: Upstream, dead: str
+) -> None:
+    proxy.options = ForwardOptions(comments_s=0.1)
+    proxy.stream = True
+
+    async def script(turn: Turn) -> None:
+        await asyncio.sleep(1)
+        turn.send(chunked(*EVENTS))
+
+    upstream.script = script
+    proxy.plan(Target(dead), Target(upstream.origin))
+
+    got = await client.ask(POST)
+
+    comments, _, events = got.body.partition(b"data: ")
+    assert comments.count(b": waiting\n\n") >= 2
+    assert comments.replace(b": waiting\n\n", b"") == b""
+    assert b"data: " + events == b"".join(EVENTS)
+    assert (got.status, got.whole) == (200, True)
+    assert got.headers[b"content-type"] == b"text/event-stream"
+
+
+@pytest.mark.parametrize("body", [b'{"error":\n{"message":"bad"}}', b"", b"x" * 70_000])
+async def test_an_error_behind_comments_is_told_as_an_event(
+    body: bytes, proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    proxy.options = ForwardOptions(comments_s=0.1)
+    proxy.stream = True
+
+    async def script(turn: Turn) -> None:
+        await asyncio.sleep(0.7)
+        turn.send(answer(body, status=b"400 Bad Request"))
+
+    upstream.script = script
+
+    got = await client.ask(POST)
+
+    comments, _, event = got.body.partition(b"data: ")
+    assert comments
+    assert b'"message":' in event
+    assert event.endswith(b"}\n\n")
+    assert event.count(b"\n") == 2
+    assert not got.whole
+
+
+async def test_a_failure_behind_comments_is_told_as_an_event(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    proxy.options = ForwardOptions(comments_s=0.1)
+    proxy.stream = True
+
+    async def script(turn: Turn) -> None:
+        await asyncio.sleep(0.7)
+        turn.reset()
+
+    upstream.script = script
+    plan = proxy.plan()
+
+    got = await client.ask(POST)
+
+    assert b'data: {"error":' in got.body
+    assert not got.whole
+    assert (await plan.outcome()).kind == "failed"
+
+
+async def test_pipelined_requests_are_forwarded_in_turn(client: Client, upstream: Upstream) -> None:
+    async def script(turn: Turn) -> None:
+        await asyncio.sleep(0.02 if len(upstream.turns) == 1 else 0)
+        turn.send(answer(turn.body))
+
+    upstream.script = script
+    client.send(b"".join(post(b"Content-Length: 1", body=b"%d" % number) for number in range(5)))
+
+    assert [(await client.answer()).body for _ in range(5)] == [b"%d" % n for n in range(5)]

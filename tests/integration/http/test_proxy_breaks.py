@@ -1,0 +1,396 @@
+"""Either side of a stream vanishes, at every byte; slow readers; a thousand streams."""
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+
+import openai
+import pytest
+
+from kvmesh.core.sse import MAX_HELD_BYTES, SseScanner
+from kvmesh.transport.http.limits import HttpLimits
+from tests.conftest import Eventually
+from tests.integration.http.peers import Client, Front, Turn, Upstream, answer, chunked
+from tests.integration.http.proxied import Proxy
+from tests.unit.transport.http.malformed import post
+
+pytestmark = pytest.mark.integration
+
+POST = post(b"Content-Length: 4", body=b"body")
+EVENTS = [b'data: {"n":%d}\n\n' % number for number in range(3)]
+STREAM = chunked(*EVENTS)
+JSON = answer(b'{"some":"json"}', b"Content-Type: application/json")
+
+
+@pytest.fixture
+async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
+    made = Proxy(upstream)
+    await made.start(fronts)
+    yield made
+    await made.pool.close()
+
+
+def events_in(body: bytes) -> list[bytes]:
+    """Return the events of a stream, which must be whole."""
+    assert body == b"" or body.endswith(b"\n\n")
+    return [event + b"\n\n" for event in body.split(b"\n\n")[:-1]]
+
+
+@pytest.mark.parametrize("die", [Turn.close, Turn.reset])
+async def test_a_worker_may_die_at_any_byte_of_its_stream(
+    die: object, proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    assert callable(die)
+    head = STREAM.index(b"\r\n\r\n") + 4
+
+    async def script(turn: Turn) -> None:
+        turn.send(STREAM[: head + len(upstream.turns) - 1])
+        await asyncio.sleep(0.001)
+        die(turn)
+
+    upstream.script = script
+    for cut in range(len(STREAM) - head):
+        plan = proxy.plan()
+        client = await fronts.connect(proxy.server)
+        got = await client.ask(POST)
+        *passed, error = events_in(got.body)
+
+        assert got.status == 200
+        assert passed == EVENTS[: len(passed)], cut
+        assert error.startswith(b'data: {"error":{"message":"upstream failed')
+        assert not got.whole
+        assert await client.closed()
+        scanner = SseScanner()
+        scanner.feed(got.body)
+        assert scanner.errors == 1
+        outcome = await plan.outcome()
+        assert (outcome.kind, outcome.status) == ("cut", 200)
+        assert [failure.stage for failure in plan.failures] == ["mid_response"]
+
+
+async def test_a_worker_may_die_at_any_byte_of_a_plain_answer(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    head = JSON.index(b"\r\n\r\n") + 4
+
+    async def script(turn: Turn) -> None:
+        turn.send(JSON[: len(upstream.turns) - 1])
+        await asyncio.sleep(0.001)
+        turn.close()
+
+    upstream.script = script
+    for cut in range(len(JSON)):
+        plan = proxy.plan()
+        client = await fronts.connect(proxy.server)
+        got = await client.ask(POST)
+
+        if cut < head:
+            assert (got.status, got.whole) == (502, True), cut
+            assert (await plan.outcome()).kind == "failed"
+        else:
+            assert (got.status, got.whole) == (200, False), cut
+            assert got.body == JSON[head:cut]
+            assert (await plan.outcome()).kind == "cut"
+
+
+async def test_a_client_may_leave_at_any_byte_of_a_stream(
+    proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
+) -> None:
+    gone: list[float] = []
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(*EVENTS, end=False))
+        gone.append(await turn.gone())
+
+    upstream.script = script
+    probe = await fronts.connect(proxy.server)
+    probe.send(POST)
+    whole = await probe.until(EVENTS[-1] + b"\r\n")
+    probe.close()
+    await eventually(lambda: len(gone) == 1)
+    for offset in range(0, len(whole), 3):
+        plan = proxy.plan()
+        client = await fronts.connect(proxy.server)
+        client.send(POST)
+        await client.read(offset)
+
+        start = asyncio.get_running_loop().time()
+        client.close() if offset % 2 else client.reset()
+        outcome = await plan.outcome()
+        await eventually(lambda: len(gone) == len(upstream.turns))
+
+        assert outcome.kind == "client_gone"
+        assert gone[-1] - start < 0.1, offset
+    assert proxy.pool.statistics().open_connections == 0
+
+
+async def test_a_client_may_leave_at_any_byte_of_its_request(
+    proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
+) -> None:
+    for offset in range(len(POST)):
+        client = await fronts.connect(proxy.server)
+        client.send(POST[:offset])
+        await asyncio.sleep(0)
+        client.close() if offset % 2 else client.reset()
+    await eventually(lambda: proxy.server.statistics().accepted_connections == len(POST))
+    await eventually(lambda: proxy.server.statistics().open_connections == 0)
+
+    assert upstream.turns == []
+    assert proxy.used == []
+
+
+async def test_a_client_that_leaves_during_prefill_cancels_it(
+    proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
+) -> None:
+    gone: list[float] = []
+
+    async def script(turn: Turn) -> None:
+        gone.append(await turn.gone())
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    client.send(POST)
+    await eventually(lambda: upstream.turns)
+
+    start = asyncio.get_running_loop().time()
+    client.close()
+    await eventually(lambda: gone)
+
+    assert gone[0] - start < 0.1
+    outcome = await plan.outcome()
+    assert (outcome.kind, outcome.status) == ("client_gone", 0)
+
+
+async def test_an_overlong_event_that_is_cut_is_closed_before_the_error(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(b"data: " + b"x" * (MAX_HELD_BYTES + 10), end=False))
+        await asyncio.sleep(0.05)
+        turn.close()
+
+    upstream.script = script
+    client = await fronts.connect(proxy.server)
+
+    got = await client.ask(POST)
+
+    torn, error = events_in(got.body)
+    assert len(torn) == MAX_HELD_BYTES + 18
+    assert error.startswith(b'data: {"error"')
+
+
+async def test_http_1_0_gets_the_error_event_and_the_close(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(EVENTS[0], end=False))
+        await asyncio.sleep(0.01)
+        turn.close()
+
+    upstream.script = script
+    client = await fronts.connect(proxy.server)
+    client.send(b"POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
+
+    body = (await client.rest()).partition(b"\r\n\r\n")[2]
+
+    assert [event[:12] for event in events_in(body)] == [b'data: {"n":0', b'data: {"erro']
+    assert proxy.server.statistics().open_connections == 0
+
+
+async def test_a_slow_reader_holds_the_upstream_back_and_little_memory(
+    proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
+) -> None:
+    await proxy.start(fronts, limits=HttpLimits(write_buffer_bytes=64 * 1024))
+    event = b"data: " + b"x" * 1000 + b"\n\n"
+    count = 40_000
+    written = [0]
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(end=False))
+        for _ in range(count // 100):
+            turn.send(b"%x\r\n%b\r\n" % (len(event) * 100, event * 100))
+            await turn.writer.drain()
+            written[0] += len(event) * 100
+        turn.send(b"0\r\n\r\n")
+
+    upstream.script = script
+    client = await fronts.connect(proxy.server, receive_buffer=256 * 1024)
+    client.send(POST)
+    await client.until(b"\r\n\r\n")
+
+    before = -1
+    while before != written[0]:
+        before = written[0]
+        await asyncio.sleep(0.2)
+
+    transport = proxy.exchanges[0]._channel.transport
+    assert written[0] < 25_000_000
+    assert transport.get_write_buffer_size() < 1_000_000
+    body, whole = await client._chunks()
+    assert whole
+    assert body == event * count
+    await eventually(lambda: proxy.used[0].outcomes)
+
+
+async def test_a_thousand_streams_pass_at_once(
+    proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
+) -> None:
+    go = asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(end=False))
+        await go.wait()
+        for event in EVENTS:
+            data = turn.body + event
+            turn.send(b"%x\r\n%b\r\n" % (len(data), data))
+            await asyncio.sleep(0)
+        turn.send(b"0\r\n\r\n")
+
+    upstream.script = script
+    clients = [await fronts.connect(proxy.server) for _ in range(1000)]
+    for number, client in enumerate(clients):
+        client.send(post(b"Content-Length: 4", body=b"%04d" % number))
+    await eventually(lambda: len(upstream.turns) == 1000, timeout_s=30)
+    go.set()
+
+    answers = await asyncio.gather(*(client.answer() for client in clients))
+
+    for number, got in enumerate(answers):
+        assert got.whole
+        assert got.body == b"".join(b"%04d" % number + event for event in EVENTS)
+    await eventually(lambda: all(plan.outcomes for plan in proxy.used))
+    assert {plan.outcomes[0].kind for plan in proxy.used} == {"finished"}
+
+
+async def test_a_forwarded_exchange_leaves_no_garbage(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(STREAM)
+
+    upstream.script = script
+    client = await fronts.connect(proxy.server)
+    await client.ask(POST)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            await client.ask(POST)
+            proxy.forwards.clear()
+            proxy.exchanges.clear()
+        kinds = [type(item).__name__ for item in gc.get_objects()]
+    finally:
+        gc.enable()
+
+    for kind in ("Forward", "Exchange", "UpstreamCall", "EventGate"):
+        assert kinds.count(kind) <= 1, kind
+    assert kinds.count("Connection") == 1
+
+
+WORKER = """
+import http.server, time
+class Worker(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        chunk = (b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
+                 b'"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\\n\\n')
+        while True:
+            self.wfile.write(b"%x\\r\\n%b\\r\\n" % (len(chunk), chunk))
+            time.sleep(0.01)
+    def log_message(self, *args): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Worker)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+async def test_a_worker_killed_in_the_middle_gives_the_openai_client_an_error(
+    proxy: Proxy,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WORKER, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    proxy._upstream.port = port
+    tokens = 0
+    async with openai.AsyncOpenAI(
+        api_key="k", base_url=f"http://127.0.0.1:{proxy.server.port}/v1", max_retries=0
+    ) as client:
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+
+        for _ in range(3):
+            chunk = await anext(stream)
+            tokens += len(chunk.choices[0].delta.content or "")
+        process.send_signal(signal.SIGKILL)
+
+        with pytest.raises(openai.APIError, match="upstream failed"):
+            [chunk async for chunk in stream]
+
+    await process.wait()
+    assert tokens == 3
+    assert proxy.used[0].outcomes[0].kind == "cut"
+
+
+async def test_an_engine_that_closes_idle_connections_costs_no_request(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    """The race of keep-alive: the engine closes just as the next request is on its way."""
+
+    async def script(turn: Turn) -> None:
+        turn.send(answer(b"ok"))
+        await turn.writer.drain()
+        turn.close()
+
+    upstream.script = script
+    clients = [await fronts.connect(proxy.server) for _ in range(8)]
+    for _ in range(25):
+        answers = await asyncio.gather(*(client.ask(POST) for client in clients))
+
+        assert {got.status for got in answers} == {200}
+
+
+async def test_a_restarted_worker_is_reached_again(proxy: Proxy, fronts: Front) -> None:
+    first = Upstream()
+    await first.start()
+    client = await fronts.connect(proxy.server)
+    proxy._upstream.port = first.port
+    assert (await client.ask(POST)).status == 200
+    await first.close()
+    assert (await client.ask(POST)).status == 502
+
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", first.port))
+        sock.listen()
+        sock.setblocking(False)
+        asking = asyncio.create_task(client.ask(POST))
+        loop = asyncio.get_running_loop()
+        connection, _ = await loop.sock_accept(sock)
+        with connection:
+            await loop.sock_recv(connection, 1000)
+            await loop.sock_sendall(connection, answer(b"back"))
+            assert (await asking).body == b"back"
+
+
+async def test_the_client_class_of_the_tests_sees_a_cut(upstream: Upstream) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(STREAM[:-3])
+        turn.close()
+
+    upstream.script = script
+    client = await Client.connect(upstream.port)
+
+    assert not (await client.ask(POST)).whole
+    client.close()
