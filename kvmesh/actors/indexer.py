@@ -84,7 +84,9 @@ class Indexer:
                 return self._on_record(message, now)
             case Tick(kind):
                 return self._on_tick(kind, now)
-            case WorkerSeen(heartbeat):
+            case WorkerSeen(heartbeat, joined):
+                if joined:
+                    self._told.pop(heartbeat.worker, None)
                 return self._on_worker(heartbeat, now)
             case RouterSeen(heartbeat):
                 return self._on_router(heartbeat, now)
@@ -180,6 +182,7 @@ class Indexer:
         if self.caught_up:
             effects += map(self._ask, self.replica.recovery.check(now))
         effects += self._review(now)
+        effects += self._sweep_soon()
         return (*effects, Wake(self._options.check_s, Tick("check")))
 
     def _review(self, now: float) -> list[Effect]:

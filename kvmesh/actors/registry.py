@@ -18,7 +18,7 @@ from kvmesh.actors.messages import (
     WorkerSeen,
 )
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
-from kvmesh.core.decision import LoadReport, WorkerInfo
+from kvmesh.core.decision import LoadReport, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.membership import Change, ChangeKind, Membership
 from kvmesh.core.worker_registry import WorkerRegistry
@@ -85,9 +85,7 @@ class Registry:
             case Tick(kind):
                 return self._on_tick(kind, now)
             case TrustChanged(worker, trust):
-                info = self.workers.info(worker)
-                self.workers.describe(worker, msgspec.structs.replace(info, trust=trust))
-                return ()
+                return self._on_trust(worker, trust)
             case _:
                 return self._on_rare(message)
 
@@ -142,6 +140,13 @@ class Registry:
         joined, restarted = _kind(change)
         sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)
+
+    def _on_trust(self, worker: WorkerId, trust: Trust) -> Iterable[Effect]:
+        """Note it for a member; one that joins later will be told of anew."""
+        if worker in self.workers.membership:
+            info = self.workers.info(worker)
+            self.workers.describe(worker, msgspec.structs.replace(info, trust=trust))
+        return ()
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
         if beat.router == self._options.router:

@@ -57,6 +57,7 @@ class Process:
         self.frozen_s = 0.0
         self.cut_off_s = 0.0
         self.inbox: deque[tuple[str, Message]] = deque()
+        self.backlog: deque[tuple[str, Message]] = deque()
 
     def is_cut_off(self, now: float) -> bool:
         """Return whether its network is down."""
@@ -126,12 +127,26 @@ class Simulation:
         """Hand a message to an actor of that life of a process; to nobody when it is over."""
         if process.incarnation != incarnation or not process.alive:
             return
-        if self.now < process.frozen_s:
-            self.at(
-                process.frozen_s - self.now,
-                lambda: self.deliver(process, incarnation, actor, message),
-            )
+        if self.now < process.frozen_s or process.backlog:
+            if not process.backlog:
+                self.at(process.frozen_s - self.now, lambda: self._thaw(process, incarnation))
+            process.backlog.append((actor, message))
             return
+        self._hand_over(process, actor, message)
+
+    def _thaw(self, process: Process, incarnation: int) -> None:
+        """Give a process that was frozen what came meanwhile, in order."""
+        if process.incarnation != incarnation:
+            return
+        if self.now < process.frozen_s:
+            self.at(process.frozen_s - self.now, lambda: self._thaw(process, incarnation))
+            return
+        waiting, process.backlog = process.backlog, deque()
+        for actor, message in waiting:
+            if process.alive:
+                self._hand_over(process, actor, message)
+
+    def _hand_over(self, process: Process, actor: str, message: Message) -> None:
         idle = not process.inbox
         process.inbox.append((actor, message))
         while idle and process.inbox:
@@ -144,6 +159,7 @@ class Simulation:
         process.alive = False
         process.actors = {}
         process.inbox.clear()
+        process.backlog.clear()
 
     def start(self, process: Process) -> None:
         """Start a process anew, unless it lives."""

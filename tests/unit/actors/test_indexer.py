@@ -144,6 +144,18 @@ def test_a_worker_without_events_is_approximate() -> None:
     assert told(effects) == [Trust.APPROX]
 
 
+def test_trust_in_a_worker_that_joins_again_is_told_again() -> None:
+    driver = Driver()
+    driver.tell(WorkerSeen(heartbeat(), joined=True))
+
+    assert told(driver.tell(WorkerSeen(heartbeat()))) == []
+    assert told(driver.tell(WorkerSeen(heartbeat(), joined=True))) == [Trust.EXACT]
+
+
+def test_cleaning_up_is_looked_after_even_when_nothing_was_cleared() -> None:
+    assert Wake(0.0, Tick("sweep")) in Driver().tell(Tick("check"))
+
+
 def test_a_dead_workers_blocks_are_kept_for_a_while_and_then_dropped() -> None:
     driver = Driver()
     driver.tell(WorkerSeen(heartbeat()))
@@ -154,11 +166,10 @@ def test_a_dead_workers_blocks_are_kept_for_a_while_and_then_dropped() -> None:
     assert driver.blocks() == 2
 
     driver.now = 70.0
-    effects = driver.tell(Tick("check"))
+    driver.tell(Tick("check"))
 
     assert driver.blocks() == 0
     assert driver.replica.cursors() == {}
-    assert Wake(0.0, Tick("sweep")) in effects
     assert driver.indexer.statistics().workers_forgotten == 1
 
 

@@ -120,6 +120,15 @@ def test_trust_is_kept_across_heartbeats() -> None:
     assert driver.workers.distrusted == {A}
 
 
+def test_trust_in_a_worker_that_is_not_there_is_not_kept() -> None:
+    driver = Driver()
+    driver.tell(TrustChanged(A, Trust.DEGRADED))
+    driver.tell(worker())
+
+    assert driver.workers.info(A).trust is Trust.EXACT
+    assert driver.workers.distrusted == set()
+
+
 def test_other_replicas_come_and_go() -> None:
     driver = Driver()
     effects = driver.tell(router())

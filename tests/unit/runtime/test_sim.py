@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
@@ -73,6 +75,44 @@ def test_a_frozen_process_hears_everything_late() -> None:
     sim.run(5.0)
 
     assert probe.heard == [(0.0, Started()), (4.0, Tick())]
+
+
+def test_what_a_frozen_process_missed_keeps_its_order_however_long_it_lasts() -> None:
+    sim = Simulation(1)
+    process, [probe] = add_probe(sim)
+    process.frozen_s = 2.0
+    for number in range(6):
+        sim.at(number, partial(sim.deliver, process, 1, "probe", Tick("n", number)))
+    sim.at(1.5, lambda: setattr(process, "frozen_s", 4.5))
+
+    sim.run(6.0)
+
+    assert probe.messages() == [Started(), *(Tick("n", number) for number in range(6))]
+    assert probe.heard[-2:] == [(4.5, Tick("n", 4)), (5.0, Tick("n", 5))]
+
+
+def test_a_process_killed_while_frozen_hears_nothing_of_it() -> None:
+    sim = Simulation(1)
+    process, lives = add_probe(sim)
+    process.frozen_s = 2.0
+    sim.deliver(process, 1, "probe", Tick())
+    sim.kill(process)
+    sim.start(process)
+    sim.run(3.0)
+
+    assert [life.messages() for life in lives] == [[Started()], [Started()]]
+
+
+def test_a_process_killed_by_what_it_missed_hears_no_more() -> None:
+    sim = Simulation(1)
+    process, [probe] = add_probe(sim)
+    sim.on_step.append(lambda killed, _, __: sim.kill(killed) if sim.now else None)
+    process.frozen_s = 2.0
+    for number in range(3):
+        sim.deliver(process, 1, "probe", Tick("n", number))
+    sim.run(3.0)
+
+    assert probe.messages() == [Started(), Tick("n", 0)]
 
 
 def test_a_crash_between_two_effects_loses_the_second() -> None:
