@@ -71,6 +71,7 @@ async def test_a_worker_may_die_at_any_byte_of_its_stream(
         assert [failure.stage for failure in plan.failures] == ["mid_response"]
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_worker_may_die_at_any_byte_of_a_plain_answer(
     proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
@@ -96,6 +97,7 @@ async def test_a_worker_may_die_at_any_byte_of_a_plain_answer(
             assert (await plan.outcome()).kind == "cut"
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_client_may_leave_at_any_byte_of_a_stream(
     proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
 ) -> None:
@@ -201,6 +203,7 @@ async def test_http_1_0_gets_the_error_event_and_the_close(
     assert proxy.server.statistics().open_connections == 0
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_slow_reader_holds_the_upstream_back_and_little_memory(
     proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
 ) -> None:
@@ -236,6 +239,7 @@ async def test_a_slow_reader_holds_the_upstream_back_and_little_memory(
     await eventually(lambda: proxy.used[0].outcomes)
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_thousand_streams_pass_at_once(
     proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
 ) -> None:

@@ -288,6 +288,7 @@ async def test_a_client_that_takes_nothing_is_cut_off(
     assert desk.open[0].disconnected
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_the_next_request_waits_until_a_slow_client_took_the_last_answer(
     fronts: Front, desk: Desk, eventually: Eventually
 ) -> None:
@@ -368,6 +369,7 @@ async def test_a_server_that_never_started_closes_and_drains() -> None:
     assert server.statistics().requests == 0
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_thousand_streams_at_once_get_every_chunk(
     fronts: Front, desk: Desk, eventually: Eventually
 ) -> None:

@@ -205,6 +205,7 @@ async def test_a_slow_head_is_timed_out(fronts: Front) -> None:
     assert await client.closed()
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_slow_body_is_timed_out_a_steady_one_is_not(fronts: Front) -> None:
     server = await fronts.serve(echo, limits=QUICK)
     slow, steady = await fronts.connect(server), await fronts.connect(server)
@@ -234,6 +235,7 @@ async def test_a_connection_that_says_nothing_is_closed_without_a_word(fronts: F
     assert await idle.closed()
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_request_in_work_has_no_deadline_of_the_servers(fronts: Front) -> None:
     open_: list[Exchange] = []
     client = await fronts.connect(await fronts.serve(open_.append, limits=QUICK))

@@ -36,7 +36,7 @@ class Sink:
     def __init__(self) -> None:
         self.status = 0
         self.headers: Headers = ()
-        self.body = b""
+        self._body = bytearray()
         self.calls: list[str] = []
         self.failure: UpstreamFailure | None = None
         self.over = asyncio.Event()
@@ -47,7 +47,7 @@ class Sink:
 
     def on_body(self, data: bytes) -> None:
         self.calls.append("body")
-        self.body += data
+        self._body += data
 
     def on_end(self) -> None:
         self.calls.append("end")
@@ -57,6 +57,10 @@ class Sink:
         self.calls.append("failure")
         self.failure = failure
         self.over.set()
+
+    @property
+    def body(self) -> bytes:
+        return bytes(self._body)
 
     async def end(self) -> "Sink":
         """Wait for the end; a second one would be an error."""
