@@ -21,6 +21,8 @@ COMMANDS = {
     "worker": "Run the sidecar that puts one engine's KV events and load on the mesh.",
     "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",
     "config": "Print a commented TOML file with every setting of a role.",
+    "nats-accounts": "Write nkeys and a NATS configuration in which each process may do the least.",
+    "nats-streams": "Make the event streams of buckets, as the NATS account that may.",
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",
 }
 

@@ -14,7 +14,7 @@ from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats_link import connection_for, journal_for
+from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.replica import Replica
@@ -112,7 +112,8 @@ class RouterMesh:
         Raises `TransportError` or `ConfigError` when the server cannot be used.
         """
         self.advertise_url = advertise_url
-        connection = connection_for(self._settings.nats, f"router {self.router_id}")
+        inbox = inbox_prefix("router", self._settings.bucket, self.router_id)
+        connection = connection_for(self._settings.nats, f"router {self.router_id}", inbox)
         await connection.connect()
         self._stack.push_async_callback(connection.close)
         subjects = self._subjects
@@ -162,6 +163,16 @@ class RouterMesh:
             "peers": self.peers.view(time.monotonic()),
             "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
         }
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of this replica and its peers, own first."""
+        found = map(self.registry.replica, self.peers.members())
+        return (self.heartbeat(), *(peer for peer in found if peer is not None))
+
+    def digests(self) -> tuple[int, int]:
+        """Return how many digests of peers were compared, and how many differed."""
+        statistics = self.indexer.statistics()
+        return statistics.replica.digests_compared, statistics.mismatches
 
     async def _on_state_wanted(self, command: StateWanted) -> None:
         self.tell(command)

@@ -5,7 +5,7 @@ import contextlib
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats_link import connection_for
+from kvmesh.app.nats_link import connection_for, inbox_prefix
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings import MetaRouterSettings
@@ -23,7 +23,8 @@ class MetaMesh:
 
     async def start(self) -> None:
         """Connect and listen. Raises `TransportError` when the server does not answer."""
-        connection = connection_for(self._settings.nats, "meta-router")
+        inbox = inbox_prefix("meta-router")
+        connection = connection_for(self._settings.nats, "meta-router", inbox)
         await connection.connect()
         self._stack.push_async_callback(connection.close)
         bus = NatsBus(connection)

@@ -1,12 +1,28 @@
 """Settings of NATS made into the transport's options."""
 
+from kvmesh.actors.wire import Subjects
 from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
 
 
-def connection_for(settings: NatsSettings, name: str) -> NatsConnection:
-    """Return the connection of one process, not yet connected."""
+def inbox_prefix(role: str, *names: str) -> str:
+    """Return where answers to one process arrive: its own, so that no other may listen there."""
+    return ".".join(("_INBOX", role, *names))
+
+
+def meta_bucket(namespace: str) -> str:
+    """Return the KV bucket of leases and manifests; only routers may write it."""
+    return f"{namespace}_meta"
+
+
+def snapshot_bucket(subjects: Subjects) -> str:
+    """Return the object bucket of one bucket's snapshots."""
+    return f"{subjects.namespace}_snapshots_{subjects.bucket}"
+
+
+def connection_for(settings: NatsSettings, name: str, inbox: str = "_INBOX") -> NatsConnection:
+    """Return the connection of one process, not yet connected; `inbox` is its `inbox_prefix`."""
     return NatsConnection(
         NatsOptions(
             url=settings.nats_url,
@@ -14,6 +30,7 @@ def connection_for(settings: NatsSettings, name: str) -> NatsConnection:
             creds=settings.nats_creds,
             nkey_seed=settings.nats_nkey_seed,
             tls_ca=settings.nats_tls_ca,
+            inbox_prefix=inbox,
         )
     )
 

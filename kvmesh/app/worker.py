@@ -28,7 +28,7 @@ from kvmesh.app.engine_probe import (
     read_gauges,
 )
 from kvmesh.app.fetch import fetch_ok
-from kvmesh.app.nats_link import connection_for, journal_for
+from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.core.events import WorkerId
 from kvmesh.errors import ConfigError
@@ -106,13 +106,15 @@ class Sidecar:
             if facts is None:
                 return
             endpoints = self._endpoints(facts)
-            connection = connection_for(settings.nats, f"worker {self._name}")
+            inbox = inbox_prefix("worker", settings.bucket, self._name)
+            connection = connection_for(settings.nats, f"worker {self._name}", inbox)
             await connection.connect()
             stack.push_async_callback(connection.close)
             journal = journal_for(
                 settings.nats, connection, self._subjects.stream(), self._subjects.events()
             )
-            await journal.open()
+            # Streams are the routers' to make: a worker needs no right but to its own subjects.
+            await journal.open(ensure=False)
             stack.push_async_callback(journal.close)
             bus = NatsBus(connection)
             driver = AioDriver(journal=journal, bus=bus, log=actor_log())
