@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -23,6 +26,7 @@ from kvmesh.core.events import ROOT, Batch, Cleared, Event, Removed, Stored, Wor
 from kvmesh.core.hashing import pack_hashes, sequence_hashes
 from tests.unit.actors.effects import of
 
+CAPTURE = Path(__file__).parents[2] / "fixtures" / "engines" / "vllm_0.32.0_live.jsonl"
 W = WorkerId("w")
 TOKENS = list(range(12))
 H1, H2, H3 = sequence_hashes(TOKENS, 4)
@@ -292,6 +296,22 @@ def test_what_an_engine_sends_beyond_our_knowledge_is_counted() -> None:
 
     counted = driver.publisher.statistics()
     assert (counted.unknown_tags, counted.unknown_fields) == (1, 1)
+
+
+def test_a_live_capture_of_vllm_is_followed_without_a_doubt() -> None:
+    publisher = Publisher(PublisherOptions(W, "code", 5, "http://w", block_size=32))
+    visible: list[int] = []
+
+    for line in CAPTURE.read_text().splitlines():
+        batch = EnginePayload(bytes.fromhex(json.loads(line)["hex"]))
+        list(publisher.receive(batch, 0.0))
+        visible.append(publisher.statistics().visible_blocks)
+
+    counted = publisher.statistics()
+    assert (counted.lost, counted.residency.orphans, counted.residency.unknown_removals) == (0,) * 3
+    assert visible[:4] == [3, 4, 4, 7]
+    assert visible[-2:] == [65, 3]
+    assert counted.residency.mismatched_blocks == counted.residency.partial_blocks == 0
 
 
 def test_the_block_size_of_the_events_shows_in_heartbeats() -> None:
