@@ -236,14 +236,16 @@ class Residency:
 
     def _size(self, event: EngineStored) -> int:
         """Return the block size to split by; 0 while it is unknown."""
+        # A partial block never comes in a run, and offloaded ones may be several in one: only a run
+        # on the device tells the engine's true block size.
+        sure = len(event.hashes) > 1 and event.tier == 0
         if event.block_size == self.block_size:
             self._size_confirmed = True
-        elif not self._size_confirmed and (self.block_size is None or len(event.hashes) > 1):
-            # A partial block never comes in a run, so a run tells the engine's true block size.
+        elif not self._size_confirmed and (self.block_size is None or sure):
             if self.block_size is not None:
                 self._count("mismatched_blocks", len(event.hashes))
             self.block_size = event.block_size
-            self._size_confirmed = len(event.hashes) > 1
+            self._size_confirmed = sure
         return self.block_size or 0
 
     def _take(self, *, held: bool) -> list[Change]:

@@ -163,6 +163,15 @@ def test_events_win_over_a_wrong_configured_block_size() -> None:
     assert residency.statistics().mismatched_blocks == 2
 
 
+def test_offloaded_blocks_do_not_tell_the_block_size() -> None:
+    residency = Residency(4)
+
+    held = list(residency.apply(stored(50, 51, tokens=TOKENS * 2, block_size=8, tier=1)))
+
+    assert residency.block_size == 4
+    assert [len(one.hashes) for one in held if isinstance(one, Held)] == [4]
+
+
 def test_a_single_short_block_does_not_change_the_block_size() -> None:
     residency = Residency(4)
 
