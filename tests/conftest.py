@@ -1,10 +1,25 @@
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from kvmesh.app.nats_server import NatsServer
+
+# No deadlines: these machines are shared, and a slow example is no bug.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "dev", deadline=None, suppress_health_check=SLOW, max_examples=50
+)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, suppress_health_check=SLOW, max_examples=100, derandomize=True
+)
+hypothesis.settings.register_profile(
+    "nightly", deadline=None, suppress_health_check=SLOW, max_examples=5000
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 Eventually = Callable[..., Awaitable[None]]
 
