@@ -7,6 +7,7 @@ server's file holds public keys only; seeds are written once, mode 0600, and kep
 
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,8 +43,10 @@ class AccountsOptions:
     """`bucket/name`; repeat. `bucket/*`: one key for all replicas of a bucket."""
     namespace: str = "kvmesh"
     """First word of every subject."""
+    cluster: str = ""
+    """Host names of the servers of a cluster, commas between them; start each with --name."""
     store_dir: Path = Path("/data")
-    """Where the server of nats.conf keeps its streams."""
+    """Where the servers of nats.conf keep their streams."""
     owner: Annotated[int | None, Parameter(show_default=False)] = None
     """User id that shall own the seed files (needs root), e.g. of a container's user."""
 
@@ -191,15 +194,19 @@ def write_accounts(options: AccountsOptions) -> Path:
             "system_account: SYS\n",
             encoding="utf-8",
         )
+        text = SERVER.format(store_dir=options.store_dir)
+        if options.cluster:
+            write_cluster(options)
+            text += "include ./cluster.conf\n"
         path = options.out / "nats.conf"
-        path.write_text(SERVER.format(store_dir=options.store_dir), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out {options.out}: {error}") from error
     return path
 
 
 SERVER = """\
-# Written by kvmesh nats-accounts: one server; add a cluster block for more.
+# Written by kvmesh nats-accounts.
 listen: 0.0.0.0:4222
 http: 127.0.0.1:8222
 jetstream {{
@@ -210,16 +217,41 @@ include ./accounts.conf
 """
 
 
-def public_key(path: Path, owner: int | None) -> str:
-    """Return the public key of the seed in `path`, making the seed when there is none."""
+CLUSTER = """\
+# Written by kvmesh nats-accounts: holds the password of the routes, keep it secret.
+cluster {{
+  name: {namespace}
+  listen: 0.0.0.0:6222
+  authorization: {{ user: route, password: "{password}" }}
+  routes: [ {routes} ]
+}}
+"""
+
+
+def write_cluster(options: AccountsOptions) -> None:
+    """Write cluster.conf with a new password, mode 0600, unless there is one."""
+    password = secrets.token_urlsafe(SEED_BYTES)
+    hosts = [host.strip() for host in options.cluster.split(",") if host.strip()]
+    routes = ", ".join(f'"nats://route:{password}@{host}:6222"' for host in hosts)
+    text = CLUSTER.format(namespace=options.namespace, password=password, routes=routes)
+    write_secret(options.out / "cluster.conf", text.encode(), options.owner)
+
+
+def write_secret(path: Path, data: bytes, owner: int | None) -> None:
+    """Write a file only its owner may read; one that exists keeps its content."""
     if not path.exists():
-        seed = bytes(nkeys.encode_seed(os.urandom(SEED_BYTES), nkeys.PREFIX_BYTE_USER))
         # Created with its mode, not changed to it: nobody can open it in between.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(seed)
+            file.write(data)
     if owner is not None:
         os.chown(path, owner, -1)
+
+
+def public_key(path: Path, owner: int | None) -> str:
+    """Return the public key of the seed in `path`, making the seed when there is none."""
+    seed = bytes(nkeys.encode_seed(os.urandom(SEED_BYTES), nkeys.PREFIX_BYTE_USER))
+    write_secret(path, seed, owner)
     try:
         return bytes(nkeys.from_seed(bytearray(path.read_bytes().strip())).public_key).decode()
     except (nkeys.NkeysError, ValueError) as error:

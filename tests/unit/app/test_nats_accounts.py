@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -107,3 +108,18 @@ def test_a_bad_namespace_directory_or_seed_is_a_configuration_error(tmp_path: Pa
         write_accounts(AccountsOptions(out=tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"admin\.nk: not an nkey seed"):
         write_accounts(AccountsOptions(out=tmp_path / "out"))
+
+
+def test_the_cluster_password_is_secret_and_kept(tmp_path: Path) -> None:
+    options = AccountsOptions(out=tmp_path, cluster="nats-0, nats-1", owner=os.getuid())
+    write_accounts(options)
+    path = tmp_path / "cluster.conf"
+    first = path.read_text()
+
+    write_accounts(options)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "@nats-0:6222" in first
+    assert "@nats-1:6222" in first
+    assert path.read_text() == first
+    assert "include ./cluster.conf" in (tmp_path / "nats.conf").read_text()

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Write the keys of everybody in compose.yaml (kept when they exist), then start it all, or the
+# services named. KVMESH_IMAGE, NATS_IMAGE, PROMETHEUS_IMAGE and GRAFANA_IMAGE name other images.
+set -euo pipefail
+cd "$(dirname "$0")"
+export KVMESH_IMAGE="${KVMESH_IMAGE:-kvmesh:local}"
+members=()
+for bucket in chat code; do
+    for number in 0 1; do
+        members+=(--router "$bucket/$bucket-$number" --worker "$bucket/$bucket-$number")
+    done
+done
+mkdir -p accounts
+# Root only to hand each seed to the user the containers run as.
+docker run --rm --user 0 --network none --cap-drop ALL --cap-add CHOWN --cap-add DAC_OVERRIDE \
+    --read-only --volume "$PWD/accounts:/accounts" "$KVMESH_IMAGE" nats-accounts --out /accounts \
+    --owner 65532 --cluster nats-0,nats-1,nats-2 "${members[@]}"
+if docker compose version >/dev/null 2>&1; then
+    docker compose --file compose.yaml up --detach "$@"
+else
+    docker-compose --file compose.yaml up --detach "$@"
+fi
