@@ -1,0 +1,108 @@
+"""The index, the hashes and the decision against NVIDIA Dynamo's: same work, same run, one table.
+
+    python -m benchmarks.bench_index --quick
+    python -m benchmarks.bench_index --sizes 64x1000000 512x5000000 --blocks 512 8192
+
+`--sizes` are workers x (worker, block) entries. Caches are flushed before each pass over a set of
+different prompts; a figure is the median over the pass and over rounds, a ratio the median over
+rounds. Without ai-dynamo-runtime 1.6.1 only our own figures are printed, with the reason.
+"""
+
+import argparse
+import subprocess
+import sys
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.index_exactness import QUERIES, count_exact
+from benchmarks.index_measures import GOALS, Bench, Row, measure_size
+from benchmarks.index_peers import find_dynamo
+from benchmarks.index_workload import Workload
+from benchmarks.measure import TABLE_WIDTH, parse_options
+
+QUICK_SIZES = ["8x100000", "64x200000"]
+FULL_SIZES = ["8x100000", "64x1000000", "512x1000000", "512x5000000"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--sizes", nargs="+", default=None)
+    parser.add_argument("--blocks", nargs="+", type=int, default=None)
+    found, rest = parser.parse_known_args()
+    options = parse_options(__doc__ or "", rest)
+    sizes = found.sizes or (QUICK_SIZES if options.quick else FULL_SIZES)
+    blocks = found.blocks or ([32, 512, 8192] if options.quick else [32, 128, 512, 2048, 8192])
+    dynamo = find_dynamo()
+    if isinstance(dynamo, str):
+        print(f"no peer: {dynamo}")
+    bench = Bench(options, blocks, None if isinstance(dynamo, str) else dynamo)
+    for number, size in enumerate(sizes):
+        workers, entries = map(int, size.split("x"))
+        measure_size(bench, Workload(workers, entries), size, hashing=number == 0)
+        measure_memory(bench, size)
+    measure_exactness(bench)
+    print_table(bench)
+
+
+def measure_memory(bench: Bench, size: str) -> None:
+    """Let each index be loaded in a fresh process, which tells what it grew by per entry."""
+    grown: dict[str, float] = {}
+    for peer in ("kvmesh", "dynamo") if bench.dynamo else ("kvmesh",):
+        command = [sys.executable, "-m", "benchmarks.index_memory", peer, size]
+        grown[peer] = float(subprocess.run(command, check=True, capture_output=True).stdout)
+    ours, theirs = grown["kvmesh"], grown.get("dynamo")
+    bench.rows.append(
+        Row(
+            size=size,
+            operation=f"memory (goal: at most {GOALS.entry_bytes:g})",
+            unit="bytes per entry",
+            ours=ours,
+            peer=theirs,
+            ratio=theirs / ours if theirs else None,
+            met=ours <= GOALS.entry_bytes,
+        )
+    )
+
+
+def measure_exactness(bench: Bench) -> None:
+    for share in (0.0, 0.05, 0.3):
+        ours, theirs = count_exact(bench.dynamo, share)
+        bench.rows.append(
+            Row(
+                size="16 workers",
+                operation=f"right answers of {QUERIES}, {share:.0%} inner evictions",
+                unit="answers",
+                ours=ours,
+                peer=theirs,
+                ratio=ours / theirs if theirs else None,
+                met=ours == QUERIES,
+            )
+        )
+
+
+def print_table(bench: Bench) -> None:
+    table = Table(
+        title="kvmesh against ai-dynamo-runtime 1.6.1", title_justify="left", box=SIMPLE_HEAD
+    )
+    for name in ("size", "operation", "unit"):
+        table.add_column(name, overflow="fold")
+    for name in ("kvmesh", "Dynamo", "times better", "goal", ""):
+        table.add_column(name, justify="right")
+    for row in bench.rows:
+        table.add_row(
+            row.size,
+            row.operation,
+            row.unit,
+            f"{row.ours:,.4g}",
+            "" if row.peer is None else f"{row.peer:,.4g}",
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            "" if row.goal is None else f"{row.goal:g}",
+            "" if row.met is None else ("met" if row.met else "MISSED"),
+        )
+    Console(width=TABLE_WIDTH).print(table)
+
+
+if __name__ == "__main__":
+    main()
