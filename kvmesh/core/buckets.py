@@ -157,6 +157,10 @@ class BucketTable:
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
 
+    def replicas(self) -> list[Replica]:
+        """Return every replica, usable or not, sorted by name."""
+        return [self._replicas[name] for name in sorted(self._replicas)]
+
     def remove_replica(self, name: str) -> None:
         """Forget a replica that left."""
         self._replicas.pop(name, None)

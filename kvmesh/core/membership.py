@@ -117,7 +117,6 @@ class Membership:
         found = self._members[member]
         found.lasting = True
         found.expires_s = NEVER
-        self._usable_until = -NEVER
         return change
 
     def observe(

@@ -35,11 +35,14 @@ def test_workers_move_as_their_loads_change() -> None:
 
 
 def test_only_workers_of_the_fleet_have_a_state() -> None:
-    registry = WorkerRegistry(Membership(), ActiveSequences(16))
+    sequences = ActiveSequences(16)
+    registry = WorkerRegistry(Membership(), sequences)
     order = LoadOrder(lambda state: float(state.loads.prompt_tokens))
     assert order.most_requests == 0
 
+    sequences.add("a", WORKERS[0], Demand(300, 300), now=0.0)
     order.rebuild([registry.state(WORKERS[0])])
 
     assert order.state(WORKERS[0]) is registry.state(WORKERS[0])
     assert order.state(WORKERS[1]) is None
+    assert order.most_requests == 1

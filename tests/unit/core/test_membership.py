@@ -48,6 +48,7 @@ def test_a_member_from_configuration_never_expires() -> None:
 
     assert kinds(members.add("w1", 0.0)) == [ChangeKind.JOINED]
     assert members.add("w1", 1.0) is None
+    assert members.epoch("w1") == 0
     members.observe("w1", 0, 2.0)
 
     assert members.expire(1e9) == []
@@ -109,6 +110,18 @@ def test_a_half_open_member_gets_one_request_until_its_outcome() -> None:
     assert members.usable(4.0) == ("w1",)
 
 
+def test_a_failed_probe_counts_once_like_any_failure() -> None:
+    members = Membership(backoff_s=1.0)
+    members.add("w1", 0.0)
+    members.mark_failed("w1", 0.0)
+    members.mark_chosen("w1", 1.0)
+
+    changes = kinds(members.mark_failed("w1", 1.5), members.mark_failed("w1", 1.6))
+
+    assert changes == [ChangeKind.SUSPECTED, None]
+    assert members.usable(3.5) == ("w1",)
+
+
 def test_a_probe_whose_outcome_never_comes_is_given_up() -> None:
     members = Membership(backoff_s=1.0, max_backoff_s=30.0)
     members.add("w1", 0.0)
@@ -163,3 +176,17 @@ def test_the_view_shows_everyone() -> None:
     assert (first.member, first.usable, first.failures, first.retry_in_s) == ("w1", False, 1, 3.0)
     assert (second.member, second.epoch, second.usable, second.retry_in_s) == ("w2", 7, True, 0.0)
     assert second.last_sign_s == 2.0
+    members.observe("w2", 7, 1.5)
+    assert members.view(2.0)[1].last_sign_s == 0.5
+
+
+def test_the_defaults_are_a_second_doubled_up_to_half_a_minute() -> None:
+    members = Membership()
+    members.add("w1", 0.0)
+    waits: list[float] = []
+    for _ in range(7):
+        members.mark_failed("w1", 0.0)
+        waits.append(members.view(0.0)[0].retry_in_s)
+        members.mark_chosen("w1", 0.0)
+
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
