@@ -1,16 +1,17 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
+# make test-engines  real vLLM on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test check bench chaos coverage format clean help
+.PHONY: up test test-engines check bench chaos coverage format clean help
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,2p' Makefile
+	@sed -n '1,3p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +58,10 @@ bench: $(VENV)/.bench
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)
+
+test-engines: $(VENV)/.dev
+	$(BIN)/python -m tests.engines.vllm_venv
+	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
 clean:
 	rm -rf $(VENV) .kvmesh build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache

@@ -70,7 +70,9 @@ class Intake:
         sent = request.header(b"x-request-id") is not None
         return RouteRequest(
             request_id=f"{visible}#{self._router_id}-{next(self._numbers)}" if sent else visible,
-            hashes=BlockHashes(tokens, self._block_size, root),
+            # Engines always compute a prompt's last token, so a block that ends with it is never
+            # reused: without this cut a prompt of whole blocks would be promised one too many.
+            hashes=BlockHashes(memoryview(tokens)[:-1], self._block_size, root),
             prompt_tokens=len(tokens),
             expected_output_tokens=output * parsed.choices,
             model=parsed.model or "",
