@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Print the Secrets the manifests name, from keys in DIRECTORY (made when missing, kept otherwise):
+#   ./make-secrets.sh DIRECTORY SERVERS NAMESPACE [BUCKET...] | kubectl apply -f -
+# SERVERS is the number of NATS servers: 1 for dev, 3 for prod. BUCKETs default to chat code.
+set -euo pipefail
+directory="$1" servers="$2" namespace="$3"
+shift 3
+[ $# -gt 0 ] || set -- chat code
+KVMESH="${KVMESH:-kvmesh}"
+
+arguments=(--out "$directory")
+for bucket in "$@"; do
+    arguments+=(--router "$bucket/*" --worker "$bucket/*")
+done
+if [ "$servers" -gt 1 ]; then
+    hosts=$(seq -s, -f 'nats-%g.nats-peers' 0 $((servers - 1)))
+    arguments+=(--cluster "$hosts")
+fi
+"$KVMESH" nats-accounts "${arguments[@]}" >&2
+
+secret() {
+    echo "---"
+    kubectl create secret generic "$1" --namespace "$namespace" --dry-run=client -o yaml "${@:2}"
+}
+seeds="$directory/seeds"
+config=(--from-file="$directory/nats.conf" --from-file="$directory/accounts.conf")
+[ "$servers" -gt 1 ] && config+=(--from-file="$directory/cluster.conf")
+secret kvmesh-nats-config "${config[@]}"
+secret kvmesh-nats-admin --from-file=nats.nk="$seeds/admin.nk"
+secret kvmesh-nats-meta-router --from-file=nats.nk="$seeds/meta-router.nk"
+workers=()
+for bucket in "$@"; do
+    secret "kvmesh-nats-router-$bucket" --from-file=nats.nk="$seeds/router.$bucket.any.nk"
+    workers+=(--from-file="$bucket.nk=$seeds/worker.$bucket.any.nk")
+done
+secret kvmesh-nats-worker "${workers[@]}"
