@@ -1,0 +1,44 @@
+import pytest
+
+from kvmesh.core.comparison import Cell, compare, measure
+from kvmesh.core.report import RequestOutcome, Slo, summarize
+
+
+def cell(setting: str, policy: str, p90: float, hit: float = 0.5) -> Cell:
+    return Cell(setting, policy, p90 / 2, p90, p90 * 2, 10.0, hit, 1.0, 0.1)
+
+
+def test_ratios_are_geometric_means_against_the_first_policy() -> None:
+    cells = [
+        cell("low", "blind", 100),
+        cell("low", "kv", 25, 0.8),
+        cell("high", "blind", 100),
+        cell("high", "kv", 100, 0.6),
+    ]
+
+    blind, kv = compare(cells)
+
+    assert (blind.ttft_p90, blind.worst, blind.worst_of_best) == (1.0, 1.0, 4.0)
+    assert kv.ttft_p50 == kv.ttft_p90 == kv.ttft_p99 == pytest.approx(0.5)
+    assert (kv.worst, kv.worst_setting, kv.worst_of_best) == (1.0, "high", 1.0)
+    assert kv.hit_rate == pytest.approx(0.7)
+
+
+def test_a_cell_of_nothing_decides_nothing() -> None:
+    nothing = measure("s", "p", summarize([], Slo()), [], 0.0)
+
+    (verdict,) = compare([nothing])
+
+    assert verdict.ttft_p90 == 1.0
+
+
+def test_a_cell_has_the_requests_own_times_per_token() -> None:
+    outcomes = [
+        RequestOutcome(0, "", 0.0, 0.0, 30.0, 10.0, (10.0, 30.0), 100, 50, 3),
+        RequestOutcome(1, "", 0.0, 0.0, 10.0, 10.0, (), 100, 0, 1),
+    ]
+
+    found = measure("s", "p", summarize(outcomes, Slo()), outcomes, 0.3)
+
+    assert (found.tpot_ms_p90, found.ttft_ms_p50, found.hit_rate) == (20.0, 10.0, 0.25)
+    assert found.busy_spread == 0.3

@@ -1,0 +1,192 @@
+import msgspec
+import pytest
+
+from kvmesh.core.engine_options import EngineOptions
+from kvmesh.core.engine_timing import PROFILES
+from kvmesh.core.fleet import SimulatedFleet
+from kvmesh.core.fleet_options import FleetOptions
+from kvmesh.core.report import RequestOutcome, Slo, summarize
+from kvmesh.core.trace import TraceRequest, infinite_cache_hit_rate
+from tests.unit.core.fleet_cases import BLOCK_SIZE, families, fleet
+
+POLICIES = ("round-robin", "random", "kv", "kv:sglang")
+
+
+def counts(outcomes: list[RequestOutcome]) -> list[int]:
+    return [share.requests for share in summarize(outcomes, Slo()).workers]
+
+
+def settle(simulated: SimulatedFleet) -> None:
+    """Let the last bookings reach the peers: reports keep time going."""
+    simulated.outcomes.clear()
+    simulated.advance(50)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("routers", [1, 3])
+def test_the_same_seed_gives_the_same_outcomes(policy: str, routers: int) -> None:
+    requests = families(40)
+
+    first = fleet(requests, policy, routers=routers, seed=7).run()
+    second = fleet(requests, policy, routers=routers, seed=7).run()
+
+    assert first == second
+
+
+def test_another_seed_spreads_requests_over_the_replicas_otherwise() -> None:
+    requests = families(20)
+
+    first = {one.index: one.router for one in fleet(requests, routers=3, seed=1).run()}
+    second = {one.index: one.router for one in fleet(requests, routers=3, seed=2).run()}
+
+    assert first != second
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("routers", [1, 4])
+def test_every_request_ends_once_and_every_booking_is_released(policy: str, routers: int) -> None:
+    requests = families(50, gap_ms=20.0)
+    simulated = fleet(requests, policy, routers=routers, blocks=200)
+
+    outcomes = list(simulated.run())
+    settle(simulated)
+
+    assert sorted(one.index for one in outcomes) == list(range(50))
+    assert not any(one.error for one in outcomes)
+    for outcome in outcomes:
+        assert outcome.output_tokens == requests[outcome.index].output_tokens
+        assert len(outcome.itl_ms) == outcome.output_tokens - 1
+        assert outcome.ttft_ms is not None
+        assert outcome.latency_ms == pytest.approx(outcome.ttft_ms + sum(outcome.itl_ms))
+    for router in simulated.routers:
+        found = router.sequences.statistics()
+        assert (found.active_requests, found.prefill_tokens, found.active_blocks) == (0, 0, 0)
+    for engine in simulated.engines:
+        assert engine.model.statistics().active_blocks == 0
+        assert not engine.passages
+
+
+def test_a_preempted_request_gets_all_its_tokens_and_its_pause_is_counted() -> None:
+    requests = families(12, shared=6, gap_ms=1.0, output=400)
+    simulated = fleet(requests, "round-robin", engines=1, blocks=60)
+
+    outcomes = simulated.run()
+
+    assert simulated.engines[0].model.statistics().preemptions > 0
+    for outcome in outcomes:
+        assert len(outcome.itl_ms) == outcome.output_tokens - 1
+        assert outcome.latency_ms == pytest.approx((outcome.ttft_ms or 0) + sum(outcome.itl_ms))
+
+
+def test_round_robin_gives_every_engine_exactly_as_many() -> None:
+    outcomes = fleet(families(40), "round-robin", engines=5).run()
+
+    assert counts(outcomes) == [8] * 5
+
+
+def test_one_large_engine_hits_what_an_infinite_cache_would() -> None:
+    requests = families(80, gap_ms=10.0)
+
+    outcomes = fleet(requests, "kv", engines=1, blocks=1 << 16).run()
+
+    bound = infinite_cache_hit_rate(requests, BLOCK_SIZE)
+    assert summarize(outcomes, Slo()).hit_rate == pytest.approx(bound, abs=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["kv", "kv:lmetric"])
+def test_kv_hits_more_and_answers_sooner_than_round_robin(policy: str) -> None:
+    requests = families(150, groups=30, gap_ms=25.0, output=8)
+
+    blind = summarize(fleet(requests, "round-robin", blocks=300).run(), Slo())
+    kv = summarize(fleet(requests, policy, blocks=300).run(), Slo())
+
+    assert kv.hit_rate > blind.hit_rate + 0.1
+    assert kv.ttft_ms is not None
+    assert blind.ttft_ms is not None
+    assert kv.ttft_ms.p90 < blind.ttft_ms.p90
+
+
+def test_routers_without_events_still_route_by_what_they_sent() -> None:
+    requests = families(80, gap_ms=25.0, output=8)
+    options = FleetOptions(
+        engines=4,
+        kv_events=False,
+        engine=EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=600),
+    )
+
+    blind = summarize(fleet(requests, "round-robin", options=options).run(), Slo())
+    kv = summarize(fleet(requests, "kv", options=options).run(), Slo())
+
+    assert kv.hit_rate > blind.hit_rate
+
+
+def test_a_slow_engine_gets_less() -> None:
+    requests = families(150, gap_ms=12.0, output=8)
+    options = FleetOptions(
+        engines=4,
+        speed_ratios=(1.0, 1.0, 1.0, 0.25),
+        engine=EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=4096),
+    )
+
+    served = counts(fleet(requests, "kv", options=options).run())
+
+    assert served[3] < min(served[:3])
+
+
+def test_twice_the_speed_sends_twice_as_fast() -> None:
+    slow = fleet(families(20)).run()
+    fast = fleet(families(20), speedup=2.0).run()
+
+    assert max(one.sent_ms for one in fast) == max(one.sent_ms for one in slow) / 2
+
+
+def test_a_request_larger_than_the_cache_is_refused_and_not_booked() -> None:
+    requests = families(10)
+    simulated = fleet(requests, engines=2, blocks=10)
+
+    outcomes = simulated.run()
+
+    assert {one.error for one in outcomes} == {"refused"}
+    assert "KV cache" in outcomes[0].detail
+    assert simulated.routers[0].sequences.statistics().active_requests == 0
+
+
+def test_turns_wait_for_the_turn_before_them() -> None:
+    first, second, third = families(3)
+    requests = [
+        msgspec.structs.replace(first, session="s"),
+        msgspec.structs.replace(second, session="s", delay_ms=500.0),
+        msgspec.structs.replace(third, session="s", timestamp_ms=0.0),
+    ]
+
+    one, two, three = sorted(fleet(requests).run(), key=lambda outcome: outcome.index)
+
+    assert two.sent_ms == pytest.approx(one.sent_ms + one.latency_ms + 500.0)
+    assert three.sent_ms == pytest.approx(two.sent_ms + two.latency_ms)
+
+
+def test_a_booking_that_ended_before_peers_heard_of_it_stays_unknown_to_them() -> None:
+    options = FleetOptions(
+        engines=2,
+        routers=2,
+        sync_delay_s=1.0,
+        engine=EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=512, timing=PROFILES["instant"]),
+    )
+    simulated = fleet(families(20), options=options)
+
+    simulated.run()
+    settle(simulated)
+
+    for router in simulated.routers:
+        assert router.sequences.statistics().active_requests == 0
+
+
+def test_peers_count_each_others_bookings() -> None:
+    requests = [TraceRequest(index, index * 12.0, 40 * BLOCK_SIZE, 400, ()) for index in range(30)]
+    simulated = fleet(requests, "least-loaded", engines=3, routers=3)
+    while simulated.now < 0.4:
+        simulated.advance(1)
+
+    for router in simulated.routers:
+        assert router.sequences.statistics().active_requests == 30
+    assert counts(simulated.run()) == [10, 10, 10]
