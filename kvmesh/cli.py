@@ -20,10 +20,13 @@ COMMANDS = {
     "meta-router": "Run the front door over all buckets and replicas.",
     "worker": "Run the sidecar that puts one engine's KV events and load on the mesh.",
     "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",
+    "doctor": "Say why an engine's KV cache would not be seen by routers, and what to do.",
     "config": "Print a commented TOML file with every setting of a role.",
     "nats-accounts": "Write nkeys and a NATS configuration in which each process may do the least.",
     "nats-streams": "Make the event streams of buckets, as the NATS account that may.",
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",
+    "snapshot": "List, inspect, verify and take snapshots of a bucket's index.",
+    "simulate": "Play a trace against simulated engines: routing policies side by side.",
 }
 
 CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."

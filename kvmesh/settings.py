@@ -112,6 +112,16 @@ class CostSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotSettings:
+    """When the index is written to the object store; one replica of a bucket does."""
+
+    snapshot_messages: Positive = 100_000
+    """Journal messages after which a snapshot is due."""
+    snapshot_interval_s: Seconds = 300.0
+    """Seconds after which a snapshot is due, if anything changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterSettings:
     """`kvmesh router`."""
 
@@ -131,8 +141,13 @@ class RouterSettings:
     """Seed of random choices; 0 takes one from the system."""
     admin_port: Port | None = None
     """Port of health, metrics and admin calls alone; default: beside the front door."""
+    decision_log: Positive = 4096
+    """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
+    explain_per_s: Annotated[int, Parameter(validator=Number(gte=0))] = 20
+    """Decisions a second kept with the terms of every worker, not only of the chosen one."""
     cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
+    snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -47,12 +47,16 @@ class Publish(Effect, frozen=True):
     data: bytes
 
 
+Fields = Mapping[str, str | int | float | bool | None]
+"""What a log line says besides its event."""
+
+
 class Log(Effect, frozen=True):
     """Write one structured log line; `event` is a constant string."""
 
     level: Literal["debug", "info", "warning", "error"]
     event: str
-    fields: Mapping[str, str | int | float | bool | None] = {}
+    fields: Fields = {}
 
 
 class Actor(Protocol):

@@ -246,3 +246,7 @@ class Dump(Message, frozen=True, tag="dump"):
 
 class Status(Message, frozen=True, tag="status"):
     """Answer with what the process knows of itself."""
+
+
+class TakeSnapshot(Message, frozen=True, tag="take-snapshot"):
+    """Write a snapshot now if this replica holds the lease, whether or not one is due."""

@@ -9,18 +9,28 @@ import time
 
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
+from kvmesh.actors.messages import (
+    Drain,
+    Reload,
+    RouterHeartbeat,
+    StateWanted,
+    Status,
+    TakeSnapshot,
+)
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
+from kvmesh.actors.snapshot_loader import SnapshotLoader
+from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
+from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.replica import Replica
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
+from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings import RouterSettings
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.control import ControlPlane
@@ -46,7 +56,19 @@ class RouterMesh:
                 bucket=settings.bucket,
                 namespace=settings.nats.namespace,
                 listeners=("registry",),
+                reload_to="loader",
             ),
+        )
+        self.loader = SnapshotLoader(self.indexer.replica, manifest_key(settings.bucket))
+        self.snapshotter = Snapshotter(
+            self.indexer.replica,
+            SnapshotterOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                every_messages=settings.snapshot.snapshot_messages,
+                every_s=settings.snapshot.snapshot_interval_s,
+            ),
+            lambda: self.indexer.caught_up and not self.loader.loading,
         )
         self.peers = Membership()
         self.registry = Registry(
@@ -55,7 +77,7 @@ class RouterMesh:
                 bucket=settings.bucket,
                 namespace=settings.nats.namespace,
                 workers_to=(router.name, "indexer"),
-                routers_to=("indexer", "replica_sync"),
+                routers_to=("indexer", "replica_sync", "snapshotter"),
             ),
             router.scheduler.workers,
             self.peers,
@@ -107,7 +129,7 @@ class RouterMesh:
             self._driver.post("replica_sync", message)
 
     async def start(self, advertise_url: str) -> None:
-        """Connect, read the journal from its start, begin to tell and to listen.
+        """Connect, load the newest snapshot, read the journal behind it, tell and listen.
 
         Raises `TransportError` or `ConfigError` when the server cannot be used.
         """
@@ -123,8 +145,17 @@ class RouterMesh:
         bus = NatsBus(connection)
         driver = AioDriver(journal=journal, bus=bus, log=actor_log())
         self._driver = driver
-        for actor in (self.registry, self.indexer, self._router, self.replica_sync):
+        for actor in (
+            *(self.registry, self.indexer, self._router, self.replica_sync),
+            *(self.loader, self.snapshotter),
+        ):
             driver.add(actor)
+        keys, objects = await stores_for(self._settings.nats, connection, self._settings.bucket)
+        storage = StorageCarrier(driver, keys, objects, journal)
+        self._stack.push_async_callback(storage.close)
+        feed = JournalFeed(driver)
+        feed.attach(journal)
+        self._stack.push_async_callback(feed.close)
         for pattern, actor_name in (
             (subjects.heartbeats(), "registry"),
             (subjects.routers(), "registry"),
@@ -135,16 +166,19 @@ class RouterMesh:
         control = ControlPlane(
             connection,
             (subjects.control(self.router_id),),
-            {StateWanted: self._on_state_wanted, Drain: self._on_drain, Status: self._on_status},
+            {
+                StateWanted: self._on_state_wanted,
+                Drain: self._on_drain,
+                Status: self._on_status,
+                Reload: self._on_reload,
+                TakeSnapshot: self._on_take,
+            },
         )
         await control.start()
         self._stack.push_async_callback(control.close)
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
-        feed = JournalFeed(driver)
-        self._stack.push_async_callback(feed.close)
-        await feed.open(journal)
 
     def describe(self) -> dict[str, object]:
         """Return how far the journal is read, the index, the peers."""
@@ -160,6 +194,8 @@ class RouterMesh:
             "indexer": self.indexer.statistics(),
             "registry": self.registry.statistics(),
             "replica_sync": self.replica_sync.statistics(),
+            "loader": self.loader.statistics(),
+            "snapshotter": self.snapshotter.statistics(time.monotonic()),
             "peers": self.peers.view(time.monotonic()),
             "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
         }
@@ -179,6 +215,12 @@ class RouterMesh:
 
     async def _on_drain(self, command: Drain) -> None:
         self.draining = command.draining
+
+    async def _on_reload(self, command: Reload) -> bool:
+        return self._driver is not None and self._driver.post("loader", command)
+
+    async def _on_take(self, command: TakeSnapshot) -> bool:
+        return self._driver is not None and self._driver.post("snapshotter", command)
 
     async def _on_status(self, command: Status) -> dict[str, object]:
         del command

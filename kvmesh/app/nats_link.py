@@ -3,7 +3,9 @@
 from kvmesh.actors.wire import Subjects
 from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
 
 
 def inbox_prefix(role: str, *names: str) -> str:
@@ -47,3 +49,25 @@ def journal_for(
         max_age_s=settings.stream_max_age_s,
     )
     return NatsJournal(connection, options)
+
+
+async def stores_for(
+    settings: NatsSettings, connection: NatsConnection, bucket: str
+) -> tuple[NatsKeyValue, NatsObjects]:
+    """Return the mesh's key-value store and the bucket's snapshots, opened.
+
+    Raises `TransportError`.
+    """
+    keys = NatsKeyValue(
+        connection,
+        KeyValueOptions(bucket=f"{settings.namespace}_meta", replicas=settings.stream_replicas),
+    )
+    objects = NatsObjects(
+        connection,
+        ObjectOptions(
+            bucket=f"{settings.namespace}_snapshots_{bucket}", replicas=settings.stream_replicas
+        ),
+    )
+    await keys.open()
+    await objects.open()
+    return keys, objects

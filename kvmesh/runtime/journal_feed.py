@@ -36,6 +36,10 @@ class JournalFeed:
         self._reopening: asyncio.Task[None] | None = None
         driver.carry(OpenTail, self._carry)
 
+    def attach(self, journal: Journal) -> None:
+        """Say which journal an actor's `OpenTail` means; nothing is delivered before that wish."""
+        self._journal = journal
+
     async def open(self, journal: Journal, after: int = 0, created: str = "") -> Subscription:
         """Deliver everything behind sequence `after` from now on. Raises `TransportError`.
 

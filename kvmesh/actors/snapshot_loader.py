@@ -1,0 +1,152 @@
+"""Loading the index: newest good snapshot, else an older one, else the journal from its start."""
+
+import hashlib
+from collections.abc import Generator, Iterable
+from functools import partial
+
+import msgspec
+
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
+from kvmesh.actors.messages import Reload, Started, Tick
+from kvmesh.actors.storage import Failed, FetchObject, KeyRead, ObjectFetched, OpenTail, ReadKey
+from kvmesh.actors.wishes import Wishes
+from kvmesh.core.manifest import Generation, Manifest, decode_manifest
+from kvmesh.core.ordering import Cursor
+from kvmesh.core.replica import Replica
+from kvmesh.core.snapshot_reader import Snapshot, decode_in_slices
+from kvmesh.errors import CodecError
+
+
+class LoaderStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start: snapshots loaded, and those (or manifests) found bad."""
+
+    loading: bool
+    loaded: int
+    rejected: int
+
+
+class SnapshotLoader:
+    """Brings `replica` to a snapshot at the start and on `Reload`, then has the tail opened.
+
+    Decoding runs one slice a turn, so that requests are served meanwhile by the index as it was.
+    """
+
+    def __init__(self, replica: Replica, manifest_key: str, *, name: str = "loader") -> None:
+        self.name = name
+        self.loading = False
+        self._replica = replica
+        self._manifest_key = manifest_key
+        self._wishes = Wishes()
+        self._slices: Generator[Iterable[Effect]] | None = None
+        self._loaded = self._rejected = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` and `storage` for what each means."""
+        match message:
+            case Tick():
+                return self._go_on()
+            case Started():
+                return self._load("start")
+            case Reload(reason):
+                return () if self.loading else self._load(reason)
+            case _:
+                return self._wishes.answer(message, now)
+
+    def statistics(self) -> LoaderStatistics:
+        """Return the present counts."""
+        return LoaderStatistics(self.loading, self._loaded, self._rejected)
+
+    def _load(self, reason: str) -> Iterable[Effect]:
+        self.loading = True
+        return (Log("info", "loading the index", {"reason": reason}), self._read_manifest())
+
+    def _read_manifest(self) -> Effect:
+        return self._wishes.make(partial(ReadKey, self._manifest_key), self._on_read)
+
+    def _on_read(self, answer: Message, now: float) -> Iterable[Effect]:
+        if not isinstance(answer, KeyRead):
+            return (_warning("snapshot manifest unreadable", answer), self._read_manifest())
+        try:
+            manifest = decode_manifest(answer.value)
+        except CodecError as error:
+            self._rejected += 1
+            manifest = Manifest()
+            bad = (Log("error", "snapshot manifest is bad", {"error": str(error)}),)
+            return (*bad, *self._try(manifest.generations, now))
+        return self._try(manifest.generations, now)
+
+    def _try(self, generations: tuple[Generation, ...], now: float) -> Iterable[Effect]:
+        """Load the first of `generations`; the others are for when it is bad."""
+        if not generations:
+            return self._replay(now)
+        first, others = generations[0], generations[1:]
+
+        def on_fetched(answer: Message, now: float) -> Iterable[Effect]:
+            if not isinstance(answer, ObjectFetched):
+                return self._reject(first, others, _reason(answer), now)
+            if hashlib.sha256(answer.data).hexdigest() != first.sha256:
+                return self._reject(first, others, "sha256 differs from the manifest's", now)
+            self._slices = self._decode(answer.data, first, others, now)
+            return (Wake(0.0, Tick("slice")),)
+
+        return (self._wishes.make(partial(FetchObject, first.name), on_fetched),)
+
+    def _reject(
+        self, bad: Generation, others: tuple[Generation, ...], reason: str, now: float
+    ) -> Iterable[Effect]:
+        self._rejected += 1
+        fields: Fields = {"object": bad.name, "error": reason, "older_ones": len(others)}
+        return (Log("error", "snapshot is bad", fields), *self._try(others, now))
+
+    def _go_on(self) -> Iterable[Effect]:
+        """Run one slice of the decoding."""
+        if self._slices is None:
+            return ()
+        effects = next(self._slices, None)
+        if effects is None:
+            self._slices = None
+            return ()
+        return (*effects, Wake(0.0, Tick("slice")))
+
+    def _decode(
+        self, data: bytes, generation: Generation, others: tuple[Generation, ...], now: float
+    ) -> Generator[Iterable[Effect]]:
+        try:
+            for snapshot in decode_in_slices(data):
+                yield () if snapshot is None else self._take(snapshot, generation, now)
+        except CodecError as error:
+            yield self._reject(generation, others, str(error), now)
+
+    def _take(self, snapshot: Snapshot, generation: Generation, now: float) -> Iterable[Effect]:
+        """Put the snapshot in place of the index and read on behind it."""
+        position = snapshot.position
+        cursors = {one.worker: Cursor(one.epoch, one.next_seq, one.gap) for one in snapshot.records}
+        self._replica.index.load(snapshot.image, snapshot.truncated)
+        self._replica.restore(position.sequence, position.created, cursors, now)
+        self.loading = False
+        self._loaded += 1
+        fields: Fields = {
+            "object": generation.name,
+            "sequence": position.sequence,
+            "workers": len(cursors),
+            "blocks": generation.blocks,
+        }
+        tail = OpenTail(position.sequence, position.created)
+        return (Log("info", "snapshot loaded", fields), tail)
+
+    def _replay(self, now: float) -> Iterable[Effect]:
+        """Read the journal from its start: there is no usable snapshot."""
+        self.loading = False
+        replica = self._replica
+        if replica.applied_sequence:
+            replica.distrust_all(now)
+            return (Log("warning", "no usable snapshot, asking the workers", {}),)
+        return (Log("info", "no snapshot, reading the whole journal", {}), OpenTail(0, ""))
+
+
+def _reason(answer: Message) -> str:
+    return answer.reason if isinstance(answer, Failed) else type(answer).__name__
+
+
+def _warning(event: str, answer: Message) -> Effect:
+    return Log("warning", event, {"error": _reason(answer)})

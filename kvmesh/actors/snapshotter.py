@@ -1,0 +1,317 @@
+"""Writing snapshots: one replica of a bucket does, the holder of a lease.
+
+Order: freeze at S, encode in slices, store under a new name, read back and verify, compare-and-set
+the manifest, and only then purge the journal and delete old objects. A crash, or a lease stolen by
+another, between any two steps leaves at worst an object that nobody names.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+
+import msgspec
+
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
+from kvmesh.actors.messages import RouterGone, RouterSeen, Started, TakeSnapshot, Tick
+from kvmesh.actors.storage import (
+    Deleted,
+    DeleteObject,
+    DeleteOrphans,
+    Failed,
+    FetchObject,
+    KeyRead,
+    KeyWritten,
+    ListObjects,
+    ObjectFetched,
+    ObjectsListed,
+    ObjectStored,
+    PurgeJournal,
+    ReadKey,
+    StoreObject,
+    WriteKey,
+)
+from kvmesh.actors.wishes import Wishes, ignore
+from kvmesh.core.lease import RENEW_S, TTL_S, Lease
+from kvmesh.core.manifest import Generation, Manifest, decode_manifest, encode_manifest
+from kvmesh.core.replica import Replica
+from kvmesh.core.snapshot import Position, WorkerRecord, encode_snapshot
+from kvmesh.errors import CodecError
+
+
+class SnapshotterOptions(msgspec.Struct, frozen=True):
+    """Who this replica is, and when a snapshot is due. Times in seconds.
+
+    One is due `every_messages` journal messages or `every_s` after the last, if anything changed.
+    Objects without a manifest are spared for `keep_s`: somebody may still be writing them.
+    """
+
+    router: str
+    bucket: str
+    every_messages: int = 100_000
+    every_s: float = 300.0
+    keep_s: float = 600.0
+
+
+def manifest_key(bucket: str) -> str:
+    """Return the key of the bucket's manifest."""
+    return f"manifest.{bucket}"
+
+
+def lease_key(bucket: str) -> str:
+    """Return the key of the bucket's snapshot lease."""
+    return f"lease.snap.{bucket}"
+
+
+class SnapshotterStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start, and the newest generation this replica wrote."""
+
+    holder: bool
+    fence: int
+    taken: int
+    failed: int
+    purged_messages: int
+    newest: Generation | None
+
+
+class Snapshotter:
+    """Keeps trying for the lease, and as its holder writes the snapshots that are due.
+
+    `may_take` tells whether the index is worth keeping: not while it is loaded or reads history.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        options: SnapshotterOptions,
+        may_take: Callable[[], bool],
+        *,
+        name: str = "snapshotter",
+    ) -> None:
+        self.name = name
+        self._replica = replica
+        self._options = options
+        self._may_take = may_take
+        self._lease = Lease(options.router)
+        self._wishes = Wishes()
+        self._slices: Generator[Iterable[Effect]] | None = None
+        self._asking = False
+        self._busy = False
+        self._wanted = False
+        self._peers: dict[str, tuple[str, int]] = {}
+        self._newest: Generation | None = None
+        self._last = ("", 0)
+        self._last_s: float | None = None
+        self._taken = self._failed = self._purged = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` and `storage` for what each means."""
+        match message:
+            case Tick("slice"):
+                return self._go_on()
+            case Tick() | Started():
+                return (*self._renew(now), Wake(RENEW_S, Tick("lease")))
+            case RouterSeen(beat):
+                self._peers[beat.router] = (beat.created, beat.applied_sequence)
+                return ()
+            case RouterGone(router):
+                self._peers.pop(router, None)
+                return ()
+            case TakeSnapshot():
+                self._wanted = True
+                return self._take_if_due(now)
+            case _:
+                return self._wishes.answer(message, now)
+
+    def statistics(self, now: float) -> SnapshotterStatistics:
+        """Return the present counts."""
+        return SnapshotterStatistics(
+            holder=self._lease.holds(now),
+            fence=self._lease.fence,
+            taken=self._taken,
+            failed=self._failed,
+            purged_messages=self._purged,
+            newest=self._newest,
+        )
+
+    def _renew(self, now: float) -> Iterable[Effect]:
+        """Take or renew the lease, one request at a time; then see whether a snapshot is due."""
+        if self._asking:
+            return ()
+        self._asking = True
+        key, holder = lease_key(self._options.bucket), self._lease.holder.encode()
+        expected = self._lease.expected
+
+        def on_written(answer: Message, answered_s: float) -> Iterable[Effect]:
+            self._asking = False
+            match answer:
+                case KeyWritten(_, revision):
+                    self._lease.granted(revision, now)
+                    return self._take_if_due(answered_s)
+                case Failed(_, _, True):
+                    self._lease.lost()
+                    return ()
+                case _:
+                    self._asking = True
+                    return (self._wishes.make(partial(ReadKey, key), on_found),)
+
+        def on_found(answer: Message, answered_s: float) -> Iterable[Effect]:
+            del answered_s
+            self._asking = False
+            if isinstance(answer, KeyRead):
+                self._lease.found(answer.value, answer.revision, now)
+            return ()
+
+        write = self._wishes.make(
+            lambda token: WriteKey(key, holder, expected, token, ttl_s=TTL_S), on_written
+        )
+        return (write,)
+
+    def _take_if_due(self, now: float) -> Iterable[Effect]:
+        replica, options = self._replica, self._options
+        if self._busy or not self._lease.holds(now) or not self._may_take():
+            return ()
+        if self._last_s is None:
+            self._last_s = now
+        created, sequence = self._last
+        news = replica.applied_sequence - (sequence if created == replica.created else 0)
+        due = news >= options.every_messages or now >= self._last_s + options.every_s
+        if not (self._wanted or (due and news > 0)):
+            return ()
+        self._wanted = False
+        self._busy = True
+        self._last_s = now
+        self._slices = self._encode()
+        return (Wake(0.0, Tick("slice")),)
+
+    def _go_on(self) -> Iterable[Effect]:
+        """Encode one slice; given up when the index is being loaded anew."""
+        if self._slices is None:
+            return ()
+        if not self._may_take():
+            self._slices.close()
+            self._slices = None
+            return self._give_up("the index is loaded anew", None)
+        effects = next(self._slices, None)
+        if effects is None:
+            self._slices = None
+            return ()
+        return (*effects, Wake(0.0, Tick("slice")))
+
+    def _encode(self) -> Generator[Iterable[Effect]]:
+        """Freeze, encode in slices, then store."""
+        replica = self._replica
+        sequence, created, fence = replica.applied_sequence, replica.created, self._lease.fence
+        records = [
+            WorkerRecord(worker, cursor.epoch, cursor.next_seq, cursor.gap)
+            for worker, cursor in sorted(replica.cursors().items())
+        ]
+        frozen = replica.index.freeze()
+        blocks = sum(sum(one.blocks) for one in frozen.workers)
+        digest = hashlib.sha256()
+        pieces: list[bytes] = []
+        for piece in encode_snapshot(frozen, Position(created, sequence), records):
+            digest.update(piece)
+            pieces.append(piece)
+            yield ()
+        data = b"".join(pieces)
+        made = "".join(letter for letter in created if letter.isalnum())
+        generation = Generation(
+            name=f"idx-{made}-{sequence}-{fence}-{self._taken + self._failed}",
+            created=created,
+            sequence=sequence,
+            size=len(data),
+            sha256=digest.hexdigest(),
+            fence=fence,
+            blocks=blocks,
+        )
+        then = partial(self._on_stored, generation)
+        yield (self._wishes.make(lambda token: StoreObject(generation.name, data, token), then),)
+
+    def _on_stored(self, generation: Generation, answer: Message, now: float) -> Iterable[Effect]:
+        del now
+        if not isinstance(answer, ObjectStored):
+            return self._give_up("not stored", answer)
+        then = partial(self._on_read_back, generation)
+        return (self._wishes.make(partial(FetchObject, generation.name), then),)
+
+    def _on_read_back(
+        self, generation: Generation, answer: Message, now: float
+    ) -> Iterable[Effect]:
+        del now
+        if not isinstance(answer, ObjectFetched):
+            return self._give_up("cannot be read back", answer)
+        if hashlib.sha256(answer.data).hexdigest() != generation.sha256:
+            return self._give_up("reads back differently", answer)
+        return (self._read_manifest(partial(self._on_manifest, generation)),)
+
+    def _read_manifest(self, then: Callable[[Message, float], Iterable[Effect]]) -> Effect:
+        return self._wishes.make(partial(ReadKey, manifest_key(self._options.bucket)), then)
+
+    def _on_manifest(self, generation: Generation, answer: Message, now: float) -> Iterable[Effect]:
+        """Put the verified snapshot into the manifest, if it is the newest still."""
+        if not isinstance(answer, KeyRead):
+            return self._give_up("manifest unreadable", answer)
+        try:
+            manifest = decode_manifest(answer.value)
+        except CodecError:
+            manifest = Manifest()
+        newer = manifest.with_newest(generation)
+        if newer is None or not self._lease.holds(now):
+            return self._give_up("another replica took over", answer)
+        key, value = manifest_key(self._options.bucket), encode_manifest(newer)
+        expected = None if answer.value is None else answer.revision
+
+        def on_written(answer: Message, now: float) -> Iterable[Effect]:
+            del now
+            if not isinstance(answer, KeyWritten):
+                return self._give_up("manifest not written", answer)
+            return self._clean_up(newer, generation)
+
+        return (self._wishes.make(partial(WriteKey, key, value, expected), on_written),)
+
+    def _clean_up(self, manifest: Manifest, generation: Generation) -> Iterable[Effect]:
+        """The manifest is written: purge what no kept generation and no live replica needs."""
+        self._busy = False
+        self._taken += 1
+        self._newest = generation
+        created = generation.created
+        self._last = (created, generation.sequence)
+        fields: Fields = {
+            "object": generation.name,
+            "sequence": generation.sequence,
+            "bytes": generation.size,
+            "blocks": generation.blocks,
+        }
+        effects: list[Effect] = [Log("info", "snapshot stored", fields)]
+        peers = (applied for made, applied in self._peers.values() if made == created)
+        limit = min(manifest.purge_limit(created), self._replica.applied_sequence, *peers)
+        if limit > 0 and self._replica.created == created:
+            effects.append(self._wishes.make(partial(PurgeJournal, limit), self._on_purged))
+        on_listed = partial(self._on_listed, manifest)
+        effects.append(self._wishes.make(ListObjects, on_listed))
+        effects.append(self._wishes.make(partial(DeleteOrphans, self._options.keep_s), ignore))
+        return effects
+
+    def _on_purged(self, answer: Message, now: float) -> Iterable[Effect]:
+        del now
+        if isinstance(answer, Deleted):
+            self._purged += answer.count
+        return ()
+
+    def _on_listed(self, manifest: Manifest, answer: Message, now: float) -> Iterable[Effect]:
+        """Delete objects the manifest does not name, unless somebody may still be writing them."""
+        del now
+        if not isinstance(answer, ObjectsListed):
+            return ()
+        newest_s = max((one.modified_s for one in answer.objects), default=0.0)
+        return [
+            self._wishes.make(partial(DeleteObject, one.name), ignore)
+            for one in answer.objects
+            if one.name not in manifest.names() and one.modified_s < newest_s - self._options.keep_s
+        ]
+
+    def _give_up(self, why: str, answer: Message | None) -> Iterable[Effect]:
+        self._busy = False
+        self._failed += 1
+        error = answer.reason if isinstance(answer, Failed) else ""
+        return (Log("warning", "snapshot given up", {"why": why, "error": error}),)

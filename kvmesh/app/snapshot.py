@@ -1,0 +1,220 @@
+"""`kvmesh snapshot list|inspect|verify|take`: look after the snapshots of a bucket."""
+
+import asyncio
+import hashlib
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import msgspec
+from cyclopts import App
+from rich.console import Console
+from rich.table import Table
+
+from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
+from kvmesh.actors.snapshotter import manifest_key
+from kvmesh.actors.wire import Subjects, decode
+from kvmesh.app.nats_link import connection_for, stores_for
+from kvmesh.app.process import Stop, run
+from kvmesh.core.manifest import Generation, Manifest, decode_manifest
+from kvmesh.core.snapshot_reader import Snapshot, decode_snapshot
+from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
+from kvmesh.observe import configure_logging
+from kvmesh.ports import KeyValue, ObjectStore
+from kvmesh.settings import Flat, NatsSettings
+from kvmesh.transport.nats.bus import NatsBus
+from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.control import ControlPlane
+
+LISTEN_S = 1.5
+TAKE_TIMEOUT_S = 30.0
+POLL_S = 0.1
+
+command = App(name="snapshot", help="List, inspect, verify and take snapshots of a bucket's index.")
+Nats = Annotated[NatsSettings, Flat]
+DEFAULT_NATS = NatsSettings()
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """One bucket's snapshots, and the connection to them."""
+
+    bucket: str
+    nats: NatsSettings
+    connection: NatsConnection
+    keys: KeyValue
+    objects: ObjectStore
+
+    async def manifest(self) -> Manifest:
+        """Return the kept generations. Raises `CodecError`, `TransportError`."""
+        entry = await self.keys.get(manifest_key(self.bucket))
+        return decode_manifest(None if entry is None else entry.value)
+
+
+@asynccontextmanager
+async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncIterator[Shelf]:
+    """Connect to the bucket's stores. Raises `TransportError`."""
+    connection = connection_for(nats, "snapshot tool")
+    await connection.connect()
+    try:
+        keys, objects = await stores_for(nats, connection, bucket)
+        yield Shelf(bucket, nats, connection, keys, objects)
+    finally:
+        await connection.close()
+
+
+def run_command(work: Callable[[], Awaitable[int]]) -> None:
+    """Run `work` and end with its exit code."""
+    configure_logging("warning", "auto")
+    codes: list[int] = []
+
+    async def main(stop: Stop) -> None:
+        del stop
+        codes.append(await work())
+
+    run(main)
+    sys.exit(codes[0])
+
+
+@command.command(name="list")
+def list_command(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Show the kept generations of BUCKET and other stored objects."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            manifest = await shelf.manifest()
+            table = Table(title=f"snapshots of bucket {bucket}", title_justify="left")
+            for column in ("object", "sequence", "blocks", "bytes", "bytes/block", "fence", ""):
+                table.add_column(column, justify="left" if column == "object" else "right")
+            for number, one in enumerate(manifest.generations):
+                each = f"{one.size / one.blocks:.1f}" if one.blocks else "-"
+                kept = "newest" if not number else f"{number} older"
+                figures = (one.sequence, f"{one.blocks:,}", f"{one.size:,}", each, one.fence)
+                table.add_row(one.name, *map(str, figures), kept)
+            for info in await shelf.objects.list():
+                if info.name not in manifest.names():
+                    table.add_row(info.name, "", "", f"{info.size:,}", "", "", "not kept")
+            Console().print(table)
+            return 0
+
+    run_command(work)
+
+
+@command.command
+def inspect(bucket: str = "default", name: str = "", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Show what snapshot NAME (default: the newest) of BUCKET holds."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            generation = find_generation(await shelf.manifest(), bucket, name)
+            snapshot = await read(shelf.objects, generation)
+            table = Table(title=f"{generation.name}", title_justify="left")
+            for column in ("worker", "epoch", "next event", "gap", "truncated"):
+                table.add_column(column)
+            for one in snapshot.records:
+                cut = one.worker in snapshot.truncated
+                row = (one.worker, one.epoch, one.next_seq, one.gap, cut)
+                table.add_row(*map(str, row))
+            console = Console()
+            console.print(table)
+            console.print(
+                f"stream created {snapshot.position.created}, sequence "
+                f"{snapshot.position.sequence}, {generation.blocks:,} blocks, "
+                f"{generation.size:,} bytes, sha256 {generation.sha256}"
+            )
+            return 0
+
+    run_command(work)
+
+
+@command.command
+def verify(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Read and check every kept snapshot of BUCKET; exit code 1 if one is bad or none exists."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            manifest = await shelf.manifest()
+            bad = not manifest.generations
+            for one in manifest.generations:
+                try:
+                    await read(shelf.objects, one)
+                except KvMeshError as error:
+                    bad = True
+                    sys.stdout.write(f"BAD  {one.name}: {error}\n")
+                else:
+                    sys.stdout.write(f"OK   {one.name}: {one.blocks:,} blocks at {one.sequence}\n")
+            if not manifest.generations:
+                sys.stdout.write(f"bucket {bucket} has no snapshot\n")
+            return int(bad)
+
+    run_command(work)
+
+
+@command.command
+def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Have the replica of BUCKET that holds the lease write a snapshot now, and wait for it."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            before = (await shelf.manifest()).generations[:1]
+            await ask_routers(shelf)
+            try:
+                async with asyncio.timeout(TAKE_TIMEOUT_S):
+                    after = before
+                    while after == before:  # noqa: ASYNC110  the store tells nobody
+                        await asyncio.sleep(POLL_S)
+                        after = (await shelf.manifest()).generations[:1]
+            except TimeoutError as error:
+                raise TransportError(
+                    f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
+                    "new? The routers' logs tell why one was given up"
+                ) from error
+            sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
+            return 0
+
+    run_command(work)
+
+
+async def ask_routers(shelf: Shelf) -> None:
+    """Tell every live router of the bucket; only the lease holder acts on it."""
+    subjects = Subjects(shelf.nats.namespace, shelf.bucket)
+    routers: set[str] = set()
+
+    def on_heartbeat(subject: str, data: bytes) -> None:
+        del subject
+        try:
+            routers.add(decode(data, RouterHeartbeat).router)
+        except CodecError:
+            return
+
+    bus = NatsBus(shelf.connection)
+    subscription = await bus.subscribe(subjects.routers(), on_heartbeat)
+    await asyncio.sleep(LISTEN_S)
+    await subscription.close()
+    if not routers:
+        raise TransportError(f"bucket {shelf.bucket}: no router is running (or another namespace?)")
+    control = ControlPlane(shelf.connection, (), {})
+    await control.start()
+    for router in sorted(routers):
+        await control.ask(subjects.control(router), TakeSnapshot(), bool)
+    await control.close()
+
+
+def find_generation(manifest: Manifest, bucket: str, name: str) -> Generation:
+    """Return the generation called `name`, or the newest. Raises `ConfigError`."""
+    for one in manifest.generations:
+        if name in ("", one.name):
+            return one
+    known = ", ".join(one.name for one in manifest.generations) or "none"
+    raise ConfigError(f"bucket {bucket} has no snapshot {name!r}; kept are: {known}")
+
+
+async def read(objects: ObjectStore, generation: Generation) -> Snapshot:
+    """Return the snapshot, checked. Raises `TransportError`, `CodecError`."""
+    data = await objects.get(generation.name)
+    if hashlib.sha256(data).hexdigest() != generation.sha256:
+        raise CodecError("sha256 differs from the manifest's")
+    snapshot = decode_snapshot(data)
+    if snapshot.position.sequence != generation.sequence:
+        raise CodecError(f"holds sequence {snapshot.position.sequence}, not {generation.sequence}")
+    return snapshot
