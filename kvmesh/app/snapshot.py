@@ -161,7 +161,7 @@ def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
             try:
                 async with asyncio.timeout(TAKE_TIMEOUT_S):
                     after = before
-                    while after == before:  # noqa: ASYNC110  the store tells nobody
+                    while after == before:
                         await asyncio.sleep(POLL_S)
                         after = (await shelf.manifest()).generations[:1]
             except TimeoutError as error:
