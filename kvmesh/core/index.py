@@ -130,6 +130,7 @@ class KvIndex:
             elif self._slots.released():
                 budget -= self._clean()
             else:
+                self._note_age()
                 return True
         return False
 
@@ -219,11 +220,9 @@ class KvIndex:
 
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
         """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
-        found: list[dict[WorkerId, int]] = []
-        matches = self.find_matches(hashes)
-        found.append(matches)
+        found = [self.find_matches(hashes)]
         for tier in self._tiers[1:]:
-            matches = matches.copy()
+            matches = found[-1].copy()
             for depth, mask in find_drops(tier.shards(), hashes, self._slots.live):
                 for worker in self._slots.decode(mask):
                     matches[worker] = max(depth, matches.get(worker, 0))
@@ -240,8 +239,8 @@ class KvIndex:
         """Replace everything by a finished `image`, which must not be used any more."""
         self._slots = image.slots
         self._device = image.tiers[0]
-        self._only_table = self._device.young
         self._tiers[:] = image.tiers
+        self._note_age()
         self._cap.adopt(image.slots, truncated)
         self._cleaning = None
 
@@ -269,7 +268,7 @@ class KvIndex:
                 self._cap.room -= blocks
             elif place.holds(bit, parent):
                 run = self._cap.fit(worker, run)
-                self._only_table = self._device.young if self._device.old is None else None
+                self._note_age()
             if place.store(worker, bit, parent, run):
                 return 0
         if worker in self._cap.truncated:
@@ -287,6 +286,10 @@ class KvIndex:
             digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
             truncated=worker in self._cap.truncated,
         )
+
+    def _note_age(self) -> None:
+        """Keep the one table of the device tier at hand, while there is only one."""
+        self._only_table = self._device.only_table()
 
     def _open(self, tier: int) -> Tier | None:
         if not 0 <= tier < TIERS:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from kvmesh.core.hashing import pack_hashes, unpack_run
 from kvmesh.core.index_table import Holding
@@ -35,7 +36,7 @@ class Leases:
         low, high = 0, len(blocks)
         while low < high:
             middle = (low + high) >> 1
-            if held.get(blocks[middle], 0.0) >= until:
+            if held.get(blocks[middle], -inf) >= until:
                 low = middle + 1
             else:
                 high = middle

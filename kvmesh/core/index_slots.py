@@ -6,7 +6,7 @@ from typing import Final
 
 from kvmesh.core.events import WorkerId
 
-_DECODED: Final = 4096
+_DECODED: Final = 1024
 _DIGITS: Final = bytes(byte & 1 for byte in range(256))
 
 

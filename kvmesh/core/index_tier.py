@@ -94,6 +94,12 @@ class Tier:
                     holding.blocks += sign * len(run)
                     holding.digest += sign * sum(run)
 
+    def only_table(self) -> BlockTable | None:
+        """Return the table if there is but one, as when nobody holds anything old. O(workers)."""
+        if self.old is not None and not any(one.blocks for one in self.old.holdings.values()):
+            self.old = None
+        return self.young if self.old is None else None
+
     def rotate(self) -> BlockTable | None:
         """Make the young blocks old; return the table of those that were old, no longer held."""
         dropped, self.old = self.old, self.young

@@ -92,9 +92,12 @@ def encode_snapshot(
     4 ms. The index may change meanwhile (see `FrozenIndex`); stopping early closes `frozen`.
     """
     checksum = xxh3_64()
-    for piece in _sections(frozen, position, tuple(records)):
-        checksum.update(piece)
-        yield piece
+    try:
+        for piece in _sections(frozen, position, tuple(records)):
+            checksum.update(piece)
+            yield piece
+    finally:
+        frozen.close()
     yield checksum.intdigest().to_bytes(8, "little")
 
 

@@ -40,6 +40,16 @@ def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
     assert index.statistics().blocks == 0
 
 
+def test_a_clock_may_start_anywhere() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+
+    index.record(A, prompt(30), -1000.0)
+
+    assert index.find_matches(prompt(30)) == {A: 30}
+    index.expire(-980.0)
+    assert index.find_matches(prompt(30)) == {}
+
+
 def test_a_further_prompt_prolongs_what_it_covers() -> None:
     index = ApproxIndex(ttl_s=10.0)
     index.record(A, prompt(300), 0.0)

@@ -52,7 +52,10 @@ def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
 
     assert index.find_matches(asked(PROMPT)) == {B: 5}
     assert index.workers() == [B]
-    assert index.statistics().orphans == 6
+    index.apply(A, stored(PROMPT[:2]))
+    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
+    assert index.find_matches(asked(PROMPT)) == {A: 2, B: 5}
+    assert index.statistics().orphans == 9
 
 
 def test_evictions_and_repetitions_leave_the_truth() -> None:
@@ -257,6 +260,20 @@ def test_a_run_longer_than_the_cap_is_cut() -> None:
     assert index.statistics().evicted == 350
 
 
+def test_a_tier_made_late_has_nothing_old() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(C, stored([11, 12, 13, 14]))
+    index.apply(B, stored([1]))
+
+    index.apply(B, stored([1], tier=1))
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4}, {A: 4}]
+    index.sweep(1000)
+
+    assert index.find_tier_matches(asked([1])) == [{B: 1}, {B: 1}]
+    assert (index.blocks(A), index.blocks(C)) == (4, 4)
+
+
 def test_an_orphan_never_makes_room_for_itself() -> None:
     index = KvIndex(max_blocks=8)
     for number in range(4):
@@ -280,6 +297,21 @@ def test_evicted_memory_is_given_back_bit_by_bit() -> None:
     while not index.sweep(100):
         pass
     assert index.blocks(A) == index.statistics().blocks > 2048
+
+
+def test_an_index_that_shrank_forgets_that_it_was_short_of_memory() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:8]))
+    index.apply(B, stored([1, 2]))
+    assert index.find_matches(asked(PROMPT)) == {A: 8}
+
+    index.apply(A, Removed(pack_hashes(PROMPT[7::-1])))
+    while not index.sweep(100):
+        pass
+
+    assert index.apply(B, stored([3], parent=2)) == 0
+    assert index.find_matches(asked([1, 2, 3])) == {B: 3}
+    assert (index.statistics().blocks, index.statistics().evicted) == (3, 0)
 
 
 def test_a_cap_smaller_than_any_prompt_is_refused() -> None:

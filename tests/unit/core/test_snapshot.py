@@ -9,6 +9,7 @@ from xxhash import xxh3_64_intdigest
 from kvmesh.core.events import ROOT, Removed, Stored, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index import KvIndex
+from kvmesh.core.index_freeze import FrozenIndex
 from kvmesh.core.snapshot import (
     HEAD,
     MAGIC,
@@ -152,17 +153,25 @@ def test_work_is_cut_into_slices_and_the_index_may_go_on_meanwhile() -> None:
     assert copy.digest() == before != index.digest()
 
 
-def test_giving_up_half_way_lets_the_index_go() -> None:
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_giving_up_half_way_lets_the_index_go(steps: int) -> None:
     index = index_of((A, 5000, 0))
     frozen = index.freeze()
     pieces = encode_snapshot(frozen, Position())
-    next(pieces)
-    next(pieces)
+    for _ in range(steps):
+        next(pieces)
 
     pieces.close()  # type: ignore[attr-defined]  # it is a generator
     index.apply(B, Stored(ROOT, pack_hashes(PROMPT)))
 
-    assert sum(len(held) for _, _, held in frozen.parts()) == 5000
+    assert index.statistics().entries == 10_000
+    assert contents_kept(frozen) == 0
+
+
+def contents_kept(frozen: FrozenIndex) -> int:
+    """Return how many blocks were copied for a view."""
+    tables = [table for tables in frozen._tiers for table in tables]
+    return sum(len(copy) for table in tables for copy in table._copies.values())
 
 
 def test_a_sealed_snapshot_made_by_hand_is_read() -> None:
