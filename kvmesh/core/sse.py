@@ -220,7 +220,9 @@ class EventGate:
             self.torn = False
             return data
         data = self._held + data
-        end = max(_behind(data, b"\n\n"), _behind(data, b"\n\r\n"), _behind(data, b"\r\r"))
+        end = _behind(data, b"\n\n")
+        if _CARRIAGE_RETURN in data:
+            end = max(end, _behind(data, b"\n\r\n"), _behind(data, b"\r\r"))
         if len(data) - end > MAX_HELD_BYTES:
             self._held = b""
             self.torn = True

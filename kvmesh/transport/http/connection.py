@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._reader = RequestReader(listener.limits)
+        self._reader = RequestReader(listener.limits, listener.bodies)
         self._exchange: Exchange | None = None
         self._half_closed = False
         self._lingering = False
@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
         listener.wheel.discard(self)
         listener.connections.discard(self)
         self._lose_exchange()
+        self._drop_ready()
         self._reader.close()
         if listener.on_connection_gone is not None:
             listener.on_connection_gone()
@@ -135,7 +136,7 @@ class Connection(asyncio.Protocol):
         """Act on what took too long in the present phase."""
         phase = self._reader.phase
         limits = self._listener.limits
-        if self._writing_paused or self._lingering:
+        if self._writing_paused or self._lingering or self.transport.is_closing():
             self._lose_exchange()
             self.transport.abort()
         elif self._exchange is not None:
@@ -165,7 +166,10 @@ class Connection(asyncio.Protocol):
 
     def answered(self, *, reusable: bool) -> None:
         """Go on to the next request, or close."""
+        exchange = self._exchange
         self._exchange = None
+        if exchange is not None:
+            exchange.request.uncharge()
         if not reusable:
             self._close()
         elif not self._serving:
@@ -217,7 +221,7 @@ class Connection(asyncio.Protocol):
         while ready and self._exchange is None and not self._writing_paused:
             item = ready.popleft()
             if self.transport.is_closing() or self._lingering:
-                ready.clear()
+                self._drop_ready()
             elif isinstance(item, Problem):
                 self._refuse(item)
             else:
@@ -259,9 +263,10 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close so that the last answer arrives: unread bytes would turn the close into a reset."""
-        self._reader.ready.clear()
+        self._drop_ready()
         if self.transport.is_closing():
             return
+        self.deadline_s = self._listener.wheel.now_s + self._listener.limits.write_stall_s
         if self._reader.phase is IDLE or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -273,8 +278,15 @@ class Connection(asyncio.Protocol):
             self._reading_paused = False
             self.transport.resume_reading()
 
+    def _drop_ready(self) -> None:
+        for item in self._reader.ready:
+            if isinstance(item, Request):
+                item.uncharge()
+        self._reader.ready.clear()
+
     def _lose_exchange(self) -> None:
         exchange = self._exchange
         self._exchange = None
         if exchange is not None:
+            exchange.request.uncharge()
             exchange.lost()

@@ -6,6 +6,8 @@ import msgspec
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of an HTTP server. Timeouts are exact to about half a second.
 
+    `max_total_body_bytes`: bodies of all connections together, until their answers begin; a
+    request beyond it is answered 503.
     `header_timeout_s`: a request's head must be whole this long after its first byte.
     `body_window_s`, `min_body_bytes_per_s`: in each window a body must grow at that rate.
     `write_stall_s`: a client that takes nothing of a waiting answer for so long is cut off.
@@ -19,6 +21,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_headers: int = 128
     max_target_bytes: int = 8 * 1024
     max_body_bytes: int = 64 * 1024**2
+    max_total_body_bytes: int = 1024**3
     max_pipelined: int = 64
     header_timeout_s: float = 10.0
     body_window_s: float = 15.0

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from kvmesh.transport.http.budget import BodyBudget
 from kvmesh.transport.http.deadlines import DeadlineWheel
 from kvmesh.transport.http.exchange import Exchange, RequestIds
 from kvmesh.transport.http.headers import HttpDate
@@ -31,6 +32,7 @@ class Listener:
         self.handler = handler
         self.limits = limits
         self.wheel = wheel
+        self.bodies = BodyBudget(limits.max_total_body_bytes)
         self.date = HttpDate()
         self.request_ids = RequestIds()
         self.connections: set[OpenConnection] = set()

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from kvmesh.transport.http.budget import BodyBudget
 from kvmesh.transport.http.headers import Headers
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
@@ -20,7 +21,7 @@ class Request:
     """
 
     __slots__ = (
-        "block", "body", "client", "headers", "http_1_0", "keep_alive",
+        "block", "body", "budget", "client", "headers", "http_1_0", "keep_alive",
         "method", "path", "query", "secure", "target", "twin",
     )  # fmt: skip
 
@@ -36,6 +37,7 @@ class Request:
         self.secure = False
         self.http_1_0 = False
         self.keep_alive = True
+        self.budget: BodyBudget | None = None
         self.twin: Request | None = None
         self.block: bytes | None = None
 
@@ -48,7 +50,14 @@ class Request:
 
     def release_body(self) -> None:
         """Drop the body: once an answer has begun nobody needs it, and streams are long."""
+        self.uncharge()
         self.body = b""
+
+    def uncharge(self) -> None:
+        """Take the body off its budget, once."""
+        if self.budget is not None:
+            self.budget.used -= len(self.body)
+            self.budget = None
 
 
 class RepeatedHead:
@@ -109,6 +118,7 @@ class RepeatedHead:
         request.http_1_0 = twin.http_1_0
         request.keep_alive = True
         request.body = body
+        request.budget = None
         request.twin = twin
         request.block = None
         request.client = ""

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 import httptools
 
+from kvmesh.transport.http.budget import BodyBudget
 from kvmesh.transport.http.headers import Header
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.problem import Problem
@@ -21,6 +22,9 @@ _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 _CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"content-length", b"expect"})
 _FRAMING: Final = frozenset({b"transfer-encoding", b"content-length"})
 _MAX_LESSONS: Final = 8
+_MEMORY_FULL: Final = Problem(
+    503, "too many large requests at once", code="too_many_bodies", retry_after_s=1
+)
 
 
 class Phase(Enum):
@@ -52,13 +56,16 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_arrived_bytes", "_body", "_closing", "_framing", "_head_bytes", "_headers", "_http_1_0",
-        "_keep_alive", "_lessons", "_limits", "_method", "_parser", "_rejected", "_repeated",
-        "_replaying", "_target", "_upgrading", "body_bytes", "phase", "ready", "wants_continue",
+        "_arrived_bytes", "_body", "_budget", "_charged", "_closing", "_framing", "_head_bytes",
+        "_headers", "_http_1_0", "_keep_alive", "_lessons", "_limits", "_method", "_parser",
+        "_rejected", "_repeated", "_replaying", "_target", "_upgrading", "body_bytes", "phase",
+        "ready", "wants_continue",
     )  # fmt: skip
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, budget: BodyBudget | None = None) -> None:
         self._limits = limits
+        self._budget = budget or BodyBudget(limits.max_total_body_bytes)
+        self._charged = 0
         self._parser = httptools.HttpRequestParser(self)
         self.ready: deque[Request | Problem] = deque()
         self.phase = IDLE
@@ -82,7 +89,7 @@ class RequestReader:
     def close(self) -> None:
         """Break the reference cycle with the C parser, so that no garbage collection is needed."""
         del self._parser
-        self.phase = BROKEN
+        self._fail(None)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; never raises."""
@@ -90,6 +97,8 @@ class RequestReader:
         if phase is IDLE and self._repeated is not None and not self._closing:
             request = self._repeated.match(data, self._limits.max_body_bytes)
             if request is not None:
+                self._budget.used += len(request.body)
+                request.budget = self._budget
                 self.ready.append(request)
                 return
         if phase is not BROKEN and not self._closing:
@@ -133,6 +142,8 @@ class RequestReader:
         self.phase = BROKEN
         self._headers = []
         self._body = []
+        self._budget.used -= self._charged
+        self._charged = 0
         if problem is not None:
             self.ready.append(problem)
 
@@ -199,6 +210,10 @@ class RequestReader:
         self.body_bytes += len(body)
         if self.body_bytes > self._limits.max_body_bytes:
             self._reject(self._body_too_large())
+        self._charged += len(body)
+        self._budget.used += len(body)
+        if self._budget.exceeded:
+            self._reject(_MEMORY_FULL)
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -211,6 +226,8 @@ class RequestReader:
         request = Request(self._method, self._target, self._headers, body)
         request.http_1_0 = self._http_1_0
         request.keep_alive = self._keep_alive
+        request.budget = self._budget
+        self._charged = 0
         self.ready.append(request)
         self._body = []
         self._headers = []

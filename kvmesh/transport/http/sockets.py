@@ -1,10 +1,14 @@
 """Sockets as a gateway wants them: no Nagle, dead peers found, as many as the system allows."""
 
+import errno
 import resource
 import socket
 from typing import Final
 
 from kvmesh.errors import TransportError
+
+_NO_FAMILY: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+"""Errors of an address whose family (IPv6, mostly) is switched off."""
 
 BACKLOG: Final = 4096
 """Connections the kernel queues before accept; the system's somaxconn may lower it."""
@@ -31,30 +35,52 @@ def listen(
 ) -> list[socket.socket]:
     """Return one listening socket per address of `host` ("" for all), all on the same port.
 
-    Port 0 takes a free one. Raises `TransportError` naming the address.
+    Port 0 takes a free one. An address family this machine does not have is left out. Raises
+    `TransportError` naming the address.
     """
-    flags = socket.AI_PASSIVE
     sockets: list[socket.socket] = []
+    missing: OSError | None = None
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         for family, _, _, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock = _listen(family, (address[0], port, *address[2:]), backlog, reuse_port)
+            except OSError as error:
+                if error.errno not in _NO_FAMILY:
+                    raise
+                missing = error
+                continue
             sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            tune(sock)
-            sock.setblocking(False)
-            sock.bind((address[0], port, *address[2:]))
             port = port or sock.getsockname()[1]
-            sock.listen(backlog)
+        if missing is not None and not sockets:
+            raise missing
     except OSError as error:
         for sock in sockets:
             sock.close()
         raise TransportError(f"cannot listen on {host or '*'}:{port}: {error}") from error
     return sockets
+
+
+def _listen(
+    family: int, address: tuple[object, ...], backlog: int, reuse_port: bool
+) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        tune(sock)
+        sock.setblocking(False)
+        sock.bind(address)
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def raise_open_files_limit() -> int:

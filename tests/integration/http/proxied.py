@@ -30,7 +30,7 @@ class Plan:
         self._allow = allow
         self.failures: list[UpstreamFailure] = []
         self.heads: list[tuple[int, Headers]] = []
-        self.seen = b""
+        self._seen = bytearray()
         self.outcomes: list[Outcome] = []
         self.finished = asyncio.Event()
 
@@ -46,11 +46,15 @@ class Plan:
         return ((b"x-kvmesh-worker", b"w1"),)
 
     def on_body(self, data: bytes) -> None:
-        self.seen += data
+        self._seen += data
 
     def on_finish(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.finished.set()
+
+    @property
+    def seen(self) -> bytes:
+        return bytes(self._seen)
 
     async def outcome(self) -> Outcome:
         """Wait for the end; a second one is an error."""

@@ -306,6 +306,22 @@ async def test_the_next_request_waits_until_a_slow_client_took_the_last_answer(
     assert (await client.answer()).body == b"next"
 
 
+async def test_a_client_that_never_takes_a_short_last_answer_is_cut_off(
+    fronts: Front, desk: Desk, eventually: Eventually
+) -> None:
+    limits = HttpLimits(write_stall_s=0.3, idle_timeout_s=0.3, write_buffer_bytes=100_000_000)
+    server = await fronts.serve(desk.take, limits=limits)
+    clients = [await fronts.connect(server, receive_buffer=16 * 1024) for _ in range(2)]
+    clients[0].send(GET)
+    clients[1].send(get(b"Host: a", b"Connection: close"))
+    await eventually(lambda: len(desk.open) == 2)
+
+    for exchange in desk.open:
+        exchange.respond(200, b"x" * 50_000_000)
+
+    await eventually(lambda: server.statistics().open_connections == 0)
+
+
 async def test_a_drain_finishes_what_runs_and_takes_nothing_new(fronts: Front, desk: Desk) -> None:
     server = await fronts.serve(desk.take)
     idle = await fronts.connect(server)

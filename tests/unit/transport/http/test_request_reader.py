@@ -1,5 +1,6 @@
 import pytest
 
+from kvmesh.transport.http.budget import BodyBudget
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.request import Request
@@ -226,3 +227,35 @@ def test_an_upgrade_without_a_body_and_its_follower_are_two_requests() -> None:
 
 def test_leading_empty_lines_are_skipped() -> None:
     assert one(b"\r\n\r\n" + get(b"Host: a")).path == "/"
+
+
+def test_bodies_of_all_connections_share_one_bound() -> None:
+    budget = BodyBudget(1000)
+    first, second, third = (RequestReader(LIMITS, budget) for _ in range(3))
+    body = post(b"Content-Length: 600", body=b"x" * 600)
+
+    first.feed(body)
+    second.feed(body[:-1])
+    third.feed(post(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n"))
+
+    assert [status_of(item) for item in second.ready] == [503]
+    assert isinstance(first.ready[0], Request)
+    assert budget.used == 601
+    third.close()
+    assert budget.used == 600
+    first.ready[0].release_body()
+    first.ready[0].release_body()
+    assert budget.used == 0
+
+
+def test_a_repeated_request_counts_towards_the_bound() -> None:
+    budget = BodyBudget(1000)
+    reader = RequestReader(LIMITS, budget)
+    for _ in range(3):
+        reader.feed(post(b"Content-Length: 100", body=b"x" * 100))
+
+    assert budget.used == 300
+    for item in reader.ready:
+        assert isinstance(item, Request)
+        item.uncharge()
+    assert budget.used == 0

@@ -35,6 +35,11 @@ def test_a_taken_port_is_named() -> None:
         listen("127.0.0.1", port, reuse_port=False)
 
 
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(TransportError, match=r"192\.0\.2\.1"):
+        listen("192.0.2.1", 0, reuse_port=False)
+
+
 def test_processes_may_share_a_port() -> None:
     (first,) = listen("127.0.0.1", 0, reuse_port=True)
     (second,) = listen("127.0.0.1", first.getsockname()[1], reuse_port=True)
