@@ -1,0 +1,156 @@
+"""What one hop costs: processor time per short request and per streamed chunk, latency, memory.
+
+The proxy runs on one processor, load and pretend engines on another; its time comes from /proc, so
+the load generator may be slow without changing the figure.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.measure import (
+    BenchOptions,
+    Candidate,
+    Sample,
+    compare,
+    cpu_ns,
+    parse_options,
+    report,
+    resident_bytes,
+)
+from benchmarks.proxy_load import WRK, Streams, drive
+from benchmarks.proxy_peers import Peer, Running, all_peers, environment
+from kvmesh.transport.http.sockets import raise_open_files_limit
+
+WORKERS = 4
+MIB = 1024**2
+
+
+@contextmanager
+def engines(cpu: int) -> Iterator[list[str]]:
+    """Run the pretend engines, give their URLs."""
+    process = subprocess.Popen(
+        ["taskset", "-c", str(cpu), sys.executable, "-m", "benchmarks.proxy_workers", str(WORKERS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        yield [f"http://127.0.0.1:{port.decode()}" for port in process.stdout.readline().split()]
+    finally:
+        process.stdin.close()
+        process.wait(5)
+
+
+def requests_sample(proxy: Running, size: int, connections: int, seconds: float) -> Sample:
+    """Return what short requests cost at `connections` in flight."""
+    before = cpu_ns(proxy.pid)
+    served = drive(proxy.port, size, connections, seconds)
+    used_us = (cpu_ns(proxy.pid) - before) / 1000
+    return {
+        "cpu us": used_us / served.requests,
+        "p50 us": served.p50_us,
+        "p99 us": served.p99_us,
+        "req/s": served.requests / seconds,
+    }
+
+
+async def stream_sample(proxy: Running, streams: int, interval_ms: int, seconds: float) -> Sample:
+    """Return what a chunk costs on streams that already run."""
+    client = Streams()
+    await client.open(proxy.port, streams, interval_ms)
+    before, chunks, start = cpu_ns(proxy.pid), client.chunks, time.monotonic()
+    await asyncio.sleep(seconds)
+    used_us, seen = (cpu_ns(proxy.pid) - before) / 1000, client.chunks - chunks
+    elapsed = time.monotonic() - start
+    await client.close()
+    return {"cpu us": used_us / seen, "chunks/s": seen / elapsed}
+
+
+async def memory_sample(start: Callable[[], Running], streams: int) -> Sample:
+    """Return what open streams weigh in a proxy just started."""
+    proxy = start()
+    try:
+        before = resident_bytes(proxy.pid)
+        client = Streams()
+        await client.open(proxy.port, streams, 1000)
+        await asyncio.sleep(1.5)
+        grown = resident_bytes(proxy.pid) - before
+        await client.close()
+    finally:
+        proxy.stop()
+    return {"MiB per 1,000 streams": grown / MIB * 1000 / streams, "MiB idle": before / MIB}
+
+
+def run_cases(options: BenchOptions, proxies: Sequence[Running]) -> None:
+    seconds = 1.0 if options.quick else 3.0
+
+    def each(sample: Callable[[Running], Sample]) -> Mapping[str, Candidate]:
+        return {proxy.name: partial(sample, proxy) for proxy in proxies}
+
+    cases: list[tuple[str, Callable[[Running], Sample]]] = [
+        ("short requests (400 B), 64 in flight", lambda p: requests_sample(p, 400, 64, seconds)),
+        ("12,800 chunks/s: 256 streams", lambda p: uvloop.run(stream_sample(p, 256, 20, seconds))),
+    ]
+    if not options.quick:
+        cases += [
+            ("3,200 chunks/s: 64 streams", lambda p: uvloop.run(stream_sample(p, 64, 20, seconds))),
+            ("short requests, 1 in flight", lambda p: requests_sample(p, 400, 1, seconds)),
+            ("4 KB requests, 64 in flight", lambda p: requests_sample(p, 4_000, 64, seconds)),
+            ("100 KB requests, 16 in flight", lambda p: requests_sample(p, 100_000, 16, seconds)),
+        ]
+    for title, sample in cases:
+        report(compare(title, each(sample), options.rounds), options)
+
+
+def run_memory(
+    options: BenchOptions, peers: Sequence[Peer], start: Callable[[Peer], Running]
+) -> None:
+    streams = options.size(full=1000, quick=300)
+    candidates = {
+        peer.name: lambda peer=peer: uvloop.run(memory_sample(lambda: start(peer), streams))
+        for peer in peers
+    }
+    report(compare("memory of open streams", candidates, 1 if options.quick else 3), options)
+
+
+def main() -> None:
+    options = parse_options(str(__doc__))
+    raise_open_files_limit()
+    cpus = sorted(os.sched_getaffinity(0))
+    proxy_cpu, load_cpu = cpus[0], cpus[-1]
+    os.sched_setaffinity(0, {load_cpu})
+    print(f"proxy on processor {proxy_cpu}, load and engines on {load_cpu};", end=" ")
+    print(f"closed loops by {WRK or 'the Python client: wrk is not installed'}")
+    peers = [peer for peer in all_peers() if peer.command is not None]
+    for peer in all_peers():
+        if peer.missing:
+            print(f"left out: {peer.name}: {peer.missing}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        urls = stack.enter_context(engines(load_cpu))
+        proxies: list[Running] = []
+
+        def start(peer: Peer) -> Running:
+            return Running(peer, urls, folder / peer.name.replace(" ", "-"), proxy_cpu)
+
+        for peer in peers:
+            proxies.append(start(peer))
+            stack.callback(proxies[-1].stop)
+        run_cases(options, proxies)
+        run_memory(options, peers, start)
+
+
+if __name__ == "__main__":
+    main()
