@@ -27,7 +27,10 @@ COMMANDS = {
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",
     "snapshot": "List, inspect, verify and take snapshots of a bucket's index.",
     "simulate": "Play a trace against simulated engines: routing policies side by side.",
+    "explain": "Show why a request went where it went, or where a prompt would go.",
 }
+MODULES = {"explain": "explain_command"}
+"""Commands whose module in `kvmesh.app` is not called like them."""
 
 CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."
 
@@ -41,7 +44,8 @@ ENVIRONMENT = Env("KVMESH_", command=False)
 app.config = (ENVIRONMENT,)
 app.meta.group_parameters = Group("Configuration file", sort_key=1)
 for _name, _help in COMMANDS.items():
-    app.command(f"kvmesh.app.{_name.replace('-', '_')}:command", name=_name, help=_help)
+    _module = MODULES.get(_name, _name.replace("-", "_"))
+    app.command(f"kvmesh.app.{_module}:command", name=_name, help=_help)
 
 
 @app.meta.default

@@ -14,7 +14,7 @@ TEMPLATE: Final = """\
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>kvmesh replay: {{ report.trace }}</title>
+<title>{{ report.title }}: {{ report.trace }}</title>
 <style>
 :root { color-scheme: light dark; --line: #8884; --good: #00794f; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --good: #5fd3a8; --bad: #ff8a80; } }
@@ -32,7 +32,7 @@ meter { width: 8rem; }
 </style>
 </head>
 <body>
-<h1>kvmesh replay</h1>
+<h1>{{ report.title }}</h1>
 <div class="scroll"><table>
 <tr><th scope="row">trace</th><td class="text">{{ report.trace }}</td></tr>
 {% for name, value in report.facts.items() -%}

@@ -55,6 +55,14 @@ def deliver_report(report: ReplayReport, files: ReportFiles, console: Console) -
     Raises `ConfigError` when a file cannot be written, after all others were.
     """
     print_report(report, console)
+    deliver_files(report, files, console)
+
+
+def deliver_files(report: ReplayReport, files: ReportFiles, console: Console) -> None:
+    """Write the report's files.
+
+    Raises `ConfigError` when a file cannot be written, after all others were.
+    """
     writers: tuple[tuple[Path | None, Callable[[ReplayReport, Path], None]], ...] = (
         (files.json, write_json),
         (files.csv, write_csv),

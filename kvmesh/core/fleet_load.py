@@ -26,30 +26,38 @@ def backlog_share(outcomes: Sequence[RequestOutcome]) -> float:
     return len(waiting) / len(outcomes)
 
 
+def largest_backlog(requests: int, engines: int) -> float:
+    """Return the backlog share up to which a fleet keeps up: two waiting per engine are none."""
+    return max(MAX_BACKLOG_SHARE, 2.0 * engines / requests)
+
+
 def find_saturation(
-    backlog_at: Callable[[float], float], start: float, tolerance: float = 0.02
+    backlog_at: Callable[[float], float],
+    start: float,
+    max_backlog: float = MAX_BACKLOG_SHARE,
+    tolerance: float = 0.02,
 ) -> float:
-    """Return the largest speedup whose backlog is at most `MAX_BACKLOG_SHARE`.
+    """Return the largest speedup whose backlog share is at most `max_backlog`.
 
     Doubles or halves from `start`, then bisects until the bounds are within `tolerance`; some ten
     calls. A load that never saturates (closed loop) gives the largest speedup tried.
     """
     low = high = start
-    if backlog_at(start) <= MAX_BACKLOG_SHARE:
+    if backlog_at(start) <= max_backlog:
         for _ in range(_DOUBLINGS):
             low, high = high, 2.0 * high
-            if backlog_at(high) > MAX_BACKLOG_SHARE:
+            if backlog_at(high) > max_backlog:
                 break
         else:
             return high
     else:
         for _ in range(_DOUBLINGS):
             high, low = low, low / 2.0
-            if backlog_at(low) <= MAX_BACKLOG_SHARE:
+            if backlog_at(low) <= max_backlog:
                 break
     while high > low * (1.0 + tolerance):
         middle = sqrt(low * high)
-        if backlog_at(middle) <= MAX_BACKLOG_SHARE:
+        if backlog_at(middle) <= max_backlog:
             low = middle
         else:
             high = middle

@@ -132,6 +132,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
     infinite_hit_rate: float
     slo: Slo
     runs: tuple[ReplayRun, ...]
+    title: str = "kvmesh replay"
 
 
 class Metric(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.fleet_load import backlog_share, find_saturation, spread
+from kvmesh.core.fleet_load import backlog_share, find_saturation, largest_backlog, spread
 from kvmesh.core.report import RequestOutcome
 
 
@@ -36,3 +36,8 @@ def test_backlog_counts_who_waits_when_the_last_is_sent() -> None:
 def test_spread_is_the_range_over_the_mean() -> None:
     assert spread([1.0, 2.0, 3.0]) == 1.0
     assert spread([0.0, 0.0]) == 0.0
+
+
+def test_a_few_waiting_are_no_backlog_in_a_short_run() -> None:
+    assert largest_backlog(10_000, 8) == 0.03
+    assert largest_backlog(100, 8) == 0.16

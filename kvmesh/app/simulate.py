@@ -1,0 +1,283 @@
+"""`kvmesh simulate`: play a trace against simulated engines, policies side by side."""
+
+import random
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from kvmesh.app.replay_options import ReplayOptions
+from kvmesh.app.replay_plan import TraceSlice, load_slice
+from kvmesh.app.report_output import ReportFiles, check_plots, deliver_files
+from kvmesh.app.report_table import print_report
+from kvmesh.app.simulate_options import SimulateOptions, check_simulation
+from kvmesh.app.simulate_table import print_comparison
+from kvmesh.core.comparison import Cell, measure
+from kvmesh.core.fleet import SimulatedFleet
+from kvmesh.core.fleet_load import backlog_share, find_saturation, largest_backlog, spread
+from kvmesh.core.fleet_options import FleetOptions, parse_policy
+from kvmesh.core.fleet_request import FleetRequest, make_requests
+from kvmesh.core.report import ReplayReport, ReplayRun, summarize
+from kvmesh.core.trace import infinite_cache_hit_rate
+from kvmesh.observe import configure_logging
+from kvmesh.settings import Flat
+
+SLICE_EVENTS: Final = 2_000
+"""Events between two looks at the progress bar, some 20 ms."""
+
+SATURATING_POLICY: Final = "round-robin"
+
+Watch = Callable[[int], None]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One load: its name, and how many times faster than recorded that is."""
+
+    name: str
+    speedup: float
+
+
+class Simulation(msgspec.Struct, frozen=True):
+    """What was found: a report per setting, and the comparison's cells."""
+
+    reports: tuple[tuple[Setting, ReplayReport], ...]
+    cells: tuple[Cell, ...]
+
+
+class Simulator:
+    """Plays one slice of a trace under any policy and load."""
+
+    def __init__(self, options: SimulateOptions, trace: TraceSlice) -> None:
+        self.trace = trace
+        self.fleet: FleetOptions = options.fleet(trace.block_size)
+        self._options = options
+        self._requests: tuple[FleetRequest, ...] = make_requests(
+            trace.requests, trace.block_size, self.fleet.engine.block_size
+        )
+
+    @property
+    def recorded_rate(self) -> float:
+        """Return the requests per second of the recorded slice."""
+        requests = self.trace.requests
+        return len(requests) / max(requests[-1].timestamp_ms / 1000.0, 0.001)
+
+    def play(
+        self, policy: str, speedup: float, watch: Watch, fleet: FleetOptions | None = None
+    ) -> SimulatedFleet:
+        """Return the fleet after the run; `watch` hears how many requests have ended."""
+        options = fleet or self.fleet
+        simulated = SimulatedFleet(
+            options,
+            parse_policy(policy, options.engine.block_size),
+            self._requests,
+            random.Random(self._options.seed),  # noqa: S311  a simulation, not a secret
+            speedup=speedup,
+        )
+        while simulated.advance(SLICE_EVENTS):
+            watch(len(simulated.outcomes))
+        watch(len(simulated.outcomes))
+        return simulated
+
+    def saturation_speedup(self, watch: Watch) -> float:
+        """Return the speedup at which round robin saturates with one router."""
+        alone = msgspec.structs.replace(self.fleet, routers=1)
+
+        def backlog_at(speedup: float) -> float:
+            return backlog_share(self.play(SATURATING_POLICY, speedup, watch, alone).outcomes)
+
+        allowed = largest_backlog(len(self._requests), self.fleet.engines)
+        return find_saturation(backlog_at, 1.0, allowed)
+
+
+def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simulation:
+    """Run the simulation, print and write what was found; progress goes to `shown`.
+
+    Raises `ConfigError` before anything is simulated.
+    """
+    check_simulation(options)
+    files = ReportFiles(json=options.json, csv=options.csv, html=options.html, plot=options.plot)
+    check_plots(files)
+    trace = load_slice(_slice_options(options))
+    simulator = Simulator(options, trace)
+    with _bars(shown, enabled=options.progress) as bars:
+        settings = find_settings(options, simulator, bars)
+        found = run_settings(options, simulator, settings, bars)
+    for _, report in found.reports if options.details else ():
+        print_report(report, console)
+    if not options.details:
+        _print_facts(found.reports[0][1], console)
+    print_comparison(found.cells, console)
+    _write(found, files, console)
+    return found
+
+
+class Bars:
+    """One progress bar per run; silent without a terminal."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+
+    def watch(self, name: str, total: int) -> Watch:
+        """Return what to tell how far the run called `name` is."""
+        progress = self._progress
+        if progress is None:
+            return _ignore
+        bar: TaskID = progress.add_task(name, total=total)
+
+        def show(done: int) -> None:
+            progress.update(bar, completed=done)
+
+        return show
+
+
+def _ignore(done: int) -> None:
+    del done
+
+
+@contextmanager
+def _bars(console: Console, *, enabled: bool) -> Generator[Bars]:
+    if not (enabled and console.is_terminal):
+        yield Bars(None)
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Bars(progress)
+
+
+def find_settings(
+    options: SimulateOptions, simulator: Simulator, bars: Bars
+) -> tuple[Setting, ...]:
+    """Return the loads to play, from --rate, or from --load by finding the saturation first."""
+    recorded = simulator.recorded_rate
+    if options.rate:
+        return tuple(Setting(f"{rate:g} requests/s", rate / recorded) for rate in options.rate)
+    watch = bars.watch("finding saturation", len(simulator.trace.requests))
+    saturated = simulator.saturation_speedup(watch)
+    return tuple(
+        Setting(f"load {load:g} ({load * saturated * recorded:.3g}/s)", load * saturated)
+        for load in options.load
+    )
+
+
+def run_settings(
+    options: SimulateOptions, simulator: Simulator, settings: Sequence[Setting], bars: Bars
+) -> Simulation:
+    """Play every policy at every load."""
+    trace = simulator.trace
+    bound = infinite_cache_hit_rate(trace.requests, trace.block_size)
+    reports: list[tuple[Setting, ReplayReport]] = []
+    cells: list[Cell] = []
+    for setting in settings:
+        runs: list[ReplayRun] = []
+        for policy in options.policy:
+            watch = bars.watch(f"{setting.name} {policy}", len(trace.requests))
+            fleet = simulator.play(policy, setting.speedup, watch)
+            workers = [engine.worker for engine in fleet.engines]
+            summary = summarize(fleet.outcomes, options.slo(), workers)
+            runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
+            busy = spread([engine.busy_s for engine in fleet.engines])
+            cells.append(measure(setting.name, policy, summary, fleet.outcomes, busy))
+        report = ReplayReport(
+            trace=trace.source,
+            facts=describe_simulation(options, simulator, setting),
+            infinite_hit_rate=bound,
+            slo=options.slo(),
+            runs=tuple(runs),
+            title="kvmesh simulate",
+        )
+        reports.append((setting, report))
+    return Simulation(tuple(reports), tuple(cells))
+
+
+def describe_simulation(
+    options: SimulateOptions, simulator: Simulator, setting: Setting
+) -> dict[str, str]:
+    """Return what was simulated, in words, for the head of the report."""
+    requests, fleet = simulator.trace.requests, simulator.fleet
+    mean_input = sum(request.input_tokens for request in requests) / len(requests)
+    mean_output = sum(request.output_tokens for request in requests) / len(requests)
+    engine = fleet.engine
+    speeds = "" if set(fleet.speed_ratios) == {1.0} else f", speeds {fleet.speed_ratios}"
+    return {
+        "simulated": f"{fleet.engines} engines ({options.timing_profile}{speeds}), "
+        f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}",
+        "engine": f"{engine.num_gpu_blocks:,} blocks of {engine.block_size} tokens, "
+        f"{engine.max_num_batched_tokens:,} tokens a step, {engine.max_num_seqs} requests at once",
+        "slice": f"{len(requests):,} requests after the first {options.skip:,}",
+        "tokens": f"{mean_input:,.0f} in and {mean_output:,.0f} out on average",
+        "load": f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
+        "delays": f"events {options.event_delay_ms:g} ms, bookings {options.sync_delay_ms:g} ms",
+        "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
+        "seed": str(options.seed),
+        "kvmesh": version("kvmesh"),
+    }
+
+
+def _print_facts(report: ReplayReport, console: Console) -> None:
+    console.print(f"trace      {report.trace}", soft_wrap=True, highlight=False)
+    for name, value in report.facts.items():
+        if name != "load":
+            console.print(f"{name:10} {value}", soft_wrap=True, highlight=False)
+    console.print(f"one infinite cache would hit {report.infinite_hit_rate:.1%}", highlight=False)
+
+
+def _write(found: Simulation, files: ReportFiles, console: Console) -> None:
+    """Write the data of all loads into one file each, pages and pictures one per load."""
+    first = found.reports[0][1]
+    several = len(found.reports) > 1
+    runs = [
+        msgspec.structs.replace(run, name=f"{run.name} @ {setting.name}" if several else run.name)
+        for setting, report in found.reports
+        for run in report.runs
+    ]
+    whole = msgspec.structs.replace(first, runs=tuple(runs))
+    deliver_files(whole, ReportFiles(json=files.json, csv=files.csv), console)
+    for number, (_, report) in enumerate(found.reports, start=1):
+        html, plot = (
+            _numbered(path, number) if several else path for path in (files.html, files.plot)
+        )
+        deliver_files(report, ReportFiles(html=html, plot=plot), console)
+
+
+def _numbered(path: Path | None, number: int) -> Path | None:
+    return None if path is None else path.with_stem(f"{path.stem}-{number}")
+
+
+def _slice_options(options: SimulateOptions) -> ReplayOptions:
+    return ReplayOptions(
+        options.trace,
+        trace_block_size=options.trace_block_size,
+        requests=options.requests,
+        skip=options.skip,
+        smooth=options.smooth,
+        max_input_tokens=options.max_input_tokens,
+        output_tokens=options.output_tokens,
+        seed=options.seed,
+    )
+
+
+def command(options: Annotated[SimulateOptions, Flat]) -> None:
+    """Play a trace against simulated engines and compare routing policies."""
+    configure_logging("warning", "auto")
+    simulate(options, Console(), Console(stderr=True))
+    sys.exit(0)
