@@ -41,14 +41,24 @@ class _Answer:
 
 
 async def fetch(
-    pool: UpstreamPool, origin: str, path: str, *, timeout_s: float = 2.0
+    pool: UpstreamPool,
+    origin: str,
+    path: str,
+    *,
+    timeout_s: float = 2.0,
+    headers: Headers = (),
+    json: bytes | None = None,
 ) -> tuple[int, bytes]:
-    """GET `origin` + `path`; return status and body, at most 4 MiB of it.
+    """GET `origin` + `path`, or POST `json` there; return status and body, at most 4 MiB of it.
 
     Raises `TransportError` when there is no whole answer within `timeout_s`.
     """
     answer = _Answer()
-    call = pool.send(UpstreamRequest(origin, "GET", path.encode()), answer)
+    request = UpstreamRequest(origin, "GET", path.encode(), headers)
+    if json is not None:
+        headers = (*headers, (b"content-type", b"application/json"))
+        request = UpstreamRequest(origin, "POST", path.encode(), headers, json)
+    call = pool.send(request, answer)
     try:
         async with asyncio.timeout(timeout_s):
             body = await answer.done

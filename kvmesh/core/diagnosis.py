@@ -1,0 +1,276 @@
+"""Why an engine's cache may stay unseen: each thing that would make every overlap 0, in words."""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+import msgspec
+
+SMALL_BLOCK_TOKENS = 8
+"""Blocks smaller than this cost more to follow than a larger size loses."""
+
+OLDEST_WITH_EVENTS = {"vllm": (0, 9, 0), "sglang": (0, 4, 7)}
+OLDEST_THAT_LISTS = {"vllm": (0, 31, 0), "sglang": (0, 5, 14)}
+FLAGS = '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",...}\''
+
+
+class Level(Enum):
+    """How bad a finding is. With FAIL, requests are not routed by this engine's cache."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at: what is the case, and what to do about it."""
+
+    level: Level
+    topic: str
+    text: str
+    remedy: str = ""
+
+
+class SourceSeen(msgspec.Struct, frozen=True):
+    """One rank's publisher. `batches` heard, of them `undecodable`; `connected` to its socket.
+
+    `block_sizes` are those of stored blocks; `unknown` counts fields and tags nobody here knows.
+    """
+
+    rank: int
+    endpoint: str
+    replay: str = ""
+    connected: bool = True
+    replay_connected: bool = True
+    batches: int = 0
+    undecodable: int = 0
+    stored_blocks: int = 0
+    block_sizes: tuple[int, ...] = ()
+    unknown: int = 0
+
+
+class ProbeSeen(msgspec.Struct, frozen=True):
+    """What came of sending one prompt twice. None: the engine did not say.
+
+    `error` is why there was no answer. `cached_tokens` is of the second time. `ids_differ_at` is
+    where the ids of the model directory `tokenizer` differ from the engine's, -1 nowhere.
+    """
+
+    error: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    tokenizer: str = ""
+    ids_differ_at: int | None = None
+
+
+class EngineSeen(msgspec.Struct, frozen=True):
+    """What an engine says and does. `kind` "" and `version` "" when it did not tell.
+
+    `lists_events`: whether it has a way to list its publishers.
+    """
+
+    url: str
+    answers: bool = True
+    kind: str = ""
+    version: str = ""
+    models: tuple[str, ...] = ()
+    lists_events: bool = False
+    block_size: int = 0
+    prefix_caching: bool | None = None
+    sources: tuple[SourceSeen, ...] = ()
+    probe: ProbeSeen | None = None
+
+
+def check_engine(engine: EngineSeen) -> list[Finding]:
+    """Return what is right and wrong with the engine alone, causes before their consequences."""
+    if not engine.answers:
+        remedy = "start the engine, or give the base URL of its OpenAI server, without /v1"
+        return [Finding(Level.FAIL, "engine", f"{engine.url} does not answer /v1/models", remedy)]
+    return [
+        *_check_version(engine),
+        *_check_models(engine),
+        *_check_caching(engine),
+        *_check_blocks(engine),
+        *_check_ports(engine.sources),
+        *_check_sources(engine),
+        *_check_probe(engine.probe),
+    ]
+
+
+def _check_version(engine: EngineSeen) -> Iterator[Finding]:
+    name = f"{engine.kind or 'unknown engine'} {engine.version}".strip()
+    version = parse_version(engine.version)
+    if not engine.kind:
+        yield Finding(
+            Level.WARN,
+            "engine",
+            "of a kind kvmesh does not know: KV events only if they are vLLM's or SGLang's form",
+            "without them serve it approximately: kvmesh router --no-kv-events --worker URL",
+        )
+    elif version and version < OLDEST_WITH_EVENTS[engine.kind]:
+        oldest = ".".join(map(str, OLDEST_WITH_EVENTS[engine.kind]))
+        remedy = f"upgrade to {oldest} or later"
+        yield Finding(Level.FAIL, "engine", f"{name} publishes no KV events", remedy)
+    else:
+        yield Finding(Level.OK, "engine", f"{name} at {engine.url}")
+
+
+def _check_models(engine: EngineSeen) -> Iterator[Finding]:
+    if engine.models:
+        yield Finding(Level.OK, "models", ", ".join(engine.models))
+    else:
+        remedy = "clients must name a served model; see /v1/models"
+        yield Finding(Level.FAIL, "models", "the engine serves no model", remedy)
+
+
+def _check_caching(engine: EngineSeen) -> Iterator[Finding]:
+    if engine.prefix_caching is False:
+        remedy = "start it with --enable-prefix-caching (SGLang: without --disable-radix-cache)"
+        yield Finding(Level.FAIL, "prefix caching", "is off: nothing is ever reused", remedy)
+    elif engine.prefix_caching:
+        yield Finding(
+            Level.OK, "prefix caching", "is on (its hash and seed do not matter: tokens are hashed)"
+        )
+
+
+def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
+    size = engine.block_size
+    seen = sorted({size for source in engine.sources for size in source.block_sizes})
+    if not size and not seen:
+        remedy = "give kvmesh worker --kv-cache-block-size if its events are silent too"
+        yield Finding(Level.WARN, "block size", "the engine does not tell it", remedy)
+        return
+    if seen and size and seen != [size]:
+        yield Finding(
+            Level.WARN,
+            "block size",
+            f"announced as {size}, but events have blocks of {seen}: the events count",
+            f"give routers --kv-cache-block-size {seen[0]}",
+        )
+    size = min(seen or [size])
+    if size == 1:
+        remedy = "start SGLang with --page-size 16 or more"
+        yield Finding(Level.FAIL, "block size", "one token a block floods the mesh", remedy)
+    elif size < SMALL_BLOCK_TOKENS:
+        remedy = "16 to 64 tokens a block are usual"
+        yield Finding(Level.WARN, "block size", f"{size} tokens is very small", remedy)
+    else:
+        yield Finding(Level.OK, "block size", f"{size} tokens")
+
+
+def _check_ports(sources: Sequence[SourceSeen]) -> Iterator[Finding]:
+    """A rank adds its number to both ports: replay right behind events meets the next rank's."""
+    users: dict[str, list[str]] = {}
+    for source in sources:
+        users.setdefault(_port(source.endpoint), []).append(f"rank {source.rank} events")
+        if source.replay:
+            users.setdefault(_port(source.replay), []).append(f"rank {source.rank} replay")
+    for port, names in users.items():
+        if len(names) > 1 and port.isdigit():
+            remedy = "put the replay port further from the events port than there are ranks"
+            text = f"port {port} is used by {' and '.join(names)}"
+            yield Finding(Level.FAIL, "event ports", text, remedy)
+
+
+def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
+    if not engine.sources:
+        yield _no_source(engine)
+    for source in engine.sources:
+        topic = f"events of rank {source.rank}"
+        yield _check_hearing(source, topic, engine)
+        if not source.replay:
+            yield Finding(
+                Level.WARN,
+                topic,
+                "no replay socket: after a restart of the sidecar the cache is not known",
+                'add "replay_endpoint" to --kv-events-config (or give --kv-replay-endpoint)',
+            )
+        elif not source.replay_connected:
+            text = f"nobody answers at the replay socket {source.replay}"
+            yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
+        if source.unknown:
+            text = f"{source.unknown} fields or events that this kvmesh does not know were skipped"
+            yield Finding(Level.WARN, topic, text, "upgrade kvmesh; tell its authors the version")
+
+
+def _no_source(engine: EngineSeen) -> Finding:
+    if engine.lists_events:
+        text, remedy = "are off", f"start the engine with {FLAGS}"
+        return Finding(Level.FAIL, "KV events", text, remedy)
+    oldest = OLDEST_THAT_LISTS.get(engine.kind)
+    why = f" (from {'.'.join(map(str, oldest))} on it does)" if oldest else ""
+    return Finding(
+        Level.FAIL,
+        "KV events",
+        f"the engine does not tell whether and where it publishes{why}",
+        f"start it with {FLAGS} and give --kv-events-endpoint tcp://HOST:PORT",
+    )
+
+
+def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Finding:
+    if not source.connected:
+        remedy = "is the port open to this machine? Does the engine bind (tcp://*:PORT)?"
+        return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
+    if source.undecodable:
+        text = f"{source.undecodable} of {source.batches} batches are no KV events"
+        remedy = "is this the port of vLLM's or SGLang's KV events, and not of something else?"
+        return Finding(Level.FAIL, topic, text, remedy)
+    if source.stored_blocks:
+        text = f"{source.stored_blocks} blocks stored in {source.batches} batches"
+        return Finding(Level.OK, topic, f"{text} at {source.endpoint}")
+    if engine.probe is None or engine.probe.error:
+        remedy = "send a prompt of some blocks, or run without --no-probe"
+        return Finding(Level.WARN, topic, "connected, nothing heard yet", remedy)
+    if any(other.stored_blocks for other in engine.sources):
+        text = f"connected to {source.endpoint}; the prompt was computed by another rank"
+        return Finding(Level.OK, topic, text)
+    text = f"nothing heard at {source.endpoint} though a prompt was computed"
+    remedy = f"is the topic right, the port that of this engine, is it started with {FLAGS}?"
+    return Finding(Level.FAIL, topic, text, remedy)
+
+
+def _check_probe(probe: ProbeSeen | None) -> Iterator[Finding]:
+    if probe is None:
+        return
+    if probe.error:
+        remedy = "see the engine's log, or run with --no-probe"
+        yield Finding(Level.WARN, "probe", f"no answer to a prompt: {probe.error}", remedy)
+        return
+    if probe.cached_tokens is None:
+        remedy = "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report"
+        text = "the engine does not report cached tokens, so predictions cannot be checked"
+        yield Finding(Level.WARN, "reuse", text, remedy)
+    elif not probe.cached_tokens:
+        remedy = "is prefix caching on, is the cache larger than a prompt, is there one engine?"
+        text = f"a prompt of {probe.prompt_tokens} tokens sent twice was computed twice"
+        yield Finding(Level.FAIL, "reuse", text, remedy)
+    else:
+        text = f"{probe.cached_tokens} of {probe.prompt_tokens} tokens of a repeated prompt"
+        yield Finding(Level.OK, "reuse", text)
+    if probe.tokenizer:
+        yield _check_tokenizer(probe)
+
+
+def _check_tokenizer(probe: ProbeSeen) -> Finding:
+    remedy = "give kvmesh the engine's own model directory and chat template"
+    if probe.ids_differ_at is None:
+        text = "the engine does not return token ids: not compared"
+        return Finding(Level.WARN, "tokenizer", text, "needs vLLM 0.10.2 or SGLang 0.5.22")
+    if probe.ids_differ_at >= 0:
+        text = f"{probe.tokenizer} differs from the engine's ids at position {probe.ids_differ_at}"
+        return Finding(Level.FAIL, "tokenizer", text, remedy)
+    return Finding(Level.OK, "tokenizer", f"{probe.tokenizer} makes the engine's token ids")
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version; empty when it does not begin with one."""
+    numbers: list[int] = []
+    for part in text.split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def _port(endpoint: str) -> str:
+    return endpoint.rpartition(":")[2]
