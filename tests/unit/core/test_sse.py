@@ -167,3 +167,12 @@ def test_any_end_of_line_may_be_cut_in_the_middle(end: bytes) -> None:
 
     for cut in range(len(stream)):
         assert scan(stream[:cut], stream[cut:], b"").tokens == 2
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\r", b"\n"])
+def test_a_gate_knows_every_kind_of_blank_line(end: bytes) -> None:
+    gate = EventGate()
+    event = b"data: {}" + end + end
+
+    assert gate.feed(event + b"data: {}" + end) == event
+    assert gate.feed(end) == b"data: {}" + end + end
