@@ -237,5 +237,5 @@ class Indexer:
         self.replica.skip(last, now)
         log = Log("warning", "journal purged before it was read", {"first": first, "last": last})
         reload = self._options.reload_to
-        wish = (Send(reload, Reload("journal gap")),) if reload else ()
+        wish = (Send(reload, Reload("journal gap", at_least=last)),) if reload else ()
         return (log, *self._review(now), *wish)

@@ -158,9 +158,13 @@ class Resync(Message, frozen=True, tag="resync"):
 
 
 class Reload(Message, frozen=True, tag="reload"):
-    """Throw the index away and load it again; `reason` is for the log."""
+    """Throw the index away and load it again; `reason` is for the log.
+
+    A snapshot from before sequence `at_least` would not help: what follows it is purged.
+    """
 
     reason: str
+    at_least: int = 0
 
 
 class WorkerSeen(Message, frozen=True):

@@ -10,7 +10,7 @@ from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
 from kvmesh.actors.messages import Reload, Started, Tick
 from kvmesh.actors.storage import Failed, FetchObject, KeyRead, ObjectFetched, OpenTail, ReadKey
 from kvmesh.actors.wishes import Wishes
-from kvmesh.core.manifest import Generation, Manifest, decode_manifest
+from kvmesh.core.manifest import Generation, decode_manifest
 from kvmesh.core.ordering import Cursor
 from kvmesh.core.replica import Replica
 from kvmesh.core.snapshot_reader import Snapshot, decode_in_slices
@@ -38,6 +38,7 @@ class SnapshotLoader:
         self._manifest_key = manifest_key
         self._wishes = Wishes()
         self._slices: Generator[Iterable[Effect]] | None = None
+        self._at_least = 0
         self._loaded = self._rejected = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -47,8 +48,8 @@ class SnapshotLoader:
                 return self._go_on()
             case Started():
                 return self._load("start")
-            case Reload(reason):
-                return () if self.loading else self._load(reason)
+            case Reload(reason, at_least):
+                return () if self.loading else self._load(reason, at_least)
             case _:
                 return self._wishes.answer(message, now)
 
@@ -56,8 +57,9 @@ class SnapshotLoader:
         """Return the present counts."""
         return LoaderStatistics(self.loading, self._loaded, self._rejected)
 
-    def _load(self, reason: str) -> Iterable[Effect]:
+    def _load(self, reason: str, at_least: int = 0) -> Iterable[Effect]:
         self.loading = True
+        self._at_least = at_least
         return (Log("info", "loading the index", {"reason": reason}), self._read_manifest())
 
     def _read_manifest(self) -> Effect:
@@ -70,10 +72,15 @@ class SnapshotLoader:
             manifest = decode_manifest(answer.value)
         except CodecError as error:
             self._rejected += 1
-            manifest = Manifest()
-            bad = (Log("error", "snapshot manifest is bad", {"error": str(error)}),)
-            return (*bad, *self._try(manifest.generations, now))
-        return self._try(manifest.generations, now)
+            bad = Log("error", "snapshot manifest is bad", {"error": str(error)})
+            return (bad, *self._replay(now))
+        created = self._replica.created
+        useful = (
+            one
+            for one in manifest.generations
+            if one.created != created or one.sequence >= self._at_least
+        )
+        return self._try(tuple(useful), now)
 
     def _try(self, generations: tuple[Generation, ...], now: float) -> Iterable[Effect]:
         """Load the first of `generations`; the others are for when it is bad."""

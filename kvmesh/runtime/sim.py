@@ -35,13 +35,15 @@ class ProcessPlan(msgspec.Struct, frozen=True):
 
     `build` makes fresh actors: nothing survives a crash but what `build` finds elsewhere.
     `subscriptions` are (bus pattern, actor) pairs; `tail_to` is the actor that reads the journal,
-    from the start or from where an `OpenTail` effect says. An `immortal` process suffers no faults.
+    from the start or from where an `OpenTail` effect says; with `waits_for_tail` only the latter.
+    An `immortal` process suffers no faults.
     """
 
     name: str
     build: Callable[[Birth], Sequence[Actor]]
     subscriptions: tuple[tuple[str, str], ...] = ()
     tail_to: str = ""
+    waits_for_tail: bool = False
     immortal: bool = False
 
 

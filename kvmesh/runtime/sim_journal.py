@@ -130,7 +130,7 @@ class SimJournal:
         self._open_tail(process, effect.after, effect.created)
 
     def _on_start(self, process: Process) -> None:
-        if process.plan.tail_to:
+        if process.plan.tail_to and not process.plan.waits_for_tail:
             self._open_tail(process, 0, "")
 
     def _open_tail(self, process: Process, after: int, created: str) -> None:

@@ -85,7 +85,12 @@ class PerfectReader:
 
 
 class EventPlane:
-    """One simulated bucket. `run_storm` and then `settle`; every step is checked."""
+    """One simulated bucket. `run_storm` and then `settle`; every step is checked.
+
+    `reload_to` names the actor that loads snapshots, where there is one.
+    """
+
+    reload_to = ""
 
     def __init__(self, seed: int, plan: FaultPlan, *, workers: int = 2, replicas: int = 2) -> None:
         self.sim = Simulation(seed, plan)
@@ -96,7 +101,7 @@ class EventPlane:
         self.engines: dict[WorkerId, Engine] = {}
         self.routers: list[str] = []
         self._claims: dict[tuple[str, int, int], int] = {}
-        self._positions: dict[tuple[str, int, int], int] = {}
+        self._positions: dict[tuple[object, ...], int] = {}
         self._engine_rng = random.Random(seed)
         self._may_lose_acknowledged = plan.recreate > 0.0 or plan.truncate > 0.0
         append = self.sim.carriers[Append]
@@ -108,10 +113,14 @@ class EventPlane:
 
         self.sim.carriers[Append] = carry
         self.sim.on_step.append(self.check)
+        self.prepare()
         for number in range(workers):
             self._add_worker(WorkerId(f"w{number}"))
         for number in range(replicas):
             self.add_router(f"r{number}")
+
+    def prepare(self) -> None:
+        """Add what routers need before the first one starts."""
 
     def indexer(self, router: str) -> Indexer:
         actor = self.sim.processes[router].actors["indexer"]
@@ -143,7 +152,8 @@ class EventPlane:
             (replica.created, claim.sequence, claim.scope), claim.digest
         )
         assert known == claim.digest, "replicas at one sequence differ"
-        life = process.name, process.incarnation, indexer.statistics().recreations
+        recreations = indexer.statistics().recreations
+        life = process.name, process.incarnation, recreations, *self.lives(process.name)
         assert self._positions.get(life, 0) <= claim.sequence, "a position went back"
         self._positions[life] = claim.sequence
         if isinstance(message, JournalRecord):
@@ -151,6 +161,11 @@ class EventPlane:
         if isinstance(message, JournalGap | JournalRecreated):
             trusts = {indexer.trust(worker, self.sim.now) for worker in replica.workers()}
             assert Trust.EXACT not in trusts, "trusted though records were missed"
+
+    def lives(self, router: str) -> tuple[object, ...]:
+        """Return what else, when it changes, lets a router's position start anew."""
+        del router
+        return ()
 
     def _check_confirmed(self, worker: WorkerId) -> None:
         """What a publisher takes for stored can be read, in order, from the journal."""
@@ -239,7 +254,11 @@ class EventPlane:
 
         def build(birth: Birth) -> Sequence[Actor]:
             replica = Replica(KvIndex())
-            indexer = Indexer(replica, IndexerOptions(router, "code", listeners=("registry",)))
+            indexer = Indexer(
+                replica,
+                IndexerOptions(router, "code", listeners=("registry",), reload_to=self.reload_to),
+            )
+            further = self.further_actors(router, indexer)
 
             def status() -> RouterHeartbeat:
                 claim = replica.claim()
@@ -256,10 +275,25 @@ class EventPlane:
                 )
 
             options = RegistryOptions(
-                router, "code", workers_to=("indexer",), routers_to=("indexer",)
+                router,
+                "code",
+                workers_to=("indexer",),
+                routers_to=("indexer", *(actor.name for actor in further)),
             )
             workers = WorkerRegistry(Membership(), ActiveSequences(BLOCK_SIZE))
-            return [Registry(options, workers, Membership(), status=status), indexer]
+            return [Registry(options, workers, Membership(), status=status), indexer, *further]
 
         patterns = ((SUBJECTS.heartbeats(), "registry"), (SUBJECTS.routers(), "registry"))
-        self.sim.add(ProcessPlan(router, build, subscriptions=patterns, tail_to="indexer"))
+        plan = ProcessPlan(
+            router,
+            build,
+            subscriptions=patterns,
+            tail_to="indexer",
+            waits_for_tail=bool(self.reload_to),
+        )
+        self.sim.add(plan)
+
+    def further_actors(self, router: str, indexer: Indexer) -> Sequence[Actor]:
+        """Return what else runs in a router's process."""
+        del router, indexer
+        return ()

@@ -1,0 +1,58 @@
+import random
+
+import pytest
+
+from kvmesh.runtime.faults import FaultPlan, draw_plan
+from tests.simulation.snapshot_plane import SnapshotPlane
+
+STORM_S = 6.0
+SETTLE_S = 20.0
+SEEDS = 60
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_snapshots_lose_nothing_through_a_storm(seed: int) -> None:
+    plane = SnapshotPlane(seed, draw_plan(random.Random(seed), STORM_S))
+    plane.run_engines(steps=60, every_s=STORM_S / 75)
+    plane.sim.run(STORM_S)
+
+    settled = plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S)
+
+    assert settled, plane.differences()
+
+
+def test_snapshots_are_taken_and_the_journal_is_purged_behind_them() -> None:
+    plane = SnapshotPlane(1, FaultPlan())
+    plane.run_engines(steps=60, every_s=0.1)
+    plane.sim.run(8.0)
+
+    assert plane.is_settled(), plane.differences()
+    assert len(plane.manifest().generations) == 3
+    assert plane.purges > 0
+    assert len(plane.stores.objects) < 12
+
+
+def test_a_new_replica_starts_from_the_snapshot_of_a_purged_journal() -> None:
+    plane = SnapshotPlane(2, FaultPlan())
+    plane.run_engines(steps=60, every_s=0.1)
+    plane.sim.run(8.0)
+
+    plane.add_router("late")
+    settled = plane.sim.run_until(plane.is_settled, limit_s=2.0)
+
+    assert settled, plane.differences()
+    assert plane.lives("late") == (1,)
+
+
+@pytest.mark.parametrize("bad", [1, 2, 3])
+def test_bad_objects_are_passed_over_for_older_ones(bad: int) -> None:
+    plane = SnapshotPlane(3, FaultPlan())
+    plane.run_engines(steps=60, every_s=0.1)
+    plane.sim.run(8.0)
+    for one in plane.manifest().generations[:bad]:
+        plane.rot(one.name)
+
+    plane.add_router("late")
+    settled = plane.sim.run_until(plane.is_settled, limit_s=20.0)
+
+    assert settled, plane.differences()
