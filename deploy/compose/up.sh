@@ -7,7 +7,7 @@ export KVMESH_IMAGE="${KVMESH_IMAGE:-kvmesh:local}"
 members=()
 for bucket in chat code; do
     for number in 0 1; do
-        members+=(--router "$bucket/$bucket-$number" --worker "$bucket/$bucket-$number")
+        members+=(--router "$bucket/$bucket-$number" --worker "$bucket/worker-$number")
     done
 done
 mkdir -p accounts

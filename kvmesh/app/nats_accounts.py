@@ -153,10 +153,16 @@ def plan_members(options: AccountsOptions) -> list[Member]:
         bucket, name, _ = parse_member("--router", text)
         rights = router_rights(Subjects(options.namespace, bucket), name)
         members.append(Member("router", rights, bucket, name))
+    # Also for a worker and a router: commands to one would reach the other.
+    names = [(member.bucket, member.name) for member in members if member.name not in {"", "*"}]
     files = [member.file_name for member in members]
-    for file in files:
-        if files.count(file) > 1:
-            raise ConfigError(f"{file.removesuffix('.nk')} is named twice: one process, one key")
+    for member in members:
+        twice = names.count((member.bucket, member.name)) > 1 or files.count(member.file_name) > 1
+        if twice:
+            raise ConfigError(
+                f"{member.bucket}/{member.name} is named twice: each worker and router of a bucket "
+                "needs its own name"
+            )
     return members
 
 

@@ -92,9 +92,17 @@ def test_a_name_no_subject_may_hold_is_refused(member: str) -> None:
             plan_members(options)
 
 
-def test_one_key_for_two_processes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"worker\.code\.w7 is named twice"):
-        plan_members(AccountsOptions(worker=("code/w7", "code/w7:2")))
+@pytest.mark.parametrize(
+    "options",
+    [
+        AccountsOptions(worker=("code/w7", "code/w7:2")),
+        AccountsOptions(worker=("code/w7",), router=("code/w7",)),
+        AccountsOptions(router=("code/*", "code/*")),
+    ],
+)
+def test_one_name_for_two_processes_is_refused(options: AccountsOptions) -> None:
+    with pytest.raises(ConfigError, match=r"code/(w7|\*) is named twice"):
+        plan_members(options)
 
 
 def test_a_bad_namespace_directory_or_seed_is_a_configuration_error(tmp_path: Path) -> None:

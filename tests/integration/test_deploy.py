@@ -1,0 +1,291 @@
+"""The manifests and the compose file: what a cluster or Docker would refuse is found here."""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.app.nats_accounts import AccountsOptions, plan_members
+from kvmesh.app.process import Stop
+from kvmesh.app.router import RouterServer
+from kvmesh.cli import COMMANDS
+from kvmesh.settings import HttpSettings, NatsSettings, RouterSettings, WorkerSettings
+
+pytestmark = pytest.mark.integration
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+ROUTERS = 4
+ENGINES = 4
+
+
+@functools.cache
+def kustomize(overlay: str) -> list[dict[str, Any]]:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl on this machine")
+    built = subprocess.run(
+        [kubectl, "kustomize", DEPLOY / "k8s/overlays" / overlay], capture_output=True, check=False
+    )
+    assert built.returncode == 0, built.stderr.decode()
+    return list(yaml.safe_load_all(built.stdout))
+
+
+@pytest.fixture(scope="module", params=["dev", "prod"])
+def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return kustomize(request.param)
+
+
+def workloads(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in manifests if one["kind"] in {"Deployment", "StatefulSet", "Job"}]
+
+
+def pods(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["spec"]["template"] for one in workloads(manifests)]
+
+
+def test_every_manifest_is_strictly_valid(manifests: list[dict[str, Any]]) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+
+    for manifest in manifests:
+        if manifest["kind"] != "ServiceMonitor":
+            validate.validate(manifest, "1.32", strict=True)
+
+
+def test_every_container_of_ours_is_confined_and_every_image_has_a_version(
+    manifests: list[dict[str, Any]],
+) -> None:
+    for pod in pods(manifests):
+        for container in pod["spec"]["containers"]:
+            assert ":" in container["image"], container["name"]
+            if "kvmesh" in container["image"] or "nats" in container["image"]:
+                context = container["securityContext"]
+                assert context["readOnlyRootFilesystem"]
+                assert context["allowPrivilegeEscalation"] is False
+                assert context["capabilities"] == {"drop": ["ALL"]}
+                runner = context | pod["spec"].get("securityContext", {})
+                assert runner["runAsNonRoot"]
+
+
+def test_arguments_and_variables_are_commands_and_settings(
+    manifests: list[dict[str, Any]],
+) -> None:
+    known = {name.upper() for name in settings_names()} | {"POD_IP", "POD_NAME"}
+    for pod in pods(manifests):
+        for container in pod["spec"]["containers"]:
+            if "kvmesh" in container["image"]:
+                assert container["args"][0] in COMMANDS
+                names = {one["name"].removeprefix("KVMESH_") for one in container.get("env", [])}
+                assert names <= known, names - known
+
+
+def settings_names() -> set[str]:
+    names: set[str] = set()
+    for settings in (RouterSettings, WorkerSettings):
+        for name, field in settings.__dataclass_fields__.items():
+            names |= {name} | set(getattr(field.default_factory, "__dataclass_fields__", {}))
+    return names | set(NatsSettings.__dataclass_fields__)
+
+
+def test_every_reference_leads_somewhere(manifests: list[dict[str, Any]]) -> None:
+    maps = {one["metadata"]["name"] for one in manifests if one["kind"] == "ConfigMap"}
+    scripts = (DEPLOY / "k8s/make-secrets.sh").read_text()
+    secrets = set(re.findall(r"secret \"?(kvmesh-nats-[a-z-]+)", scripts))
+    labels = [pod["metadata"]["labels"] for pod in pods(manifests)]
+    for pod in pods(manifests):
+        for volume in pod["spec"].get("volumes", []):
+            if "secret" in volume:
+                name = volume["secret"]["secretName"]
+                assert any(name.startswith(secret) for secret in secrets), name
+        for container in pod["spec"]["containers"]:
+            for source in container.get("envFrom", []):
+                assert source["configMapRef"]["name"] in maps
+    for one in manifests:
+        if one["kind"] in {"Service", "PodDisruptionBudget", "NetworkPolicy"}:
+            spec = one["spec"]
+            selector = spec.get("podSelector", spec.get("selector"))
+            wanted = selector.get("matchLabels", selector).items()
+            assert any(wanted <= known.items() for known in labels), one["metadata"]["name"]
+
+
+def test_every_pod_that_logs_in_to_nats_may_reach_it(manifests: list[dict[str, Any]]) -> None:
+    for pod in pods(manifests):
+        mounts = [
+            mount["mountPath"]
+            for container in pod["spec"]["containers"]
+            for mount in container.get("volumeMounts", [])
+        ]
+        if any(path.startswith("/run/secrets/kvmesh") for path in mounts):
+            assert pod["metadata"]["labels"]["kvmesh/nats-client"] == "true"
+
+
+def test_the_sidecar_leaves_the_engine_container_as_it_is() -> None:
+    (written,) = yaml.safe_load_all((DEPLOY / "k8s/overlays/prod/vllm-chat.yaml").read_text())
+    (built,) = (one for one in kustomize("prod") if one["metadata"]["name"] == "vllm-chat")
+
+    engine = written["spec"]["template"]["spec"]["containers"][0]
+    containers = {one["name"]: one for one in built["spec"]["template"]["spec"]["containers"]}
+
+    assert containers["vllm"] == engine
+    assert containers["kvmesh-worker"]["args"] == ["worker"]
+
+
+def test_production_has_three_servers_with_three_copies_and_routers_that_may_be_moved() -> None:
+    manifests = kustomize("prod")
+    named = {(one["kind"], one["metadata"]["name"].split("-8")[0]): one for one in manifests}
+
+    (mesh,) = (one for one in manifests if one["kind"] == "ConfigMap")
+    assert named["StatefulSet", "nats"]["spec"]["replicas"] == 3
+    assert mesh["data"]["KVMESH_STREAM_REPLICAS"] == "3"
+    for bucket in ("chat", "code"):
+        router = named["Deployment", f"router-{bucket}"]["spec"]["template"]["spec"]
+        probes = router["containers"][0]
+        assert probes["readinessProbe"]["httpGet"]["path"] == "/ready"
+        assert probes["livenessProbe"]["httpGet"]["path"] == "/health"
+        assert ("HorizontalPodAutoscaler", f"router-{bucket}") in named
+        assert ("PodDisruptionBudget", f"router-{bucket}") in named
+        drain = next(one for one in probes["env"] if one["name"] == "KVMESH_DRAIN_S")
+        assert router["terminationGracePeriodSeconds"] > float(drain["value"])
+
+
+def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on this machine")
+    script = DEPLOY / "k8s/make-secrets.sh"
+    launcher = tmp_path / "kvmesh"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvmesh "$@"\n')
+    launcher.chmod(0o755)
+
+    made = subprocess.run(
+        [script, tmp_path / "keys", "3", "kvmesh", "chat", "code"],
+        env={"KVMESH": str(launcher), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=False,
+    )
+
+    assert made.returncode == 0, made.stderr.decode()
+    secrets = {one["metadata"]["name"]: one for one in yaml.safe_load_all(made.stdout)}
+    wanted = {
+        volume["secret"]["secretName"]
+        for pod in pods(kustomize("prod"))
+        for volume in pod["spec"].get("volumes", [])
+        if "secret" in volume
+    }
+    assert wanted <= set(secrets)
+    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk"}
+    assert "cluster.conf" in secrets["kvmesh-nats-config"]["data"]
+
+
+def test_compose_has_a_whole_mesh_and_a_key_for_each_process() -> None:
+    services = COMPOSE["services"]
+    commands = [one["command"] for one in services.values() if "kvmesh" in str(one.get("image"))]
+    keys = {
+        Path(volume.split(":")[0]).name
+        for one in services.values()
+        for volume in one.get("volumes", [])
+        if "/seeds/" in volume
+    }
+    numbered = [(bucket, number) for bucket in ("chat", "code") for number in (0, 1)]
+    made = plan_members(
+        AccountsOptions(
+            worker=tuple(f"{bucket}/worker-{number}" for bucket, number in numbered),
+            router=tuple(f"{bucket}/{bucket}-{number}" for bucket, number in numbered),
+        )
+    )
+
+    assert all(command[0] in COMMANDS for command in commands)
+    assert [command[0] for command in commands].count("router") == ROUTERS
+    assert [command[0] for command in commands].count("mocker") == ENGINES
+    assert len([name for name in services if re.fullmatch(r"nats-\d", name)]) == 3
+    assert keys == {member.file_name for member in made}
+
+
+def test_compose_confines_every_container_of_ours() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        if "kvmesh" in service["image"] or "nats" in service["image"]:
+            assert service["read_only"], name
+            assert service["user"] == "65532:65532", name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+
+
+def test_compose_variables_are_settings() -> None:
+    known = {f"KVMESH_{name.upper()}" for name in settings_names()}
+    for name, service in COMPOSE["services"].items():
+        if "KVMESH_IMAGE" in service["image"]:
+            assert set(service.get("environment", {})) <= known, name
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    program = shutil.which("docker-compose")
+    if program is None:
+        pytest.skip("no docker-compose on this machine")
+
+    check = subprocess.run(
+        [program, "--file", DEPLOY / "compose/compose.yaml", "config", "--quiet"],
+        capture_output=True,
+        check=False,
+    )
+
+    assert check.returncode == 0, check.stderr.decode()
+
+
+async def test_the_dashboard_asks_only_for_metrics_that_exist() -> None:
+    dashboard = (DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text()
+    expressions = [
+        target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]
+    ]
+    asked = {
+        name
+        for expression in expressions
+        for name in re.findall(r"(?:kvmesh_|vllm:)[a-z_]+", expression)
+    }
+
+    known = await exported()
+
+    assert asked <= known, asked - known
+
+
+async def exported() -> set[str]:
+    """Return the names of the metrics of a router and of a pretend engine."""
+    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
+    await engine.start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = RouterSettings(
+        kv_events=False, worker=(engine.url,), http=HttpSettings(http_port=port, drain_s=0)
+    )
+    stop = Stop()
+    serving = asyncio.create_task(RouterServer(settings).serve(stop))
+    names: set[str] = set()
+    async with httpx.AsyncClient(timeout=5) as client, asyncio.timeout(20):
+        for url in (engine.url, f"http://127.0.0.1:{port}"):
+            page = await read(client, f"{url}/metrics")
+            names |= set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+            names |= set(re.findall(r"^([a-z_:]+)", page, re.MULTILINE))
+    stop.request()
+    await serving
+    await engine.stop()
+    return names
+
+
+async def read(client: httpx.AsyncClient, url: str) -> str:
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            return (await client.get(url)).text
+        await asyncio.sleep(0.02)
