@@ -1,12 +1,21 @@
-"""A decision as JSON: every worker's overlap, load, cost terms, and the choice."""
+"""A decision as JSON: every weighed worker's overlap, load, cost terms, and the choice."""
+
+import re
+from typing import Final
 
 import msgspec
 
+from kvmesh.core.cost import Cost, Fleet, Weights
 from kvmesh.core.decision import Decision
+
+_FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
 
 
 class CandidateView(msgspec.Struct, frozen=True):
-    """One worker as it was weighed. Blocks are KV blocks; `formula` is the debug log's line."""
+    """One worker as it was weighed, terms as in `core.cost.Candidate`.
+
+    `formula` is the debug log's line.
+    """
 
     worker: str
     score: float
@@ -17,11 +26,22 @@ class CandidateView(msgspec.Struct, frozen=True):
     active_blocks: int
     active_requests: int
     cache_usage: float
+    outstanding_tokens: int
+    waiting_requests: int
+    capacity_blocks: int
+    cached_blocks: int
+    wait_ms: float
+    ms_per_token: float
+    memory_wait_ms: float
     formula: str
 
 
 class DecisionView(msgspec.Struct, frozen=True):
-    """Where a request goes and why. The smallest score wins unless `maximise`."""
+    """Where a request goes and why. The smallest score wins unless `maximise`.
+
+    `considered` workers could have taken it, `candidates` are those whose terms are known.
+    `formula` is in words, `fleet` and `weights` are what it may refer to besides the candidate.
+    """
 
     request_id: str
     router: str
@@ -33,7 +53,11 @@ class DecisionView(msgspec.Struct, frozen=True):
     overlap_blocks: int
     total_blocks: int
     considered: int
+    why: str
+    formula: str
     candidates: list[CandidateView]
+    fleet: Fleet
+    weights: Weights
 
 
 def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionView:
@@ -49,6 +73,13 @@ def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionVi
             active_blocks=one.active_blocks,
             active_requests=one.active_requests,
             cache_usage=one.cache_usage,
+            outstanding_tokens=one.outstanding_tokens,
+            waiting_requests=one.waiting_requests,
+            capacity_blocks=one.capacity_blocks,
+            cached_blocks=one.cached_blocks,
+            wait_ms=one.wait_ms,
+            ms_per_token=one.ms_per_token,
+            memory_wait_ms=one.memory_wait_ms,
             formula=decision.formula_line(one.worker),
         )
         for one, score in zip(decision.candidates, decision.scores, strict=True)
@@ -62,9 +93,36 @@ def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionVi
         worker=decision.worker,
         policy=decision.policy,
         maximise=maximise,
-        prompt_tokens=decision.candidates[0].prompt_tokens if decision.candidates else 0,
+        prompt_tokens=decision.chosen.prompt_tokens,
         overlap_blocks=decision.overlap_blocks,
         total_blocks=decision.total_blocks,
         considered=decision.considered,
+        why=why(decision),
+        formula=formula_in_words(decision.cost),
         candidates=rows,
+        fleet=decision.fleet,
+        weights=decision.weights,
     )
+
+
+def why(decision: Decision) -> str:
+    """Return in a few words why this worker."""
+    if decision.policy != decision.cost.name:
+        return f"{decision.policy}: caches were not looked at"
+    best = max(decision.candidates, key=lambda one: one.overlap_blocks)
+    held, total = decision.overlap_blocks, decision.total_blocks
+    fleet = f"of {decision.considered} workers"
+    if best.overlap_blocks > held:
+        most = best.overlap_blocks
+        return f"costs least {fleet}; {best.worker} holds more ({most} against {held} blocks)"
+    if held:
+        return f"holds {held} of {total} blocks, costs least {fleet}"
+    if len(decision.candidates) == decision.considered:
+        return f"no worker holds any of it; costs least {fleet}"
+    return f"holds none of it, but costs least {fleet}"
+
+
+def formula_in_words(cost: Cost) -> str:
+    """Return the formula with names in place of numbers."""
+    words = _FIELD.sub(r"\1", cost.expression)
+    return f"{cost.name} = {words}"

@@ -84,7 +84,7 @@ class Gateway:
             exchange.fail(Problem.from_error(error))
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
-        plan = RoutedRequest(self._context, request)
+        plan = RoutedRequest(self._context, request, exchange.request_id)
         forward(exchange, plan, self._pool, self._options, stream=bool(parsed.stream))
 
     def _answer_decision(

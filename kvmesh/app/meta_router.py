@@ -9,7 +9,9 @@ from typing import Annotated, Protocol, cast
 import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
+from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.core.buckets import PREFIX_CHARS, BucketRequest, Route, parse_rule
 from kvmesh.core.chat import content_text
@@ -182,6 +184,10 @@ class MetaServer:
             routes.add("GET", "/v1/models", self._models)
             routes.add("POST", "/v1/route", self._explain)
             routes.add_prefix("/v1/", self._forward)
+            asking = UpstreamPool()
+            stack.push_async_callback(asking.close)
+            pages = ViewPages(MetaView(self.meta, asking, "meta-router"))
+            pages.mount(routes)
             front = FrontDoor(self.settings.http, routes)
             feed = self._feed()
             stack.push_async_callback(feed.stop)
@@ -189,7 +195,8 @@ class MetaServer:
             url = await front.open()
             stack.push_async_callback(front.server.close)
             log.info("meta-router serves", url=url)
-            await first_of(stop.wait(), feed.failed())
+            await first_of(stop.wait(), feed.failed(), pages.live.run())
+            pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 

@@ -9,6 +9,8 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.actors.router import Router
 from kvmesh.core.decision import Decision, RouteRequest
+from kvmesh.core.decision_log import DecisionLog
+from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.events import WorkerId
 from kvmesh.core.sse import SseScanner, Usage, find_usage
 from kvmesh.errors import NoWorkerError
@@ -72,10 +74,14 @@ class RoutingContext(msgspec.Struct, frozen=True):
     fixed_headers: Headers
     open_requests: set[str]
     tell: Callable[[Message], None]
+    decisions: DecisionLog
 
 
 class RoutedRequest:
-    """The forwarding plan of one request: each attempt goes to the best worker not yet tried."""
+    """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
+
+    `visible_id` is the request id that the client knows.
+    """
 
     __slots__ = (
         "_body",
@@ -84,15 +90,19 @@ class RoutedRequest:
         "_failed",
         "_grown",
         "_open",
+        "_record",
         "_request",
         "_scanner",
+        "_visible_id",
         "_waiting",
     )
 
-    def __init__(self, context: RoutingContext, request: RouteRequest) -> None:
+    def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
         self._context = context
         self._request = request
+        self._visible_id = visible_id
         self._decision: Decision | None = None
+        self._record: DecisionRecord | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._scanner: SseScanner | None = None
         self._body: bytes | None = b""
@@ -107,10 +117,17 @@ class RoutedRequest:
         request = self._request
         if self._failed:
             request = msgspec.structs.replace(request, excluded=request.excluded | self._failed)
+        now = context.clock()
+        decisions, scheduler = context.decisions, context.router.scheduler
+        scheduler.trace = decisions.may_weigh_all(now)
         try:
-            decision = context.router.scheduler.schedule(request, context.clock())
+            decision = scheduler.schedule(request, now)
         except NoWorkerError as error:
             return None if self._failed else Problem.from_error(error)
+        if self._record is None:
+            self._record = decisions.decided(self._visible_id, decision, request.hashes, now)
+        else:
+            decisions.decided_again(self._record, decision)
         self._decision = decision
         self._open = True
         context.open_requests.add(request.request_id)
@@ -137,6 +154,8 @@ class RoutedRequest:
         self._release()
         if decision is not None:
             self._failed |= {decision.worker}
+            assert self._record is not None
+            context.decisions.attempt_failed(self._record, failure.message)
             membership = context.router.scheduler.workers.membership
             if failure.kind != "status":
                 membership.mark_failed(decision.worker, context.clock())
@@ -179,7 +198,10 @@ class RoutedRequest:
         scheduler = self._context.router.scheduler
         if self._waiting:
             self._waiting = False
-            scheduler.first_token(self._request.request_id, self._context.clock())
+            now = self._context.clock()
+            scheduler.first_token(self._request.request_id, now)
+            if self._record is not None:
+                self._context.decisions.first_token(self._record, now)
             self._context.tell(FirstToken(self._request.request_id))
         if scanner.tokens - self._grown >= GROW_TOKENS:
             self._grown = scanner.tokens
@@ -189,10 +211,12 @@ class RoutedRequest:
         """Release the booking, count the end and compare the prediction with the engine's word."""
         self._release()
         counters = self._context.counters
+        usage = self._usage() if outcome.kind == "finished" else None
+        self._record_end(outcome, usage)
         match outcome.kind:
             case "finished":
                 counters.finished += 1
-                self._compare()
+                self._compare(usage)
             case "client_gone":
                 counters.client_gone += 1
             case "cut":
@@ -214,9 +238,15 @@ class RoutedRequest:
             membership = self._context.router.scheduler.workers.membership
             membership.mark_failed(self._decision.worker, self._context.clock())
 
-    def _compare(self) -> None:
+    def _record_end(self, outcome: Outcome, usage: Usage | None) -> None:
+        decisions, now = self._context.decisions, self._context.clock()
+        if self._record is None:
+            decisions.refused(now)
+        else:
+            decisions.ended(self._record, outcome.kind, outcome.status, usage, now)
+
+    def _compare(self, usage: Usage | None) -> None:
         decision = self._decision
-        usage = self._usage()
         if decision is None:
             return
         counters = self._context.counters

@@ -10,16 +10,20 @@ from importlib import import_module
 from typing import Annotated, Protocol, cast
 
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admin import RouterAdmin
+from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.front import FrontDoor, Routes, upstream_pool
 from kvmesh.app.gateway import Gateway
 from kvmesh.app.intake import Intake
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.routed import RoutingContext, RoutingCounters
+from kvmesh.app.router_view import RouterView
 from kvmesh.app.static_workers import StaticWorkers, parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import RouterOptions
+from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
@@ -44,6 +48,14 @@ class Mesh(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return the state of this part, for /v1/status."""
+        ...
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of this replica and its peers, own first."""
+        ...
+
+    def digests(self) -> tuple[int, int]:
+        """Return how many digests of peers were compared, and how many differed."""
         ...
 
     def tell(self, message: Message) -> None:
@@ -128,6 +140,11 @@ class RouterServer:
                 ),
                 open_requests=set(),
                 tell=self.mesh.tell,
+                decisions=DecisionLog(
+                    settings.cost.kv_cache_block_size,
+                    capacity=settings.decision_log,
+                    whole_per_s=settings.explain_per_s,
+                ),
             )
             intake = Intake(tokenizer, settings.cost.kv_cache_block_size, self.router_id)
             options = ForwardOptions(max_retries=settings.upstream.max_retries)
@@ -136,14 +153,19 @@ class RouterServer:
             routes.add("POST", "/v1/route", gateway.explain)
             routes.add_prefix("/v1/", gateway.serve)
             RouterAdmin(context, self.mesh).mount(routes)
+            pages = ViewPages(RouterView(context, self.mesh))
+            pages.mount(routes)
             front = FrontDoor(settings.http, routes)
             url = await front.open()
             stack.push_async_callback(front.server.close)
             stack.push_async_callback(self.mesh.stop)
             await self.mesh.start(url)
             log.info("router serves", url=url, router=self.router_id, bucket=settings.bucket)
-            await first_of(stop.wait(), self.mesh.failed(), self._housekeeping(context))
+            await first_of(
+                stop.wait(), self.mesh.failed(), self._housekeeping(context), pages.live.run()
+            )
             self.mesh.draining = True
+            pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 

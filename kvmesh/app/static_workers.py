@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
+from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerSeen
 from kvmesh.actors.router import Router
 from kvmesh.app.engine_probe import load_of, read_gauges, read_models
 from kvmesh.core.decision import LoadReport, Trust, WorkerInfo
@@ -77,6 +77,14 @@ class StaticWorkers:
     def describe(self) -> dict[str, object]:
         """Return how many workers answer."""
         return {"kv_events": False, "workers_answering": sorted(self._answering)}
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return nothing: a router alone has no peers and no journal."""
+        return ()
+
+    def digests(self) -> tuple[int, int]:
+        """Return that nothing is ever compared."""
+        return 0, 0
 
     def tell(self, message: Message) -> None:
         """Nobody shares these workers."""

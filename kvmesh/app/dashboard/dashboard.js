@@ -1,0 +1,347 @@
+"use strict";
+// State comes over one event stream; everything shown is drawn from it. Names and ids are strangers'
+// words: they only ever become text nodes.
+import { Chart } from "./charts.js";
+import { showDetail, refreshDetail } from "./detail.js";
+import { about, build, bytesOfDigest, clock, count, milliseconds, percent, sortable, syncRows, meter } from "./parts.js";
+
+const GAMMA = 1.05, KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
+const HOVERS = matchMedia("(hover: hover)");
+const $ = (id) => document.getElementById(id);
+const state = { overview: null, seconds: new Map(), rows: new Map(), paused: false, range: 300, words: [], heard: 0, skew: 0 };
+let source = null, retry = null, drawing = false, hiding = null;
+
+// The stream
+
+function connect() {
+  clearTimeout(retry);
+  source?.close();
+  state.heard = Date.now();
+  source = new EventSource("v1/events");
+  source.addEventListener("hello", (event) => {
+    state.seconds.clear();
+    take(JSON.parse(event.data), true);
+  });
+  source.addEventListener("overview", (event) => take(JSON.parse(event.data), false));
+  source.addEventListener("decisions", (event) => {
+    state.heard = Date.now();
+    takeRows(JSON.parse(event.data));
+    draw();
+  });
+  source.onerror = () => {
+    link("reconnecting …", "warn");
+    // The browser tries again by itself, except after an answer that is not a stream.
+    if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 2000);
+  };
+}
+
+function take(overview, whole) {
+  state.heard = Date.now();
+  state.skew = Date.now() / 1000 - overview.now;
+  state.overview = overview;
+  for (const second of overview.seconds) state.seconds.set(second.second, second);
+  for (const time of state.seconds.keys()) if (time < overview.now - KEPT_S) state.seconds.delete(time);
+  if (whole || overview.decisions.length) state.rows.clear();
+  takeRows(overview.decisions);
+  link(state.paused ? "paused" : "live", state.paused ? "warn" : "good");
+  draw();
+}
+
+function takeRows(rows) {
+  for (const row of rows) {
+    state.rows.set(row.key, row);
+    refreshDetail(row);
+  }
+  if (state.rows.size > KEPT_ROWS) {
+    const oldest = [...state.rows.values()].sort((a, b) => a.decided_at - b.decided_at);
+    for (const row of oldest.slice(0, state.rows.size - KEPT_ROWS)) state.rows.delete(row.key);
+  }
+}
+
+function link(text, kind) {
+  const pill = $("link");
+  if (pill.textContent !== text) pill.textContent = text;
+  pill.className = `pill ${kind}`;
+}
+
+setInterval(() => {
+  if (source && source.readyState === EventSource.OPEN && Date.now() - state.heard > STALLED_MS) {
+    link("stalled, connecting anew …", "warn");
+    connect();
+  }
+}, 1000);
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hiding);
+  if (document.hidden) {
+    hiding = setTimeout(() => { source?.close(); source = null; }, HIDDEN_MS);
+  } else if (!source) connect();
+});
+
+// Drawing
+
+function draw() {
+  if (drawing || state.paused || !state.overview) return;
+  drawing = true;
+  requestAnimationFrame(() => { drawing = false; if (!state.paused) render(); });
+}
+
+function matches(...texts) {
+  const text = texts.join(" ").toLowerCase();
+  return state.words.every((word) => text.includes(word));
+}
+
+function render() {
+  const { overview } = state;
+  $("name").textContent = overview.role === overview.name ? overview.role : `${overview.role} ${overview.name}`;
+  document.title = `kvmesh · ${overview.name}`;
+  const ready = $("ready");
+  ready.hidden = false;
+  ready.textContent = overview.ready ? "ready" : `not ready: ${overview.reason}`;
+  ready.className = `pill ${overview.ready ? "good" : "bad"}`;
+  $("about").textContent = `kvmesh ${overview.version} · ${overview.policy || "no replica answers"} · blocks of ${overview.block_size} tokens`;
+  renderTiles(overview);
+  renderCharts(overview);
+  const shown = [renderRequests(), renderWorkers(overview), renderReplicas(overview), renderBuckets(overview)];
+  const found = state.words.length ? `${shown[1]} workers, ${shown[0]} requests, ${shown[2]} replicas found` : "";
+  if ($("found").textContent !== found) $("found").textContent = found;
+}
+
+function sum(from, to) {
+  const total = { ttft: {}, round_robin_ttft: {} };
+  for (const second of state.seconds.values()) {
+    if (second.second < from || second.second >= to) continue;
+    for (const [key, value] of Object.entries(second)) {
+      if (key === "ttft" || key === "round_robin_ttft") {
+        for (const [bin, n] of Object.entries(value)) total[key][bin] = (total[key][bin] ?? 0) + n;
+      } else total[key] = (total[key] ?? 0) + value;
+    }
+  }
+  return total;
+}
+
+function quantile(bins, share) {
+  const numbers = Object.keys(bins).map(Number).sort((a, b) => a - b);
+  const rank = share * (numbers.reduce((all, one) => all + bins[one], 0) - 1);
+  let seen = 0;
+  for (const number of numbers) {
+    seen += bins[number];
+    if (seen > rank) return (2 * GAMMA ** number) / (1 + GAMMA);
+  }
+  return null;
+}
+
+const ratio = (part, whole) => (whole ? part / whole : null);
+const figures = (total) => ({
+  cached: ratio(total.cached_tokens, total.reported_tokens),
+  predicted: ratio(total.predicted_tokens, total.prompt_tokens),
+  robin: ratio(total.round_robin_tokens, total.shadowed_tokens),
+  p50: quantile(total.ttft, 0.5),
+  p90: quantile(total.ttft, 0.9),
+  robin50: quantile(total.round_robin_ttft, 0.5),
+});
+
+const tiles = new Map();
+function tile(key, name, value, more, kind = "") {
+  if (!tiles.has(key)) tiles.set(key, $("tiles").appendChild(build("div", {}, build("dt"), build("dd"), build("dd"))));
+  const [title, figure, words] = tiles.get(key).children;
+  title.textContent = name;
+  figure.textContent = value;
+  figure.className = kind;
+  words.textContent = more;
+}
+
+function renderTiles(overview) {
+  const now = overview.now, minute = figures(sum(now - 60, now + 1)), last = sum(now - 10, now);
+  const { workers, replicas, counters } = overview;
+  const usable = workers.filter((one) => one.usable).length, ready = replicas.filter((one) => one.ready).length;
+  const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
+  const waiting = workers.reduce((all, one) => all + one.prefill_tokens, 0);
+  const best = minute.cached ?? minute.predicted;
+  tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1),
+    `${count(counters.requests ?? 0)} so far, ${count((counters.cut ?? 0) + (counters.unserved ?? 0) + (counters.refused ?? 0))} failed`);
+  tile("cached", minute.cached === null ? "Prompt cached (predicted)" : "Prompt cached", percent(best),
+    minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}`);
+  tile("ttft", "Time to first token", milliseconds(minute.p50),
+    `p90 ${milliseconds(minute.p90)}; round robin p50 ${milliseconds(minute.robin50)}`);
+  tile("flight", "In flight", count(workers.reduce((all, one) => all + one.active_requests, 0)), `${count(waiting)} prompt tokens to prefill`);
+  tile("workers", "Workers usable", `${usable} of ${workers.length}`, doubtful ? `${doubtful} in doubt` : "all trusted",
+    usable < workers.length ? (usable ? "warn" : "bad") : "");
+  const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");
+  tile("replicas", "Replicas ready", `${ready} of ${replicas.length}`,
+    disagree ? "indexes disagree" : agree ? "indexes agree" : "nothing to compare", disagree ? "bad" : ready < replicas.length ? "warn" : "");
+}
+
+const charts = {};
+function renderCharts(overview) {
+  if (!charts.hits) {
+    const where = $("charts");
+    charts.hits = new Chart(where, { title: "Share of prompt tokens cached", top: 1, format: (v) => percent(v), series: [
+      { key: "cached", label: "engines report", kind: "ours" }, { key: "predicted", label: "predicted", kind: "guess" },
+      { key: "robin", label: "round robin", kind: "robin" }] });
+    charts.ttft = new Chart(where, { title: "Time to first token", format: (v) => milliseconds(v), series: [
+      { key: "p50", label: "p50", kind: "ours" }, { key: "p90", label: "p90", kind: "tail" },
+      { key: "robin50", label: "round robin p50", kind: "robin" }] });
+    charts.rate = new Chart(where, { title: "Requests a second", format: (v) => count(v, v < 10 ? 1 : 0), series: [
+      { key: "rate", label: "decided", kind: "ours" }, { key: "failed", label: "failed or refused", kind: "wrong" }] });
+  }
+  // Points are three steps wide, so that a few requests make a line and not a comb.
+  const step = Math.max(1, Math.round(state.range / 60)), end = Math.floor(overview.now / step) * step, points = [];
+  for (let t = end - state.range; t <= end; t += step) {
+    const wide = sum(t - 3 * step, t), own = sum(t - step, t), known = t > oldestSecond();
+    points.push({ t, ...figures(wide), rate: known ? (own.requests ?? 0) / step : null,
+      failed: known ? ((own.failed ?? 0) + (own.refused ?? 0)) / step : null });
+  }
+  for (const chart of Object.values(charts)) chart.draw(end - state.range, end, points);
+  const minute = figures(sum(overview.now - 60, overview.now + 1));
+  charts.hits.describe(`last minute ${percent(minute.cached ?? minute.predicted)}, round robin ${percent(minute.robin)}`);
+  charts.ttft.describe(`last minute median ${milliseconds(minute.p50)}, 90th percentile ${milliseconds(minute.p90)}, round robin median ${milliseconds(minute.robin50)}`);
+  charts.rate.describe(`${count((sum(overview.now - 10, overview.now).requests ?? 0) / 10, 1)} now`);
+}
+const oldestSecond = () => { let least = Infinity; for (const t of state.seconds.keys()) least = Math.min(least, t); return least; };
+
+const STATES = { open: ["running", "soft"], finished: ["done", "good"], client_gone: ["client left", "warn"], failed: ["failed", "bad"], cut: ["cut", "bad"], refused: ["refused", "bad"] };
+
+export function stateOf(row) {
+  const [word, kind] = STATES[row.state];
+  if (row.state === "open") return [row.ttft_ms === null ? "prefill" : "answering", kind];
+  if (row.state === "finished" && row.status >= 400) return [`status ${row.status}`, "bad"];
+  return [row.attempts > 1 ? `${word}, try ${row.attempts}` : word, row.attempts > 1 && kind === "good" ? "warn" : kind];
+}
+
+const REQUESTS = [
+  { name: "Time", kind: "p2", fill: (cell, row) => { cell.textContent = clock(row.decided_at); } },
+  { name: "Request", head: true, fill: (cell, row) => {
+    const button = cell.firstChild ?? cell.appendChild(build("button", { type: "button", class: "id" }));
+    if (button.title === row.request_id) return;
+    button.title = row.request_id;
+    const cut = Math.max(0, row.request_id.length - 7);
+    button.replaceChildren(build("span", {}, row.request_id.slice(0, cut)), build("span", {}, row.request_id.slice(cut)));
+  } },
+  { name: "Bucket", kind: "p3", fill: (cell, row) => { cell.textContent = row.bucket; } },
+  { name: "Worker", fill: (cell, row) => { cell.textContent = row.worker; } },
+  { name: "Cached, blocks", fill: (cell, row) => meter(cell, ratio(row.overlap_blocks, row.total_blocks), `${row.overlap_blocks}/${row.total_blocks}`,
+    { at: row.round_robin_blocks === null ? null : ratio(row.round_robin_blocks, row.total_blocks) }) },
+  { name: "Round robin", kind: "num p3", fill: (cell, row) => { cell.textContent = about(row.round_robin_blocks); } },
+  { name: "Why there", kind: "wide p2", fill: (cell, row) => { cell.textContent = row.why; } },
+  { name: "First token", kind: "num p2", fill: (cell, row) => { cell.textContent = milliseconds(row.ttft_ms); } },
+  { name: "State", fill: (cell, row) => { const [word, kind] = stateOf(row); cell.textContent = word; cell.className = `state ${kind}`; } },
+];
+
+function renderRequests() {
+  const table = $("requests"), held = (HOVERS.matches && table.matches(":hover")) || table.querySelector(":focus-visible");
+  const rows = [...state.rows.values()]
+    .filter((row) => matches(row.request_id, row.worker, row.bucket, row.router, row.policy, stateOf(row)[0]))
+    .sort((a, b) => b.decided_at - a.decided_at).slice(0, SHOWN_ROWS);
+  // What is pointed at stays where it is: new rows wait outside.
+  const present = table.tBodies[0] && new Set([...table.tBodies[0].rows].map((row) => row.dataset.key));
+  const holds = held && present?.size && !state.refiltered;
+  const list = holds ? rows.filter((row) => present.has(row.key)) : rows;
+  state.refiltered = false;
+  const late = rows.length - list.length;
+  $("held").hidden = !late;
+  $("held").textContent = late ? `Show ${late} newer` : "";
+  syncRows(table, REQUESTS, list, (row) => row.key, "No request yet. Send one to /v1/chat/completions and it appears here at once.");
+  return rows.length;
+}
+
+const WORKERS = [
+  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}`; } },
+  { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
+  { name: "State", value: (row) => (row.usable ? row.trust : ` ${row.why_not}`), fill: (cell, row) => {
+    const bad = !row.usable, doubt = row.trust === "catching-up" || row.trust === "degraded";
+    cell.textContent = bad ? row.why_not : row.trust;
+    cell.className = `state ${bad ? "bad" : doubt ? "warn" : "good"}`;
+  } },
+  { name: "Cache in use", first: -1, value: (row) => ratio(row.used_blocks, row.total_blocks) ?? -1, fill: (cell, row) => {
+    const share = ratio(row.used_blocks, row.total_blocks);
+    meter(cell, share, share === null ? "not told" : percent(share), { high: share > 0.95, pale: ratio(row.cached_blocks, row.total_blocks),
+      title: `${count(row.used_blocks)} of ${count(row.total_blocks)} blocks hold running requests, ${count(row.cached_blocks)} are known to hold prefixes` });
+  } },
+  { name: "Blocks cached", first: -1, kind: "num p2", value: (row) => row.cached_blocks, fill: (cell, row) => { cell.textContent = count(row.cached_blocks); } },
+  { name: "Requests", first: -1, value: (row) => row.active_requests, fill: (cell, row, all) => meter(cell, ratio(row.active_requests, Math.max(4, ...all.map((one) => one.active_requests))), count(row.active_requests), { title: `booked here; the engine runs ${row.running_requests}, ${row.waiting_requests} wait` }) },
+  { name: "To prefill", first: -1, kind: "num p2", value: (row) => row.prefill_tokens, fill: (cell, row) => { cell.textContent = count(row.prefill_tokens); } },
+  { name: "First token", first: -1, kind: "num", value: (row) => row.ttft_ms ?? -1, fill: (cell, row) => { cell.textContent = milliseconds(row.ttft_ms); } },
+  { name: "Prefill, ms/1k", first: -1, kind: "num p3", value: (row) => row.ms_per_token, fill: (cell, row) => { cell.textContent = count(row.ms_per_token * 1000, 1); } },
+];
+const workerOrder = sortable($("workers"), WORKERS, draw);
+
+function renderWorkers(overview) {
+  const rows = workerOrder(overview.workers.filter((row) => matches(row.worker, row.bucket, row.trust, row.why_not, row.url, ...row.models)));
+  $("n-workers").textContent = rows.length === overview.workers.length ? `${rows.length}` : `${rows.length} of ${overview.workers.length}`;
+  syncRows($("workers"), WORKERS, rows, (row) => `${row.bucket}/${row.worker}`, overview.workers.length ? "No worker matches the filter." : "No worker is known yet.");
+  return rows.length;
+}
+
+const AGREEMENT = { agrees: ["✓ agrees", "good"], disagrees: ["✗ disagrees", "bad"], unchecked: ["unchecked", "soft"] };
+const REPLICAS = [
+  { name: "Replica", head: true, fill: (cell, row) => { cell.textContent = row.replica; cell.title = row.url; } },
+  { name: "Bucket", kind: "p2", fill: (cell, row) => { cell.textContent = row.bucket; } },
+  { name: "State", fill: (cell, row) => {
+    cell.textContent = row.draining ? "draining" : row.ready ? "ready" : row.reason;
+    cell.className = `state ${row.draining ? "warn" : row.ready ? "good" : "bad"}`;
+  } },
+  { name: "Sequence", kind: "num p2", fill: (cell, row) => { cell.textContent = row.kv_events ? count(row.applied_sequence) : "–"; } },
+  { name: "Behind", kind: "num", fill: (cell, row) => { cell.textContent = row.kv_events ? count(row.lag) : "–"; cell.classList.toggle("warn", row.lag > 1000); } },
+  { name: "Index", fill: (cell, row) => {
+    const [word, kind] = AGREEMENT[row.agreement];
+    cell.textContent = row.kv_events ? `${bytesOfDigest(row.digest)} ${word}` : "by own decisions";
+    cell.className = row.kv_events ? kind : "soft";
+    cell.title = row.kv_events ? `digest ${row.digest}; ${count(row.digests_compared)} compared with peers, ${row.mismatches} differed` : "";
+  } },
+  { name: "Requests", kind: "num p2", fill: (cell, row) => { cell.textContent = count(row.active_requests); } },
+];
+
+function renderReplicas(overview) {
+  const rows = overview.replicas.filter((row) => matches(row.replica, row.bucket, row.url, row.ready ? "ready" : row.reason, row.draining ? "draining" : "", row.agreement));
+  syncRows($("replicas"), REPLICAS, rows, (row) => `${row.bucket}/${row.replica}`, "No replica.");
+  return rows.length;
+}
+
+const BUCKETS = [
+  { name: "Bucket", head: true, fill: (cell, row) => { cell.textContent = row.bucket; } },
+  { name: "Replicas", kind: "num", fill: (cell, row) => { cell.textContent = `${row.ready_replicas}/${row.replicas}`; cell.classList.toggle("bad", !row.ready_replicas); } },
+  { name: "Workers", kind: "num", fill: (cell, row) => { cell.textContent = `${row.usable_workers}/${row.workers}`; cell.classList.toggle("bad", !row.usable_workers); } },
+  { name: "Requests", kind: "num", fill: (cell, row) => { cell.textContent = count(row.active_requests); } },
+  { name: "Cache in use", fill: (cell, row) => meter(cell, ratio(row.used_blocks, row.total_blocks), row.total_blocks ? percent(row.used_blocks / row.total_blocks) : "not told") },
+];
+
+function renderBuckets(overview) {
+  const rows = overview.buckets.filter((row) => matches(row.bucket));
+  syncRows($("buckets"), BUCKETS, rows, (row) => row.bucket, "No bucket.");
+  return rows.length;
+}
+
+// Controls
+
+$("filter").addEventListener("input", (event) => {
+  state.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+  state.refiltered = true;
+  if (state.overview) render();
+});
+$("tools").addEventListener("submit", (event) => event.preventDefault());
+$("pause").addEventListener("click", (event) => {
+  state.paused = !state.paused;
+  event.target.setAttribute("aria-pressed", String(state.paused));
+  event.target.textContent = state.paused ? "Go on" : "Pause";
+  link(state.paused ? "paused" : "live", state.paused ? "warn" : "good");
+  draw();
+});
+$("ranges").addEventListener("click", (event) => {
+  const range = Number(event.target.dataset.range);
+  if (!range) return;
+  state.range = range;
+  for (const button of $("ranges").children) button.setAttribute("aria-pressed", String(button === event.target));
+  draw();
+});
+$("held").addEventListener("click", () => {
+  state.refiltered = true;
+  render();
+});
+$("requests").addEventListener("click", (event) => {
+  const row = state.rows.get(event.target.closest("tr")?.dataset.key);
+  if (row) showDetail(row.request_id, row.key);
+});
+const wanted = new URLSearchParams(location.hash.slice(1)).get("request");
+if (wanted) showDetail(wanted);
+connect();
