@@ -1,0 +1,39 @@
+from kvmesh.core.lease import RENEW_S, SAFETY_S, TTL_S, Lease
+
+
+def test_a_lease_is_held_from_the_grant_until_just_before_the_key_may_expire() -> None:
+    lease = Lease("r0")
+    assert not lease.holds(0.0)
+
+    lease.granted(7, sent_s=10.0)
+
+    assert lease.holds(10.0 + TTL_S - SAFETY_S - 0.01)
+    assert not lease.holds(10.0 + TTL_S - SAFETY_S)
+    assert (lease.fence, lease.expected) == (7, 7)
+
+
+def test_renewal_keeps_the_fence_and_taking_it_again_raises_it() -> None:
+    lease = Lease("r0")
+    lease.granted(7, 0.0)
+    lease.granted(8, RENEW_S)
+
+    assert (lease.fence, lease.expected) == (7, 8)
+
+    lease.lost()
+    assert (lease.holds(RENEW_S), lease.expected) == (False, None)
+
+    lease.granted(12, 5.0)
+    assert lease.fence == 12
+
+
+def test_an_unknown_outcome_is_settled_by_what_is_stored() -> None:
+    lease = Lease("r0")
+
+    lease.found(b"r0", 5, sent_s=1.0)
+    assert lease.holds(1.5)
+
+    lease.found(b"r1", 6, sent_s=2.0)
+    assert not lease.holds(2.0)
+
+    lease.found(None, 0, sent_s=3.0)
+    assert lease.expected is None
