@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from kvmesh.app.doctor_probe import Look, look_at_engine, look_at_router
-from kvmesh.app.engine_probe import EventEndpoint
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.core.diagnosis import Finding, Level, check_engine
 from kvmesh.core.diagnosis_router import check_router
@@ -35,7 +34,7 @@ class DoctorSettings:
     tokenizer: Path | None = None
     """Model directory to compare with the engine's token ids."""
     kv_events_endpoint: str = ""
-    """The engine's KV event publisher; default: asked of the engine."""
+    """The engine's KV event publisher (rank 0's, rank r adds r); default: asked of the engine."""
     kv_replay_endpoint: str = ""
     """Its replay socket, beside --kv-events-endpoint."""
     kv_events_topic: str = ""
@@ -55,10 +54,10 @@ async def examine(settings: DoctorSettings) -> list[Finding]:
     tokenizer = None
     if settings.tokenizer is not None:
         tokenizer = load_tokenizer(str(settings.tokenizer), options=TokenizerOptions())
-    given = EventEndpoint(0, settings.kv_events_endpoint, settings.kv_replay_endpoint)
     look = Look(
         engine_url=settings.engine_url.rstrip("/"),
-        endpoints=(given,) if settings.kv_events_endpoint else (),
+        endpoint=settings.kv_events_endpoint,
+        replay=settings.kv_replay_endpoint,
         topic=settings.kv_events_topic,
         bind=settings.kv_events_bind,
         tokenizer=tokenizer,

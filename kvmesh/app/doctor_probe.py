@@ -7,7 +7,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.app.doctor_events import POLL_S, SourceWatch, until
-from kvmesh.app.engine_probe import EngineFacts, EventEndpoint, read_facts
+from kvmesh.app.engine_probe import EngineFacts, given_endpoints, read_facts
 from kvmesh.app.fetch import HTTP_OK, fetch, fetch_ok
 from kvmesh.core.chat import ChatInput
 from kvmesh.core.diagnosis import EngineSeen, ProbeSeen
@@ -76,10 +76,11 @@ class _Route(msgspec.Struct):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What to look at. `endpoints` given by hand replace those the engine lists."""
+    """What to look at. An `endpoint` given by hand replaces those the engine lists."""
 
     engine_url: str
-    endpoints: tuple[EventEndpoint, ...] = ()
+    endpoint: str = ""
+    replay: str = ""
     topic: str = ""
     bind: bool = False
     tokenizer: Tokenizer | None = None
@@ -93,10 +94,10 @@ async def look_at_engine(pool: UpstreamPool, look: Look) -> tuple[EngineSeen, by
     if facts is None:
         return EngineSeen(url=url, answers=False), b""
     kind, version, lists, caching = await _identify(pool, url)
-    watches = [
-        SourceWatch(one, topic=look.topic, bind=look.bind)
-        for one in look.endpoints or facts.endpoints
-    ]
+    endpoints = facts.endpoints
+    if look.endpoint:
+        endpoints = given_endpoints(look.endpoint, look.replay, facts.ranks)
+    watches = [SourceWatch(one, topic=look.topic, bind=look.bind) for one in endpoints]
     chat, probe = b"", None
     try:
         await asyncio.gather(*(watch.open() for watch in watches))

@@ -1,5 +1,6 @@
 """What an engine says of itself over HTTP: kind, models, blocks, event endpoints, load."""
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -7,6 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.actors.messages import WorkerLoad
 from kvmesh.app.fetch import fetch_ok
+from kvmesh.core.diagnosis import SourceSeen, check_ports
+from kvmesh.errors import ConfigError
 from kvmesh.transport.http.upstream import UpstreamPool
 
 
@@ -47,10 +50,14 @@ class _ServerInfo(msgspec.Struct):
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """What was learned; `block_size` 0 and empty lists mean "it did not say"."""
+    """What was learned; `block_size` 0 and empty lists mean "it did not say".
+
+    `ranks` are the data-parallel ranks whose figures /metrics shows.
+    """
 
     models: tuple[str, ...] = ()
     block_size: int = 0
+    ranks: int = 1
     endpoints: tuple[EventEndpoint, ...] = ()
 
 
@@ -70,6 +77,36 @@ def reachable(endpoint: str, host: str) -> str:
     for wildcard in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - recognised, not bound
         endpoint = endpoint.replace(f"//{wildcard}:", f"//{host}:")
     return endpoint
+
+
+def given_endpoints(
+    endpoint: str, replay: str, ranks: int, *, topic: str = ""
+) -> tuple[EventEndpoint, ...]:
+    """Return every rank's publisher from rank 0's: rank r adds r to both ports, as engines do.
+
+    Raises `ConfigError` when there is no port to add to.
+    """
+    return tuple(
+        EventEndpoint(rank, _behind(endpoint, rank), _behind(replay, rank), topic)
+        for rank in range(ranks)
+    )
+
+
+def refuse_collisions(endpoints: Sequence[EventEndpoint]) -> None:
+    """Raise `ConfigError` when a rank's replay port is another's event port."""
+    sources = [SourceSeen(one.rank, one.endpoint, one.replay) for one in endpoints]
+    for finding in check_ports(sources):
+        raise ConfigError(f"{finding.text}: {finding.remedy}")
+
+
+def _behind(endpoint: str, rank: int) -> str:
+    """Return `endpoint` with `rank` added to its port."""
+    if not rank or not endpoint:
+        return endpoint
+    head, _, port = endpoint.rpartition(":")
+    if not port.isdigit():
+        raise ConfigError(f"KV event endpoint {endpoint!r} has no port to add the rank {rank} to")
+    return f"{head}:{int(port) + rank}"
 
 
 async def read_models(pool: UpstreamPool, url: str) -> tuple[str, ...] | None:
@@ -95,7 +132,8 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
         endpoints, block_size = await _sglang_endpoints(pool, url, host)
     gauges = await read_gauges(pool, url)
     block_size = block_size or max((one.block_size for one in gauges.values()), default=0)
-    return EngineFacts(models=models, block_size=block_size, endpoints=endpoints)
+    ranks = max(len(gauges), 1)
+    return EngineFacts(models=models, block_size=block_size, ranks=ranks, endpoints=endpoints)
 
 
 async def _vllm_endpoints(pool: UpstreamPool, url: str, host: str) -> tuple[EventEndpoint, ...]:

@@ -23,9 +23,11 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.engine_probe import (
     EngineFacts,
     EventEndpoint,
+    given_endpoints,
     load_of,
     read_facts,
     read_gauges,
+    refuse_collisions,
 )
 from kvmesh.app.fetch import fetch_ok
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
@@ -152,21 +154,22 @@ class Sidecar:
 
     def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
         settings = self._settings
+        endpoints = facts.endpoints
         if settings.kv_events_endpoint:
-            return (
-                EventEndpoint(
-                    rank=0,
-                    endpoint=settings.kv_events_endpoint,
-                    replay=settings.kv_replay_endpoint,
-                    topic=settings.kv_events_topic,
-                ),
+            endpoints = given_endpoints(
+                settings.kv_events_endpoint,
+                settings.kv_replay_endpoint,
+                facts.ranks,
+                topic=settings.kv_events_topic,
             )
-        if not facts.endpoints:
+        if not endpoints:
             raise ConfigError(
                 f"the engine at {self._url} names no KV event endpoint: start it with KV events on "
-                "(vLLM and SGLang: --kv-events-config) or give --kv-events-endpoint"
+                "(vLLM and SGLang: --kv-events-config) or give --kv-events-endpoint; "
+                f"kvmesh doctor --engine-url {self._url} tells more"
             )
-        return facts.endpoints
+        refuse_collisions(endpoints)
+        return endpoints
 
     def _worker(self, rank: int, *, alone: bool) -> WorkerId:
         return WorkerId(self._name if alone else f"{self._name}-dp{rank}")

@@ -90,7 +90,7 @@ def check_engine(engine: EngineSeen) -> list[Finding]:
         *_check_models(engine),
         *_check_caching(engine),
         *_check_blocks(engine),
-        *_check_ports(engine.sources),
+        *check_ports(engine.sources),
         *_check_sources(engine),
         *_check_probe(engine.probe),
     ]
@@ -157,8 +157,11 @@ def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
         yield Finding(Level.OK, "block size", f"{size} tokens")
 
 
-def _check_ports(sources: Sequence[SourceSeen]) -> Iterator[Finding]:
-    """A rank adds its number to both ports: replay right behind events meets the next rank's."""
+def check_ports(sources: Sequence[SourceSeen]) -> Iterator[Finding]:
+    """Yield the ports used twice.
+
+    A rank adds its number to both ports, so replay right behind events meets the next rank's.
+    """
     users: dict[str, list[str]] = {}
     for source in sources:
         users.setdefault(_port(source.endpoint), []).append(f"rank {source.rank} events")

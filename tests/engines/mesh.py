@@ -26,6 +26,7 @@ class EngineMesh:
         self.router_urls: list[str] = []
         self.sidecars: dict[str, Process] = {}
         self.routers: list[Process] = []
+        self._workers: Sequence[str] = ()
         self._directory = directory
         self._engines = engines
         self._options = ["--tokenizer", str(model), "--kv-cache-block-size", str(block_size)]
@@ -61,6 +62,7 @@ class EngineMesh:
 
     def wait_for_trust(self, workers: Sequence[str], *, within_s: float = 60.0) -> None:
         """Return when both replicas believe the events of all `workers`, and of no other."""
+        self._workers = workers
 
         def trusted() -> bool:
             for process in (*self.routers, *self.sidecars.values()):
@@ -84,7 +86,7 @@ class EngineMesh:
         before = max(epochs(), default=0)
         action()
         eventually(lambda: min(epochs(), default=0) > before, f"{worker} began anew", within_s=60.0)
-        self.wait_for_trust(list(self.sidecars))
+        self.wait_for_trust(self._workers)
 
     def settle(self, *, within_s: float = 20.0) -> None:
         """Return when both replicas have read the same, and nothing new for a while."""

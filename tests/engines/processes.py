@@ -19,13 +19,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports nobody listens on, below those the kernel gives to clients."""
+    """Return ports nobody listens on, nor on the next: a second rank takes that."""
     ports: list[int] = []
-    rng = random.Random(os.getpid())
+    rng = random.SystemRandom()
     while len(ports) < count:
-        port = rng.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as sock:
-            sock.bind(("127.0.0.1", port))
+        # Below those the kernel gives to clients.
+        port = rng.randrange(20_000, 32_000, 10)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", port))
+            two.bind(("127.0.0.1", port + 1))
             if port not in ports:
                 ports.append(port)
     return ports

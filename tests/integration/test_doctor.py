@@ -166,6 +166,22 @@ async def test_an_endpoint_where_nobody_publishes_is_named() -> None:
     ]
 
 
+async def test_replay_given_right_behind_events_collides_with_the_next_rank() -> None:
+    port = free_port()
+    async with engine(data_parallel_size=2) as mocker:
+        findings = await examine(
+            DoctorSettings(
+                engine_url=mocker.url,
+                kv_events_endpoint=f"tcp://127.0.0.1:{port}",
+                kv_replay_endpoint=f"tcp://127.0.0.1:{port + 1}",
+                probe=False,
+            )
+        )
+
+    words = f"port {port + 1} is used by rank 0 replay and rank 1 events"
+    assert failed(findings)["event ports"] == words
+
+
 async def test_ranks_are_listened_to_one_by_one() -> None:
     async with engine(data_parallel_size=2) as mocker:
         findings = await examine(DoctorSettings(engine_url=mocker.url))
