@@ -147,6 +147,45 @@ async def test_a_stolen_worker_key_cannot_write(mesh: Mesh, eventually: Any, wha
     assert await messages(admin, f"OBJ_{snapshot_bucket(CODE)}") == 0
 
 
+OTHER_BUCKET = Subjects("kvmesh", "chat")
+FORBIDDEN_TO_A_ROUTER = {
+    "a worker's events": CODE.events("w7"),
+    "a worker's heartbeat": CODE.heartbeats("w7"),
+    "another router's heartbeat": CODE.routers("r2"),
+    "another router's bookings": CODE.bookings("r2"),
+    "a command in another bucket": OTHER_BUCKET.control("w1"),
+    "the stream's deletion": f"$JS.API.STREAM.DELETE.{STREAM}",
+    "the stream's settings": f"$JS.API.STREAM.UPDATE.{STREAM}",
+    "another stream's making": "$JS.API.STREAM.CREATE.OTHER",
+    "the purge of the KV bucket": f"$JS.API.STREAM.PURGE.KV_{meta_bucket('kvmesh')}",
+    "reading another bucket's events": f"$JS.API.CONSUMER.CREATE.{OTHER_BUCKET.stream()}.x",
+    "purging another bucket's events": f"$JS.API.STREAM.PURGE.{OTHER_BUCKET.stream()}",
+    "another bucket's snapshots": f"$O.{snapshot_bucket(OTHER_BUCKET)}.C.x",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN_TO_A_ROUTER)
+async def test_a_stolen_router_key_cannot_write(mesh: Mesh, eventually: Any, what: str) -> None:
+    admin = JetStream(await mesh.login("admin"))
+    router = await mesh.login("router.code.r1")
+
+    with pytest.raises(TransportError):
+        await router.request(FORBIDDEN_TO_A_ROUTER[what], b"", timeout_s=0.3)
+
+    await eventually(lambda: router.statistics().errors, what="the server's refusal")
+    assert await messages(admin, STREAM) == 0
+
+
+async def test_the_admin_key_writes_no_events(mesh: Mesh, eventually: Any) -> None:
+    admin = await mesh.login("admin")
+
+    with pytest.raises(TransportError):
+        await admin.request(CODE.events("w7"), b"", timeout_s=0.3)
+
+    await eventually(lambda: admin.statistics().errors, what="the server's refusal")
+    assert await messages(JetStream(admin), STREAM) == 0
+
+
 @pytest.mark.parametrize(
     "subject",
     [
