@@ -11,7 +11,7 @@ from tests.engines.tiny_model import CONTEXT_TOKENS
 BLOCK_SIZE = 32
 """Tokens a block; CPU attention wants a multiple of 32."""
 
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 480.0
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
