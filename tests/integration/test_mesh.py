@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -265,3 +266,43 @@ def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningM
 
     eventually(warm, "the router is back and warm", within_s=30.0)
     assert mesh.pid("--router-id chat-0") != pid
+
+
+def snapshot_tool(mesh: RunningMesh, *arguments: str) -> subprocess.CompletedProcess[str]:
+    nats_url = re.search(r"nats://[0-9.:]+", mesh.log.read_text())
+    assert nats_url is not None
+    return subprocess.run(
+        [*(sys.executable, "-m", "kvmesh", "snapshot"), *arguments, "--nats-url", nats_url[0]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_restarted_router_starts_from_the_snapshot(mesh: RunningMesh) -> None:
+    mesh.chat("Worth remembering. " * 100, url=mesh.router_url(3))
+    taken = snapshot_tool(mesh, "take", "code")
+    listed = snapshot_tool(mesh, "list", "code")
+    verified = snapshot_tool(mesh, "verify", "code")
+    inspected = snapshot_tool(mesh, "inspect", "code")
+    unknown = snapshot_tool(mesh, "inspect", "code", "idx-none")
+    empty = snapshot_tool(mesh, "verify", "nothing")
+
+    assert taken.returncode == 0, taken.stderr
+    assert "newest" in listed.stdout
+    assert verified.stdout.startswith("OK ")
+    assert "worker-1" in inspected.stdout
+    assert (unknown.returncode, empty.returncode) == (2, 1)
+    assert "idx-none" in unknown.stderr
+
+    os.kill(mesh.pid("--router-id code-1"), signal.SIGKILL)
+
+    def loaded() -> bool:
+        with contextlib.suppress(httpx.HTTPError, KeyError):
+            now, sibling = mesh.status(3)["mesh"], mesh.status(2)["mesh"]
+            same = all(now[key] == sibling[key] for key in ("applied_sequence", "digest"))
+            return bool(now["loader"]["loaded"] == 1 and same)
+        return False
+
+    eventually(loaded, "the router loaded the snapshot", within_s=30.0)
