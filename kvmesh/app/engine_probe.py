@@ -52,12 +52,14 @@ class _ServerInfo(msgspec.Struct):
 class EngineFacts(msgspec.Struct, frozen=True):
     """What was learned; `block_size` 0 and empty lists mean "it did not say".
 
-    `ranks` are the data-parallel ranks whose figures /metrics shows.
+    `ranks` are the data-parallel ranks whose figures /metrics shows. `health_path` is what to ask
+    often: SGLang's /health makes the engine generate a token, for a second and more.
     """
 
     models: tuple[str, ...] = ()
     block_size: int = 0
     ranks: int = 1
+    health_path: str = "/health"
     endpoints: tuple[EventEndpoint, ...] = ()
 
 
@@ -127,13 +129,22 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
         return None
     host = urlsplit(url).hostname or "127.0.0.1"
     endpoints = await _vllm_endpoints(pool, url, host)
-    block_size = 0
+    block_size, health = 0, "/health"
     if not endpoints:
-        endpoints, block_size = await _sglang_endpoints(pool, url, host)
+        info = await _read_server_info(pool, url)
+        if info is not None:
+            endpoints, block_size = _sglang_endpoints(info, host), info.page_size or 0
+            # /ready exists from SGLang 0.5.20 on.
+            ready = await fetch_ok(pool, url, "/ready") is not None
+            health = "/ready" if ready else "/v1/models"
     gauges = await read_gauges(pool, url)
-    block_size = block_size or max((one.block_size for one in gauges.values()), default=0)
-    ranks = max(len(gauges), 1)
-    return EngineFacts(models=models, block_size=block_size, ranks=ranks, endpoints=endpoints)
+    return EngineFacts(
+        models=models,
+        block_size=block_size or max((one.block_size for one in gauges.values()), default=0),
+        ranks=max(len(gauges), 1),
+        health_path=health,
+        endpoints=endpoints,
+    )
 
 
 async def _vllm_endpoints(pool: UpstreamPool, url: str, host: str) -> tuple[EventEndpoint, ...]:
@@ -157,22 +168,24 @@ async def _vllm_endpoints(pool: UpstreamPool, url: str, host: str) -> tuple[Even
     )
 
 
-async def _sglang_endpoints(
-    pool: UpstreamPool, url: str, host: str
-) -> tuple[tuple[EventEndpoint, ...], int]:
-    """Return the publishers and page size of SGLang >= 0.5.14."""
+async def _read_server_info(pool: UpstreamPool, url: str) -> _ServerInfo | None:
+    """Return what SGLang says of itself, None when it is something else."""
     body = await fetch_ok(pool, url, "/server_info")
     if body is None:
-        return (), 0
+        return None
     try:
-        info = msgspec.json.decode(body, type=_ServerInfo)
+        return msgspec.json.decode(body, type=_ServerInfo)
     except msgspec.MsgspecError:
-        return (), 0
+        return None
+
+
+def _sglang_endpoints(info: _ServerInfo, host: str) -> tuple[EventEndpoint, ...]:
+    """Return the publishers that SGLang >= 0.5.14 tells, one per rank."""
     events = info.kv_events
     if events is None:
-        return (), info.page_size or 0
+        return ()
     base, replay = events.endpoint_port_base, events.replay_endpoint_port_base
-    endpoints = tuple(
+    return tuple(
         EventEndpoint(
             rank=rank,
             endpoint=f"tcp://{host}:{base + rank}",
@@ -181,7 +194,6 @@ async def _sglang_endpoints(
         )
         for rank in range(events.dp_size)
     )
-    return endpoints, info.page_size or 0
 
 
 async def read_gauges(pool: UpstreamPool, url: str) -> dict[int, Gauges]:

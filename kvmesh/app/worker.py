@@ -136,7 +136,7 @@ class Sidecar:
                 source.start()
                 stack.callback(source.close)
             self._log.info("sidecar runs", engine=self._url, ranks=len(endpoints))
-            await first_of(stop.wait(), asyncio.shield(running), self._watch(pool, driver))
+            await first_of(stop.wait(), asyncio.shield(running), self._watch(pool, driver, facts))
             for _, publisher in self._ranks:
                 driver.post(publisher.name, Drain())
             await asyncio.sleep(0)
@@ -228,12 +228,12 @@ class Sidecar:
         }
         return ControlPlane(connection, (subject,), handlers)
 
-    async def _watch(self, pool: UpstreamPool, driver: AioDriver) -> None:
+    async def _watch(self, pool: UpstreamPool, driver: AioDriver, facts: EngineFacts) -> None:
         """Report the engine's load; take it out of service while it does not answer."""
         missed = 0
         while True:
             await asyncio.sleep(self._settings.load_interval_s)
-            healthy = await fetch_ok(pool, self._url, "/health") is not None
+            healthy = await fetch_ok(pool, self._url, facts.health_path) is not None
             gauges = await read_gauges(pool, self._url) if healthy else {}
             if healthy and missed >= MISSED_LOOKS:
                 self._log.info("engine answers again")
