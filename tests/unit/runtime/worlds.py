@@ -43,5 +43,5 @@ def add_probe(
         lives.append(Probe(answers))
         return [lives[-1]]
 
-    plan = ProcessPlan(name, build, subscriptions, tail_to, immortal)
+    plan = ProcessPlan(name, build, subscriptions, tail_to, immortal=immortal)
     return sim.add(plan), lives
