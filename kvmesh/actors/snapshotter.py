@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
+from kvmesh.actors.lease_keeper import LeaseKeeper
 from kvmesh.actors.messages import RouterGone, RouterSeen, Started, TakeSnapshot, Tick
 from kvmesh.actors.storage import (
     Deleted,
@@ -31,7 +32,7 @@ from kvmesh.actors.storage import (
     WriteKey,
 )
 from kvmesh.actors.wishes import Wishes, ignore
-from kvmesh.core.lease import RENEW_S, TTL_S, Lease
+from kvmesh.core.lease import RENEW_S
 from kvmesh.core.manifest import Generation, Manifest, decode_manifest, encode_manifest
 from kvmesh.core.replica import Replica
 from kvmesh.core.snapshot import Position, WorkerRecord, encode_snapshot
@@ -91,10 +92,10 @@ class Snapshotter:
         self._replica = replica
         self._options = options
         self._may_take = may_take
-        self._lease = Lease(options.router)
         self._wishes = Wishes()
+        self._keeper = LeaseKeeper(lease_key(options.bucket), options.router, self._wishes)
+        self._lease = self._keeper.lease
         self._slices: Generator[Iterable[Effect]] | None = None
-        self._asking = False
         self._busy = False
         self._wanted = False
         self._peers: dict[str, tuple[str, int]] = {}
@@ -109,7 +110,7 @@ class Snapshotter:
             case Tick("slice"):
                 return self._go_on()
             case Tick() | Started():
-                return (*self._renew(now), Wake(RENEW_S, Tick("lease")))
+                return (*self._keeper.renew(now, self._take_if_due), Wake(RENEW_S, Tick("lease")))
             case RouterSeen(beat):
                 self._peers[beat.router] = (beat.created, beat.applied_sequence)
                 return ()
@@ -132,39 +133,6 @@ class Snapshotter:
             purged_messages=self._purged,
             newest=self._newest,
         )
-
-    def _renew(self, now: float) -> Iterable[Effect]:
-        """Take or renew the lease, one request at a time; then see whether a snapshot is due."""
-        if self._asking:
-            return ()
-        self._asking = True
-        key, holder = lease_key(self._options.bucket), self._lease.holder.encode()
-        expected = self._lease.expected
-
-        def on_written(answer: Message, answered_s: float) -> Iterable[Effect]:
-            self._asking = False
-            match answer:
-                case KeyWritten(_, revision):
-                    self._lease.granted(revision, now)
-                    return self._take_if_due(answered_s)
-                case Failed(_, _, True):
-                    self._lease.lost()
-                    return ()
-                case _:
-                    self._asking = True
-                    return (self._wishes.make(partial(ReadKey, key), on_found),)
-
-        def on_found(answer: Message, answered_s: float) -> Iterable[Effect]:
-            del answered_s
-            self._asking = False
-            if isinstance(answer, KeyRead):
-                self._lease.found(answer.value, answer.revision, now)
-            return ()
-
-        write = self._wishes.make(
-            lambda token: WriteKey(key, holder, expected, token, ttl_s=TTL_S), on_written
-        )
-        return (write,)
 
     def _take_if_due(self, now: float) -> Iterable[Effect]:
         replica, options = self._replica, self._options
