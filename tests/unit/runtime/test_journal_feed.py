@@ -112,6 +112,19 @@ async def test_an_actor_can_reopen_the_tail_behind_a_snapshot(eventually: Eventu
     await world.close()
 
 
+async def test_an_actor_can_open_the_first_tail_of_an_attached_journal(
+    eventually: Eventually,
+) -> None:
+    world = World()
+    world.feed.attach(world.journal)
+
+    world.driver.post("indexer", Tick(token=1))
+
+    await eventually(lambda: CaughtUp(3) in world.reader.heard)
+    assert world.reader.heard[1:3] == [JournalOpened(world.created), world.record(2)]
+    await world.close()
+
+
 async def test_a_tail_that_cannot_be_opened_is_tried_again(
     eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
