@@ -63,7 +63,6 @@ class _Worker:
     __slots__ = (
         "clipped",
         "interval_ms",
-        "ms_per_token",
         "open_ms",
         "open_s",
         "open_tokens",
@@ -73,7 +72,6 @@ class _Worker:
 
     def __init__(self) -> None:
         self.prefill = Ratio()
-        self.ms_per_token = 0.0
         self.open_ms = 0.0
         self.open_tokens = 0
         self.open_s = 0.0

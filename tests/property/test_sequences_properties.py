@@ -3,7 +3,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand
-from kvmesh.core.sequences import LOCAL, ActiveSequences
+from kvmesh.core.sequences import LOCAL, SETTLE_EVERY_S, ActiveSequences
 
 BLOCK_SIZE = 4
 STRIDE = 2
@@ -42,6 +42,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.settled = -1e9
         self.sequences = ActiveSequences(BLOCK_SIZE, lease_s=LEASE_S, stride=STRIDE)
         self.model: dict[str, NaiveBooking] = {}
         self.unseen = dict.fromkeys(WORKERS, (0, 0, 0))
@@ -159,6 +160,9 @@ class SequencesAgainstModel(RuleBasedStateMachine):
     def settle(self, slow: bool) -> None:
         self.sequences.settle(self.now, lambda _: 1e9 if slow else 0.0)
 
+        if 0.0 <= self.now - self.settled < SETTLE_EVERY_S:
+            return
+        self.settled = self.now
         for worker in WORKERS:
             mine = [one for one in self.model.values() if one.worker == worker and one.prefilling]
             for one in mine:

@@ -1,5 +1,7 @@
+import pytest
+
 from kvmesh.core.events import WorkerId
-from kvmesh.core.loads import Demand
+from kvmesh.core.loads import Demand, Loads
 from kvmesh.core.sequences import ActiveSequences
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -116,6 +118,58 @@ def test_shared_blocks_are_found_by_depth() -> None:
     assert loads.shared_blocks((9, 2), 1, overlap=2) == 0
     assert loads.shared_blocks((), 1, overlap=2) == 0
     assert sequences.loads(W2).shared_blocks((1,), 1, overlap=1) == 0
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("held", range(8))
+@pytest.mark.parametrize("overlap", range(24))
+def test_shared_blocks_are_whole_strides_within_the_overlap(
+    stride: int, held: int, overlap: int
+) -> None:
+    keys = tuple(range(1, 8))
+    loads = Loads(W1)
+    loads.hold(keys[:held])
+
+    shared = loads.shared_blocks(keys, stride, overlap)
+
+    assert shared == min(held, overlap // stride) * stride
+
+
+def test_every_change_of_load_names_its_worker() -> None:
+    sequences = make_sequences()
+
+    def changed() -> set[WorkerId]:
+        names = set(sequences.changed)
+        sequences.changed.clear()
+        return names
+
+    sequences.add("r1", W1, Demand(16, 16), now=0.0)
+    assert changed() == {W1}
+    sequences.first_token("r1", now=1.0)
+    assert changed() == {W1}
+    sequences.grow("r1", 1, now=1.0)
+    assert changed() == {W1}
+    sequences.grow("r1", 2, now=1.0)
+    assert changed() == set()
+    sequences.finish("r1")
+    assert changed() == {W1}
+    sequences.correct(W2, 1, 1, 1)
+    assert changed() == {W2}
+    sequences.add("r2", W2, Demand(16, 16, streams=False), now=1.0)
+    changed()
+    sequences.settle(99.0, lambda _: 1.0)
+    assert changed() == {W2}
+
+
+def test_settling_is_not_repeated_within_a_moment() -> None:
+    sequences = make_sequences()
+    sequences.settle(1.0, lambda _: 0.0)
+    sequences.add("r1", W1, Demand(16, 16, streams=False), now=1.0)
+
+    sequences.settle(1.005, lambda _: 0.0)
+    assert list(sequences.loads(W1).prefilling) == ["r1"]
+    sequences.settle(1.01, lambda _: 0.0)
+    assert not sequences.loads(W1).prefilling
 
 
 def test_output_takes_blocks_as_it_grows_and_never_shrinks() -> None:
