@@ -33,7 +33,7 @@ def stack(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
             python,
             model,
             (ports[number], ports[2 + number], ports[4 + number]),
-            directory / f"vllm-{number}.log",
+            directory / f"engine-{number}.log",
             blocks=BLOCKS,
         )
         for number in range(2)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 def stack(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("vllm-ranks")
     port, events, replay = free_ports(3)
-    log = directory / "vllm.log"
+    log = directory / "engine.log"
     engine = VllmEngine(python, model, (port, events, replay), log, blocks=97, ranks=2)
     with running(directory, model, {"vllm": engine}, ["vllm-dp0", "vllm-dp1"]) as stack:
         yield stack
