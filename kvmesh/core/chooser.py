@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost import NO_FLEET, cost_named, survey
+from kvmesh.core.cost import NO_FLEET, Cost, cost_named, survey
 from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.overlaps import OverlapView
@@ -68,7 +68,7 @@ class Chooser:
             worker = self._choose_blind(mode, request, names, rng)
         elif whole or quick is None or temperature > 0.0 or self._options.smallest_tree_ties:
             weighed = self._weigh_in_full(names, weighing)
-            chosen = self._choose_weighed(weighed, weighing.cost.maximise, temperature, rng)
+            chosen = self._choose_weighed(weighed, weighing.cost, temperature, rng)
             return _decision(request, weighing, weighed, chosen, len(names))
         else:
             ties = self._quick.find_cheapest(names, quick, weighing)
@@ -126,15 +126,14 @@ class Chooser:
         score = weighing.cost.formula(candidate, NO_FLEET, weighing.weights)
         return Weighed((candidate,), (score,), NO_FLEET)
 
-    def _choose_weighed(
-        self, weighed: Weighed, maximise: bool, temperature: float, rng: Random
-    ) -> int:
-        costs = [-score for score in weighed.scores] if maximise else weighed.scores
+    def _choose_weighed(self, weighed: Weighed, cost: Cost, temperature: float, rng: Random) -> int:
+        costs = [-score for score in weighed.scores] if cost.maximise else weighed.scores
         if temperature > 0.0:
             return choose_softmax(costs, temperature, rng)
+        sizes: list[int] | None = None
         if self._options.smallest_tree_ties:
-            return choose_least(costs, rng, [one.cached_blocks for one in weighed.candidates])
-        return choose_least(costs, rng)
+            sizes = [one.cached_blocks for one in weighed.candidates]
+        return choose_least(costs, rng, sizes, cost.margin)
 
     def _choose_blind(
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random

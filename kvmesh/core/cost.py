@@ -93,16 +93,24 @@ class Weights(msgspec.Struct, frozen=True):
 
 DEFAULT_WEIGHTS: Final = Weights()
 
+LEARNED_MARGIN: Final = 0.1
+"""Learned speeds of equal workers differ by some per cent: the luckiest must not get all."""
+
 Formula = Callable[[Candidate, Fleet, Weights], float]
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """A named formula. `expression` writes it out with its numbers: `{c.field}`, `{f.}`, `{w.}`."""
+    """A named formula. `expression` writes it out with its numbers: `{c.field}`, `{f.}`, `{w.}`.
+
+    Costs within `margin` (a share of the least) are equal, because what went into them is not
+    known better; only for costs that are never negative.
+    """
 
     name: str
     formula: Formula
     expression: str
     maximise: bool = False
+    margin: float = 0.0
 
 
 def outstanding_work(candidate: Candidate, weights: Weights) -> float:
@@ -223,6 +231,7 @@ _COSTS: Final = (
         "({c.wait_ms:.1f} + {w.overlap_score_weight:.1f} * {c.ms_per_token:.4f} *"
         " {c.uncached_tokens}) * (1 + {w.contention} * {c.active_requests}) + {w.decode_weight} *"
         " {c.ms_per_token:.4f} * {c.outstanding_tokens} + {c.memory_wait_ms:.1f}",
+        margin=LEARNED_MARGIN,
     ),
     Cost(
         "dynamo",

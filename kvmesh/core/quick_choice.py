@@ -6,6 +6,7 @@ from kvmesh.core.cost import Cost, Weights
 from kvmesh.core.events import WorkerId
 from kvmesh.core.load_order import LoadOrder
 from kvmesh.core.quick_cost import QUICK_COSTS, QuickCost
+from kvmesh.core.selection import tie_limit
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.weighing import Weighing
 from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
@@ -18,7 +19,7 @@ SMALL_GROUP: Final = 8
 
 
 class QuickChoice:
-    """Finds the workers of exactly least cost, for the formulas that have a `QuickCost`.
+    """Finds the workers of least cost within its margin, for formulas that have a `QuickCost`.
 
     Small fleets are looped over. In large ones the few workers with the longest prefixes are
     looked at, then the others in the order of load, until no further one can cost less.
@@ -49,7 +50,7 @@ class QuickChoice:
     def find_cheapest(
         self, names: tuple[WorkerId, ...], quick: QuickCost, weighing: Weighing
     ) -> list[WorkerId]:
-        """Return every one of `names` (sorted, at least one) that costs exactly least, sorted."""
+        """Return every one of `names` (sorted, at least one) that costs least, sorted."""
         fleet = self._workers.states(names)
         order = self._order
         if (
@@ -60,8 +61,8 @@ class QuickChoice:
             or not self._workers.is_everyone(names)
         ):
             costs = list(map(quick.costing(weighing), fleet))
-            best = min(costs)
-            return [one for one, cost in zip(names, costs, strict=True) if cost == best]
+            limit = tie_limit(min(costs), weighing.cost.margin)
+            return [one for one, cost in zip(names, costs, strict=True) if cost <= limit]
         if fleet is not self._fleet:
             self._fleet = fleet
             order.rebuild(fleet)
@@ -83,11 +84,12 @@ class QuickChoice:
                 state = order.state(worker)
                 if state is not None and worker not in costs:
                     costs[worker] = costing(state)
-        best = min(costs.values(), default=float("inf"))
+        margin = weighing.cost.margin
+        limit = tie_limit(min(costs.values(), default=float("inf")), margin)
         for key, worker, state in order:
-            if floor(key, longest) > best:
+            if floor(key, longest) > limit:
                 break
             if worker not in costs:
                 cost = costs[worker] = costing(state)
-                best = min(best, cost)
-        return sorted(worker for worker, cost in costs.items() if cost == best)
+                limit = min(limit, tie_limit(cost, margin))
+        return sorted(worker for worker, cost in costs.items() if cost <= limit)

@@ -1,4 +1,4 @@
-"""From scores to one worker: exact minima with fair ties, or a softmax over the range."""
+"""From scores to one worker: the least with fair ties, or a softmax over the range."""
 
 from collections.abc import Sequence
 from math import exp
@@ -18,21 +18,29 @@ def pick(count: int, rng: Random) -> int:
     return min(int(rng.random() * count), count - 1) if count > 1 else 0
 
 
-def minima(costs: Sequence[float]) -> list[int]:
-    """Return the indices of the exactly least costs, in order."""
-    best = min(costs)
-    return [index for index, cost in enumerate(costs) if cost == best]
+def minima(costs: Sequence[float], margin: float = 0.0) -> list[int]:
+    """Return the indices of the least costs, in order: those up to `tie_limit`."""
+    limit = tie_limit(min(costs), margin)
+    return [index for index, cost in enumerate(costs) if cost <= limit]
+
+
+def tie_limit(best: float, margin: float) -> float:
+    """Return the largest cost that counts as equal to `best`, which with a margin is >= 0."""
+    return best * (1.0 + margin)
 
 
 def choose_least(
-    costs: Sequence[float], rng: Random, tie_sizes: Sequence[int] | None = None
+    costs: Sequence[float],
+    rng: Random,
+    tie_sizes: Sequence[int] | None = None,
+    margin: float = 0.0,
 ) -> int:
-    """Return the index of the least cost; among equals a fair draw.
+    """Return the index of the least cost; among equals (within `margin`) a fair draw.
 
     `tie_sizes` (cached tree sizes) narrows equals to the smallest first. One draw however many
     are equal: the same distribution as reservoir sampling, and the same choice for the same rng.
     """
-    ties = minima(costs)
+    ties = minima(costs, margin)
     if len(ties) > 1 and tie_sizes is not None:
         smallest = min(tie_sizes[index] for index in ties)
         ties = [index for index in ties if tie_sizes[index] == smallest]

@@ -1,3 +1,5 @@
+import random
+
 import msgspec
 import pytest
 
@@ -118,6 +120,18 @@ def test_routers_without_events_still_route_by_what_they_sent() -> None:
     kv = summarize(fleet(requests, "kv", options=options).run(), Slo())
 
     assert kv.hit_rate > blind.hit_rate
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_idle_engines_of_equal_speed_share_cold_prompts(seed: int) -> None:
+    rng = random.Random(seed)
+    requests = [
+        TraceRequest(index, 800.0 * index, rng.randrange(3000, 8000), 10, ()) for index in range(80)
+    ]
+
+    served = counts(fleet(requests, "kv", seed=seed).run())
+
+    assert min(served) >= 10
 
 
 def test_a_slow_engine_gets_less() -> None:

@@ -94,3 +94,13 @@ def test_the_longest_of_small_and_large_groups_wins(cost: str) -> None:
     fleet = Fleet(cost)
 
     assert fleet.find([(9, NAMES[1:2]), (8, NAMES[2:5])]) == [NAMES[1]]
+
+
+@pytest.mark.parametrize("everyone", [True, False])
+def test_workers_within_the_margin_of_learned_speeds_are_as_cheap(everyone: bool) -> None:
+    fleet = Fleet("predicted-time")
+    for number, name in enumerate(NAMES):
+        ratio = fleet.speeds.prefill_ratio(name)
+        ratio.ms, ratio.tokens = 50_000.0 * (1.0 + 0.03 * number), 1_000_000.0
+
+    assert fleet.find([], None if everyone else NAMES) == ["w0", "w1", "w2", "w3"]

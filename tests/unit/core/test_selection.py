@@ -95,3 +95,13 @@ def test_two_are_never_the_same_and_every_pair_comes() -> None:
 
     assert set(pairs) == {(a, b) for a in range(3) for b in range(3) if a != b}
     assert all(850 < count < 1150 for count in pairs.values())
+
+
+def test_costs_within_the_margin_are_equal() -> None:
+    costs = [10.0, 10.9, 11.1, 30.0]
+
+    drawn = Counter(choose_least(costs, random.Random(seed), margin=0.1) for seed in range(200))
+
+    assert set(drawn) == {0, 1}
+    assert min(drawn.values()) > 60
+    assert choose_least([0.0, 0.1], Fixed(0.9), margin=0.1) == 0
