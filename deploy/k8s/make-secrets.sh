@@ -8,7 +8,8 @@ shift 3
 [ $# -gt 0 ] || set -- chat code
 KVMESH="${KVMESH:-kvmesh}"
 
-arguments=(--out "$directory")
+# Kubelets probe the pod's address; the NetworkPolicy keeps other pods from the monitoring port.
+arguments=(--out "$directory" --monitor-host 0.0.0.0)
 for bucket in "$@"; do
     arguments+=(--router "$bucket/*" --worker "$bucket/*")
 done

@@ -45,6 +45,8 @@ class AccountsOptions:
     """First word of every subject."""
     cluster: str = ""
     """Host names of the servers of a cluster, commas between them; start each with --name."""
+    monitor_host: str = "127.0.0.1"
+    """Address of the servers' monitoring port 8222; it has no login. 0.0.0.0 for probes."""
     store_dir: Path = Path("/data")
     """Where the servers of nats.conf keep their streams."""
     owner: Annotated[int | None, Parameter(show_default=False)] = None
@@ -200,7 +202,7 @@ def write_accounts(options: AccountsOptions) -> Path:
             "system_account: SYS\n",
             encoding="utf-8",
         )
-        text = SERVER.format(store_dir=options.store_dir)
+        text = SERVER.format(store_dir=options.store_dir, monitor_host=options.monitor_host)
         if options.cluster:
             write_cluster(options)
             text += "include ./cluster.conf\n"
@@ -214,7 +216,7 @@ def write_accounts(options: AccountsOptions) -> Path:
 SERVER = """\
 # Written by kvmesh nats-accounts.
 listen: 0.0.0.0:4222
-http: 127.0.0.1:8222
+http: {monitor_host}:8222
 jetstream {{
   store_dir: "{store_dir}"
   sync_interval: always

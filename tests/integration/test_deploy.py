@@ -1,6 +1,7 @@
 """The manifests and the compose file: what a cluster or Docker would refuse is found here."""
 
 import asyncio
+import base64
 import contextlib
 import functools
 import json
@@ -186,7 +187,9 @@ def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
     }
     assert wanted <= set(secrets)
     assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk"}
-    assert "cluster.conf" in secrets["kvmesh-nats-config"]["data"]
+    config = secrets["kvmesh-nats-config"]["data"]
+    assert "cluster.conf" in config
+    assert b"http: 0.0.0.0:8222" in base64.b64decode(config["nats.conf"]), "kubelets probe the pod"
 
 
 def test_compose_has_a_whole_mesh_and_a_key_for_each_process() -> None:
