@@ -181,7 +181,8 @@ class WorkerSettings:
     worker_id: str = ""
     """Name of the worker, unique in its bucket; default made from the engine's host and port."""
     kv_events_endpoint: str = ""
-    """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557; default: asked of the engine."""
+    """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557 (rank 0's: rank r adds r to both
+    ports); default: asked of the engine."""
     kv_replay_endpoint: str = ""
     """Its replay socket; default: asked of the engine."""
     kv_events_topic: str = ""
