@@ -92,10 +92,12 @@ class RouterView:
 
     async def latest(self, limit: int) -> list[DecisionRow]:
         """Return the newest requests, newest first."""
+        await self.refresh(watched=True)
         return [self._recorder.row(one) for one in self._log.latest(limit)]
 
     async def find(self, request_id: str) -> bytes | None:
         """Return all about a request as JSON; None when it is not known (any more)."""
+        await self.refresh(watched=True)
         record = self._log.find(request_id.encode("latin-1", "replace"))
         return None if record is None else msgspec.json.encode(self._recorder.detail(record))
 

@@ -3,12 +3,13 @@
 // words: they only ever become text nodes.
 import { Chart } from "./charts.js";
 import { showDetail, refreshDetail } from "./detail.js";
-import { about, build, bytesOfDigest, clock, count, milliseconds, percent, sortable, syncRows, meter } from "./parts.js";
+import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from "./traffic.js";
+import { about, build, bytesOfDigest, clock, count, meter, milliseconds, percent, sortable, stateOf, syncRows } from "./parts.js";
 
-const GAMMA = 1.05, KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
+const KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
 const HOVERS = matchMedia("(hover: hover)");
 const $ = (id) => document.getElementById(id);
-const state = { overview: null, seconds: new Map(), rows: new Map(), paused: false, range: 300, words: [], heard: 0, skew: 0 };
+const state = { overview: null, rows: new Map(), paused: false, range: 300, words: [], heard: 0, skew: 0 };
 let source = null, retry = null, drawing = false, hiding = null;
 
 // The stream
@@ -19,7 +20,7 @@ function connect() {
   state.heard = Date.now();
   source = new EventSource("v1/events");
   source.addEventListener("hello", (event) => {
-    state.seconds.clear();
+    forgetSeconds();
     take(JSON.parse(event.data), true);
   });
   source.addEventListener("overview", (event) => take(JSON.parse(event.data), false));
@@ -39,8 +40,7 @@ function take(overview, whole) {
   state.heard = Date.now();
   state.skew = Date.now() / 1000 - overview.now;
   state.overview = overview;
-  for (const second of overview.seconds) state.seconds.set(second.second, second);
-  for (const time of state.seconds.keys()) if (time < overview.now - KEPT_S) state.seconds.delete(time);
+  takeSeconds(overview.seconds, overview.now - KEPT_S);
   if (whole || overview.decisions.length) state.rows.clear();
   takeRows(overview.decisions);
   link(state.paused ? "paused" : "live", state.paused ? "warn" : "good");
@@ -107,40 +107,6 @@ function render() {
   if ($("found").textContent !== found) $("found").textContent = found;
 }
 
-function sum(from, to) {
-  const total = { ttft: {}, round_robin_ttft: {} };
-  for (const second of state.seconds.values()) {
-    if (second.second < from || second.second >= to) continue;
-    for (const [key, value] of Object.entries(second)) {
-      if (key === "ttft" || key === "round_robin_ttft") {
-        for (const [bin, n] of Object.entries(value)) total[key][bin] = (total[key][bin] ?? 0) + n;
-      } else total[key] = (total[key] ?? 0) + value;
-    }
-  }
-  return total;
-}
-
-function quantile(bins, share) {
-  const numbers = Object.keys(bins).map(Number).sort((a, b) => a - b);
-  const rank = share * (numbers.reduce((all, one) => all + bins[one], 0) - 1);
-  let seen = 0;
-  for (const number of numbers) {
-    seen += bins[number];
-    if (seen > rank) return (2 * GAMMA ** number) / (1 + GAMMA);
-  }
-  return null;
-}
-
-const ratio = (part, whole) => (whole ? part / whole : null);
-const figures = (total) => ({
-  cached: ratio(total.cached_tokens, total.reported_tokens),
-  predicted: ratio(total.predicted_tokens, total.prompt_tokens),
-  robin: ratio(total.round_robin_tokens, total.shadowed_tokens),
-  p50: quantile(total.ttft, 0.5),
-  p90: quantile(total.ttft, 0.9),
-  robin50: quantile(total.round_robin_ttft, 0.5),
-});
-
 const tiles = new Map();
 function tile(key, name, value, more, kind = "") {
   if (!tiles.has(key)) tiles.set(key, $("tiles").appendChild(build("div", {}, build("dt"), build("dd"), build("dd"))));
@@ -159,7 +125,8 @@ function renderTiles(overview) {
   const waiting = workers.reduce((all, one) => all + one.prefill_tokens, 0);
   const best = minute.cached ?? minute.predicted;
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1),
-    `${count(counters.requests ?? 0)} so far, ${count((counters.cut ?? 0) + (counters.unserved ?? 0) + (counters.refused ?? 0))} failed`);
+    `${count(counters.requests ?? 0)} so far, ${count((counters.cut ?? 0) + (counters.unserved ?? 0) + (counters.refused ?? 0))} failed`,
+    (last.failed ?? 0) + (last.refused ?? 0) ? "bad" : "");
   tile("cached", minute.cached === null ? "Prompt cached (predicted)" : "Prompt cached", percent(best),
     minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}`);
   tile("ttft", "Time to first token", milliseconds(minute.p50),
@@ -197,16 +164,6 @@ function renderCharts(overview) {
   charts.hits.describe(`last minute ${percent(minute.cached ?? minute.predicted)}, round robin ${percent(minute.robin)}`);
   charts.ttft.describe(`last minute median ${milliseconds(minute.p50)}, 90th percentile ${milliseconds(minute.p90)}, round robin median ${milliseconds(minute.robin50)}`);
   charts.rate.describe(`${count((sum(overview.now - 10, overview.now).requests ?? 0) / 10, 1)} now`);
-}
-const oldestSecond = () => { let least = Infinity; for (const t of state.seconds.keys()) least = Math.min(least, t); return least; };
-
-const STATES = { open: ["running", "soft"], finished: ["done", "good"], client_gone: ["client left", "warn"], failed: ["failed", "bad"], cut: ["cut", "bad"], refused: ["refused", "bad"] };
-
-export function stateOf(row) {
-  const [word, kind] = STATES[row.state];
-  if (row.state === "open") return [row.ttft_ms === null ? "prefill" : "answering", kind];
-  if (row.state === "finished" && row.status >= 400) return [`status ${row.status}`, "bad"];
-  return [row.attempts > 1 ? `${word}, try ${row.attempts}` : word, row.attempts > 1 && kind === "good" ? "warn" : kind];
 }
 
 const REQUESTS = [

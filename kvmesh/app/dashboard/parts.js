@@ -15,6 +15,16 @@ export function milliseconds(value) {
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} ms`;
 }
 
+// The state of a request in a word, and how it looks.
+const STATES = { open: ["running", "soft"], finished: ["done", "good"], client_gone: ["client left", "warn"], failed: ["failed", "bad"], cut: ["cut", "bad"], refused: ["refused", "bad"] };
+
+export function stateOf(row) {
+  const [word, kind] = STATES[row.state];
+  if (row.state === "open") return [row.ttft_ms === null ? "prefill" : "answering", kind];
+  if (row.state === "finished" && row.status >= 400) return [`status ${row.status}`, "bad"];
+  return [row.attempts > 1 ? `${word}, try ${row.attempts}` : word, row.attempts > 1 && kind === "good" ? "warn" : kind];
+}
+
 export function build(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);

@@ -1,0 +1,315 @@
+"""The dashboard in a real Chromium: it loads, lives, filters, explains, and survives a restart."""
+
+import contextlib
+import re
+import shutil
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+
+import httpx
+import pytest
+
+from tests.integration.live_router import chat, free_port, meta_router, router
+from tests.integration.replay_endpoint import ReplayEndpoint, serve
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WHY_NOT = (
+    "playwright is not installed"
+    if find_spec("playwright") is None
+    else "no chromium: apt-get install chromium"
+    if CHROMIUM is None
+    else ""
+)
+if WHY_NOT:
+    pytest.skip(WHY_NOT, allow_module_level=True)
+
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect  # noqa: E402
+
+pytestmark = [pytest.mark.browser, pytest.mark.integration, pytest.mark.timeout(120)]
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PROMPT = "All that everybody asks about, again and again. " * 40
+WAIT_MS = 15_000
+
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """A page that fails the test for any script error or refused resource."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    page = await watched_page(context)
+    yield page
+    problems = page.__dict__.pop("problems")
+    await context.close()
+    assert problems == []
+
+
+async def watched_page(context: BrowserContext) -> Page:
+    page = await context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "console",
+        lambda line: problems.append(line.text) if "Content Security" in line.text else None,
+    )
+    page.__dict__["problems"] = problems
+    return page
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[list[str]]:
+    made = [ReplayEndpoint(workers=1, token_s=0.01) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(serve(engine)) for engine in made]
+
+
+@pytest.fixture
+async def alone(engines: list[str]) -> AsyncIterator[httpx.AsyncClient]:
+    async with router(engines) as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+        yield client
+
+
+async def test_it_loads_and_shows_requests_as_they_come(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#link")).to_have_text("live")
+    await expect(page.locator("#workers tbody tr")).to_have_count(3)
+    await expect(page.locator("#requests")).to_contain_text("No request yet")
+
+    await chat(alone, PROMPT, "first")
+    await chat(alone, PROMPT, "second")
+
+    rows = page.locator("#requests tbody tr")
+    await expect(rows).to_have_count(2)
+    await expect(rows.first).to_contain_text("second")
+    await expect(rows.first).to_contain_text("done")
+    await expect(rows.first).to_contain_text("costs least of 3 workers")
+    await expect(page.locator("#tiles")).to_contain_text("2 so far, 0 failed")
+    await expect(page.locator("#tiles")).to_contain_text(re.compile(r"Prompt cached\d\d %"))
+    await expect(page.locator("figure svg path.ours").first).to_be_attached()
+    await expect(page.locator("#replicas")).to_contain_text("default-0")
+    assert await page.title() == "kvmesh · default-0"
+
+
+async def test_strange_request_ids_stay_text(page: Page, alone: httpx.AsyncClient) -> None:
+    strange = "<img/src=x/onerror=document.title=1>"
+    await page.goto(f"{alone.base_url}/dashboard")
+
+    await chat(alone, PROMPT, strange)
+
+    await page.locator("#requests .id").click()
+    await expect(page.locator("#detail-title")).to_have_text(f"Request {strange}")
+    await expect(page.locator("#detail")).to_contain_text("every considered worker")
+    assert await page.locator("img").count() == 1
+
+
+async def test_a_row_tells_every_workers_terms_by_keyboard_alone(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await chat(alone, PROMPT, "asked")
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#requests tbody tr")).to_have_count(1)
+
+    await page.locator("#requests .id").focus()
+    await page.keyboard.press("Enter")
+
+    dialog = page.locator("#detail")
+    await expect(dialog).to_contain_text("Formula for w0: ")
+    await expect(dialog.locator("tbody tr")).to_have_count(3)
+    await expect(dialog.locator("tr.chosen")).to_have_count(1)
+    await expect(dialog).to_contain_text("Formula: the smallest wins")
+    assert page.url.endswith("#request=asked")
+
+    await page.keyboard.press("Escape")
+
+    await expect(dialog).to_be_hidden()
+    assert await page.evaluate("document.activeElement.className") == "id"
+
+
+async def test_an_address_opens_a_request(page: Page, alone: httpx.AsyncClient) -> None:
+    await chat(alone, PROMPT, "known")
+
+    await page.goto(f"{alone.base_url}/#request=known")
+    await expect(page.locator("#detail")).to_contain_text("Went to")
+    await page.locator("#detail button").click()
+    await page.goto(f"{alone.base_url}/?again#request=lost")
+
+    await expect(page.locator("#detail")).to_contain_text("request 'lost' is not known")
+
+
+async def test_the_filter_narrows_all_tables_and_says_so(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    for number in range(3):
+        await chat(alone, PROMPT, f"ask-{number}", router_mode="round-robin")
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#requests tbody tr")).to_have_count(3)
+
+    await page.get_by_role("searchbox").fill("w1")
+
+    await expect(page.locator("#workers tbody tr")).to_have_count(1)
+    await expect(page.locator("#requests tbody tr")).to_have_count(1)
+    await expect(page.locator("#n-workers")).to_have_text("1 of 3")
+    await expect(page.locator("#found")).to_contain_text("1 workers, 1 requests")
+
+    await page.get_by_role("searchbox").fill("nothing like it")
+    await expect(page.locator("#workers")).to_contain_text("No worker matches")
+    await page.get_by_role("searchbox").fill("")
+    await expect(page.locator("#workers tbody tr")).to_have_count(3)
+
+
+async def test_workers_sort_by_a_columns_head(page: Page, alone: httpx.AsyncClient) -> None:
+    await page.goto(f"{alone.base_url}/")
+    first = page.locator("#workers tbody tr").first
+    await expect(first).to_contain_text("w0")
+
+    await page.get_by_role("button", name="Worker", exact=True).click()
+
+    await expect(first).to_contain_text("w2")
+    head = page.locator("#workers thead th").first
+    await expect(head).to_have_attribute("aria-sort", "descending")
+
+
+async def test_pause_holds_the_picture_and_going_on_catches_up(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#workers tbody tr")).to_have_count(3)
+
+    await page.get_by_role("button", name="Pause").click()
+    await chat(alone, PROMPT, "unseen")
+    async with alone.stream("GET", "/v1/events") as events:
+        async for line in events.aiter_lines():
+            if line.startswith("event: overview"):
+                break
+    await expect(page.locator("#requests tbody .id")).to_have_count(0)
+
+    await page.get_by_role("button", name="Go on").click()
+
+    await expect(page.locator("#requests tbody .id")).to_have_count(1)
+    await expect(page.locator("#link")).to_have_text("live")
+
+
+async def test_it_survives_a_restart_of_the_router(page: Page, engines: list[str]) -> None:
+    port = free_port()
+    async with router(engines, port=port) as url, httpx.AsyncClient(base_url=url) as client:
+        await page.goto(f"{url}/")
+        await chat(client, PROMPT, "first-life")
+        await expect(page.locator("#requests")).to_contain_text("first-life")
+
+    await expect(page.locator("#link")).to_have_text("reconnecting …")
+    async with router(engines, port=port) as url, httpx.AsyncClient(base_url=url) as client:
+        await expect(page.locator("#link")).to_have_text("live")
+        await chat(client, PROMPT, "second-life")
+
+        await expect(page.locator("#requests")).to_contain_text("second-life")
+        await expect(page.locator("#requests")).not_to_contain_text("first-life")
+
+
+async def test_the_meta_router_shows_every_bucket(page: Page, engines: list[str]) -> None:
+    async with (
+        router(engines[:1], bucket="chat") as chat_url,
+        router(engines[1:], bucket="code") as code_url,
+        meta_router([f"chat={chat_url}", f"code={code_url}"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+        await chat(client, PROMPT, "in-code", bucket="code")
+        await page.goto(f"{url}/")
+
+        await expect(page.locator("#buckets tbody tr")).to_have_count(2)
+        await expect(page.locator("#replicas tbody tr")).to_have_count(2)
+        await expect(page.locator("#workers tbody tr")).to_have_count(3)
+        await page.locator("#requests .id").click()
+        await expect(page.locator("#detail")).to_contain_text("code / code-0")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_it_fits_a_phone_and_64_workers_in_light_and_dark(
+    browser: Browser, engines: list[str], scheme: str
+) -> None:
+    many = [engines[number % 3] for number in range(64)]
+    async with router(many) as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+        await chat(client, PROMPT)
+        context = await browser.new_context(
+            viewport={"width": 390, "height": 844},
+            color_scheme="dark" if scheme == "dark" else "light",
+        )
+        page = await watched_page(context)
+        await page.goto(f"{url}/")
+        await expect(page.locator("#workers tbody tr")).to_have_count(64)
+        await expect(page.locator("#requests tbody tr")).to_have_count(1)
+
+        width = await page.evaluate("document.documentElement.scrollWidth")
+        faint = await page.evaluate(CONTRASTS)
+
+        await context.close()
+    assert width <= 390
+    assert faint == []
+
+
+async def test_everything_has_a_name_for_a_screen_reader(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await chat(alone, PROMPT, "named")
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#requests .id")).to_have_count(1)
+
+    nameless = await page.evaluate(
+        """() => [...document.querySelectorAll('button, input, [role=region], [role=group]')]
+             .filter((one) => !one.hidden && !one.textContent.trim() && !one.labels?.length
+               && !one.getAttribute('aria-label') && !one.getAttribute('aria-labelledby'))
+             .map((one) => one.outerHTML)"""
+    )
+    headless = await page.evaluate(
+        """() => [...document.querySelectorAll('tbody tr')]
+             .filter((row) => !row.querySelector('th[scope=row]')).length"""
+    )
+    charts = page.get_by_role("img", name=re.compile("Time to first token: last minute median"))
+
+    assert nameless == []
+    assert headless == 0
+    await expect(charts).to_have_count(1)
+    assert await page.get_by_role("status").count() == 2
+    assert await page.locator("html").get_attribute("lang") == "en"
+
+
+CONTRASTS = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (parts) => parts.slice(0, 3).map((one) => one / 255)
+    .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((all, one, at) => all + one * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const parts = rgb(getComputedStyle(one).backgroundColor);
+      if (parts.length < 4 || parts[3] > 0.9) return parts;
+    }
+    return [255, 255, 255];
+  };
+  const faint = new Set();
+  for (const one of document.querySelectorAll('body *')) {
+    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || one instanceof SVGElement || !one.checkVisibility()) continue;
+    const [a, b] = [light(rgb(getComputedStyle(one).color)), light(behind(one))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) faint.add(`${one.outerHTML.slice(0, 80)}: ${ratio.toFixed(2)}`);
+  }
+  return [...faint];
+}"""
