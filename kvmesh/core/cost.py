@@ -93,7 +93,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 DEFAULT_WEIGHTS: Final = Weights()
 
-LEARNED_MARGIN: Final = 0.1
+LEARNED_MARGIN: Final = 0.05
 """Learned speeds of equal workers differ by some per cent: the luckiest must not get all."""
 
 Formula = Callable[[Candidate, Fleet, Weights], float]

@@ -48,7 +48,7 @@ def test_another_seed_spreads_requests_over_the_replicas_otherwise() -> None:
 @pytest.mark.parametrize("routers", [1, 4])
 def test_every_request_ends_once_and_every_booking_is_released(policy: str, routers: int) -> None:
     requests = families(50, gap_ms=20.0)
-    simulated = fleet(requests, policy, routers=routers, blocks=200)
+    simulated = fleet(requests, policy, routers=routers, blocks=90)
 
     outcomes = list(simulated.run())
     settle(simulated)
