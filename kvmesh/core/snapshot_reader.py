@@ -10,7 +10,6 @@ from xxhash import xxh3_64
 from kvmesh.core.events import HASH_BYTES, WorkerId
 from kvmesh.core.index import TIERS
 from kvmesh.core.index_image import IndexImage
-from kvmesh.core.index_search import SHARDS
 from kvmesh.core.snapshot import (
     HEAD,
     KEY_BYTES,
@@ -165,7 +164,7 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage, sets: int) ->
             raise _wrong("a part is cut")
         tier, shard, width, count = PART_HEAD.unpack_from(payload)
         place = f"part {shard} of tier {tier}"
-        if tier >= TIERS or shard >= SHARDS or (tier, shard) in seen:
+        if tier >= TIERS or (tier, shard) in seen:
             raise _wrong(f"{place} comes twice or is out of range")
         seen.add((tier, shard))
         columns = payload[PART_HEAD.size :]

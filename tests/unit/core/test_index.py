@@ -75,6 +75,19 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
     assert index.statistics().missing == 9
 
 
+@pytest.mark.parametrize("known", [0, 1, 5, 39, 40])
+def test_long_runs_that_are_partly_known_count_once(known: int) -> None:
+    index = KvIndex()
+    index.apply(B, stored(PROMPT[:20]))
+    index.apply(A, stored(PROMPT[:known]))
+
+    assert index.apply(A, stored(PROMPT[:40])) == 0
+
+    assert index.find_groups(asked(PROMPT)) == [(40, (A,)), (20, (B,))]
+    assert (index.blocks(A), index.worker_digest(A)) == (40, sum(PROMPT[:40]) % 2**64)
+    assert (index.blocks(B), index.worker_digest(B)) == (20, sum(PROMPT[:20]) % 2**64)
+
+
 def test_a_cleared_worker_stays_known_and_starts_anew() -> None:
     index = KvIndex()
     index.apply(A, stored(PROMPT[:10]))
