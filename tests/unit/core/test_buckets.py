@@ -202,6 +202,7 @@ def test_a_removed_replica_is_forgotten() -> None:
     table.remove_replica("b1")
 
     assert table.buckets() == ("chat",)
+    assert [one.name for one in table.replicas()] == ["a1"]
     assert {table.route(ANY, 0.0).bucket for _ in range(3)} == {"chat"}
 
 
