@@ -150,7 +150,7 @@ class RouterMesh:
             *(self.loader, self.snapshotter),
         ):
             driver.add(actor)
-        keys, objects = await stores_for(self._settings.nats, connection, self._settings.bucket)
+        keys, objects = await stores_for(self._settings.nats, connection, subjects)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
         feed = JournalFeed(driver)

@@ -52,7 +52,7 @@ def journal_for(
 
 
 async def stores_for(
-    settings: NatsSettings, connection: NatsConnection, bucket: str
+    settings: NatsSettings, connection: NatsConnection, subjects: Subjects
 ) -> tuple[NatsKeyValue, NatsObjects]:
     """Return the mesh's key-value store and the bucket's snapshots, opened.
 
@@ -60,13 +60,11 @@ async def stores_for(
     """
     keys = NatsKeyValue(
         connection,
-        KeyValueOptions(bucket=f"{settings.namespace}_meta", replicas=settings.stream_replicas),
+        KeyValueOptions(bucket=meta_bucket(settings.namespace), replicas=settings.stream_replicas),
     )
     objects = NatsObjects(
         connection,
-        ObjectOptions(
-            bucket=f"{settings.namespace}_snapshots_{bucket}", replicas=settings.stream_replicas
-        ),
+        ObjectOptions(bucket=snapshot_bucket(subjects), replicas=settings.stream_replicas),
     )
     await keys.open()
     await objects.open()

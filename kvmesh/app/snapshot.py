@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -52,12 +52,12 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncIterator[Shelf]:
+async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncGenerator[Shelf]:
     """Connect to the bucket's stores. Raises `TransportError`."""
     connection = connection_for(nats, "snapshot tool")
     await connection.connect()
     try:
-        keys, objects = await stores_for(nats, connection, bucket)
+        keys, objects = await stores_for(nats, connection, Subjects(nats.namespace, bucket))
         yield Shelf(bucket, nats, connection, keys, objects)
     finally:
         await connection.close()
