@@ -235,7 +235,7 @@ def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMes
         left_s = time.monotonic()
 
     eventually(lambda: running(worker) == 0, "the engine dropped the request", within_s=2.0)
-    assert time.monotonic() - left_s < 1.0
+    assert time.monotonic() - left_s < 2.0
     router = ["chat-0", "chat-1", "code-0", "code-1"].index(answer.headers["x-kvmesh-router"])
     eventually(
         lambda: all(one["active_requests"] == 0 for one in mesh.status(router)["workers"]),
