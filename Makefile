@@ -34,7 +34,7 @@ up: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='kvmesh/core/*,kvmesh/actors/*' --fail-under=$(CORE_COVERAGE)
 	$(BIN)/python -m coverage report --omit='kvmesh/core/*,kvmesh/actors/*' --fail-under=$(SHELL_COVERAGE)
