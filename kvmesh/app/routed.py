@@ -1,6 +1,7 @@
 """One request on its way through a router: chosen, booked, watched, released exactly once."""
 
 from collections.abc import Callable
+from logging import DEBUG
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -136,12 +137,13 @@ class RoutedRequest:
         if heartbeat is None:
             self._release()
             return None
-        context.log.debug(
-            "routed",
-            request_id=request.request_id,
-            worker=decision.worker,
-            formula=decision.formula_line(decision.worker),
-        )
+        if context.log.is_enabled_for(DEBUG):
+            context.log.debug(
+                "routed",
+                request_id=request.request_id,
+                worker=decision.worker,
+                formula=decision.formula_line(decision.worker),
+            )
         if heartbeat.dp_rank is None:
             return Target(heartbeat.url)
         rank = (b"x-data-parallel-rank", b"%d" % heartbeat.dp_rank)
