@@ -51,6 +51,7 @@ class RouterView:
     async def refresh(self, *, watched: bool) -> None:
         """Do what the decision log put off, in slices of some 0.5 ms."""
         del watched
+        self._log.replicas = max(1, len(self._mesh.replicas()))
         while not self._log.settle():  # noqa: ASYNC110  slices of work, nothing is awaited
             await asyncio.sleep(0)
 

@@ -45,7 +45,8 @@ class DecisionLog:
     """A ring of the last `capacity` requests, and the traffic they made.
 
     A request costs about 2 us here; all else (the shadow, sketches) waits for `settle`. A request
-    id that a client uses again names its newest request.
+    id that a client uses again names its newest request. `replicas`: routers, this one included,
+    that send requests to the same workers.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class DecisionLog:
         max_waiting_blocks: int = MAX_WAITING_BLOCKS,
     ) -> None:
         self.traffic = Traffic()
+        self.replicas = 1
         self._block_size = block_size
         self._capacity = capacity
         self._whole_per_s = whole_per_s
@@ -158,7 +160,10 @@ class DecisionLog:
             budget_blocks -= 1 + blocks
             chosen = record.decision.chosen
             record.round_robin_blocks = self._shadow.route(
-                hashes.upto(blocks), record.decision.considered, chosen.capacity_blocks
+                hashes.upto(blocks),
+                record.decision.considered,
+                chosen.capacity_blocks,
+                self.replicas,
             )
         next_number = waiting[0][0].number if waiting else self._number + 1
         while ended and ended[0].number < next_number:

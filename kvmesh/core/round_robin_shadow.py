@@ -15,33 +15,43 @@ STRIDE: Final = 8
 
 
 class RoundRobinShadow:
-    """Sends every prompt to the next worker in turn, in thought, and counts what that one holds.
+    """Sends prompts to one worker after the other, in thought, and counts what that one holds.
 
     Each cache holds the prompts sent there, least recently used blocks leave first. So it is
     compared with what round robin itself would have cached, not with the caches that another
     policy left behind. Answers are not put into the caches; evictions are those of prompts alone.
+
+    Where `replicas` routers share the workers, each sees only its part of the requests. It then
+    models so many workers fewer, for each to be sent as much as in truth: the others' requests are
+    taken to be like its own. A turn that falls to a worker not modelled is not counted.
     """
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._caches: list[OrderedDict[int, None]] = []
-        self._turn = 0
+        self._turn = 0.0
+        self._turns = 1.0
         self._stride = STRIDE
         self._fine: tuple[int, ...] = ()
-        self._fleet = (0, 0)
+        self._fleet = (0, 0, 0)
 
-    def route(self, hashes: Sequence[int], workers: int, worker_blocks: int) -> int:
+    def route(
+        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: int = 1
+    ) -> int | None:
         """Send a prompt to the next of `workers`; return how many of its blocks were cached there.
 
+        None when its turn falls to a worker that is not modelled.
         `hashes` are all its sequence hashes, root first; `worker_blocks` is a worker's cache, 0
         for unknown. Exact to half a stride,
         and for a prompt that came before. O(blocks / stride), about 0.1 us an entry.
         """
         blocks = worker_blocks or DEFAULT_WORKER_BLOCKS
-        if (workers, blocks) != self._fleet:
-            self._resize(workers, blocks)
-        self._turn = (self._turn + 1) % workers
-        cache = self._caches[self._turn]
+        if (workers, blocks, replicas) != self._fleet:
+            self._resize(workers, blocks, replicas)
+        self._turn = (self._turn + 1.0) % self._turns
+        if self._turn >= int(self._turns):
+            return None
+        cache = self._caches[int(self._turn)]
         fine = self._fine
         keys = [hashes[depth - 1] for depth in fine if depth <= len(hashes)]
         keys += hashes[self._stride - 1 : len(hashes) : self._stride]
@@ -69,14 +79,16 @@ class RoundRobinShadow:
         """Return how many entries all caches hold."""
         return sum(map(len, self._caches))
 
-    def _resize(self, workers: int, blocks: int) -> None:
+    def _resize(self, workers: int, blocks: int, replicas: int) -> None:
         """Follow the fleet. A coarser stride looks at some of the same depths: nothing is lost."""
-        self._fleet = (workers, blocks)
+        self._fleet = (workers, blocks, replicas)
+        self._turns = max(1.0, workers / replicas)
+        modelled = int(self._turns)
         self._stride = STRIDE
-        while workers * (blocks // self._stride) > self._max_entries:
+        while modelled * (blocks // self._stride) > self._max_entries:
             self._stride *= 2
         self._fine = tuple(1 << power for power in range(self._stride.bit_length() - 1))
-        self._caches += [OrderedDict() for _ in range(workers - len(self._caches))]
+        self._caches += [OrderedDict() for _ in range(modelled - len(self._caches))]
 
     def _depth(self, number: int) -> int:
         """Return the blocks that the entry of that number, counted from 0, stands at the end of."""
