@@ -79,7 +79,7 @@ class KvIndex:
         blocks = len(hashes) >> 3
         table = self._only_table
         if table is not None and tier == 0 and blocks <= self._cap.room:
-            # All but a few stores take this short cut, which halves the cost of a single block.
+            # Nearly all stores take this short cut, which halves the cost of a single block.
             holding = table.holdings.get(worker)
             if holding is not None and table.extend(holding, parent, hashes):
                 self._cap.room -= blocks
@@ -145,14 +145,11 @@ class KvIndex:
         return sum(holding.blocks for holding in self._tiers[tier].holdings(worker))
 
     def truncated(self, worker: WorkerId) -> bool:
-        """Return whether the cap has taken blocks from `worker` since it was last cleared."""
+        """Return whether the cap took blocks from `worker` since it was last cleared."""
         return worker in self._cap.truncated
 
     def worker_digest(self, worker: WorkerId) -> int:
-        """Return the sum of the hashes that `worker` holds, mod 2^64, tier t weighted 2t + 1.
-
-        Two replicas agree on a worker's blocks exactly when this is equal. O(1).
-        """
+        """Return the sum of the hashes that `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
         digest = 0
         for weight, tier in enumerate(self._tiers):
             for holding in tier.holdings(worker):
@@ -160,10 +157,7 @@ class KvIndex:
         return digest & _U64
 
     def digest(self) -> int:
-        """Return one number for all that is held, mod 2^64; 0 when nothing is. O(workers).
-
-        It depends on nothing else: not on order, slots, or workers that hold nothing.
-        """
+        """Return one number for all that is held and nothing else, 0 for nothing. O(workers)."""
         total = 0
         for worker in self._slots.bits:
             for number in range(len(self._tiers)):
@@ -193,10 +187,15 @@ class KvIndex:
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
         """Return the cached prefix length, in blocks, of every worker that holds any of it.
 
-        O(drops x log(depth) + workers found). See `find_groups`.
+        O(drops x log(depth) + workers found), see `find_groups`.
         """
-        matches: dict[WorkerId, int] = {}
-        for depth, workers in self.find_groups(hashes):
+        groups = self.find_groups(hashes)
+        if not groups:
+            return {}
+        # The shallowest group is mostly the largest: this way it is not copied.
+        depth, workers = groups.pop()
+        matches = dict.fromkeys(workers, depth)
+        for depth, workers in groups:
             matches.update(dict.fromkeys(workers, depth))
         return matches
 
@@ -204,8 +203,7 @@ class KvIndex:
         """Return disjoint (depth, workers) of device memory, deepest first, depth > 0.
 
         O(drops x log(depth)), where a drop is a depth at which some worker's prefix ends: it hardly
-        depends on how many workers or blocks there are. Reads only, but for noting the match when
-        memory is short.
+        depends on how many workers or blocks there are.
         """
         tier = self._device
         live = self._slots.live
