@@ -149,7 +149,7 @@ class KvIndex:
         return worker in self._cap.truncated
 
     def worker_digest(self, worker: WorkerId) -> int:
-        """Return the sum of the hashes that `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
+        """Return the sum of the hashes `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
         digest = 0
         for weight, tier in enumerate(self._tiers):
             for holding in tier.holdings(worker):
