@@ -44,6 +44,7 @@ def main() -> None:
         measure_memory(bench, size)
     measure_exactness(bench)
     print_table(bench)
+    print_curve(bench)
 
 
 def measure_memory(bench: Bench, size: str) -> None:
@@ -101,6 +102,22 @@ def print_table(bench: Bench) -> None:
             "" if row.goal is None else f"{row.goal:g}",
             "" if row.met is None else ("met" if row.met else "MISSED"),
         )
+    Console(width=TABLE_WIDTH).print(table)
+
+
+def print_curve(bench: Bench) -> None:
+    """How `find_matches` grows: with depth along the rows, with workers and entries down them."""
+    table = Table(title="find matches, us, kvmesh / Dynamo", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("workers x entries")
+    for blocks in bench.blocks:
+        table.add_column(f"{blocks} blocks", justify="right")
+    curve: dict[str, list[str]] = {}
+    for row in bench.rows:
+        if row.operation == "find matches":
+            peer = "" if row.peer is None else f" / {row.peer:.0f}"
+            curve.setdefault(row.size.split(",")[0], []).append(f"{row.ours:.0f}{peer}")
+    for size, cells in curve.items():
+        table.add_row(size, *cells)
     Console(width=TABLE_WIDTH).print(table)
 
 
