@@ -107,7 +107,7 @@ def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionVi
 
 def why(decision: Decision) -> str:
     """Return in a few words why this worker."""
-    if decision.policy != decision.cost.name:
+    if not decision.by_cache:
         return f"{decision.policy}: caches were not looked at"
     best = max(decision.candidates, key=lambda one: one.overlap_blocks)
     held, total = decision.overlap_blocks, decision.total_blocks

@@ -117,6 +117,11 @@ class Decision(msgspec.Struct, frozen=True):
         """Return the chosen worker's terms."""
         return next(one for one in self.candidates if one.worker == self.worker)
 
+    @property
+    def by_cache(self) -> bool:
+        """Return whether caches were looked at: mode kv, not a blind one."""
+        return self.policy == self.cost.name
+
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""
         for candidate, score in zip(self.candidates, self.scores, strict=True):

@@ -236,29 +236,41 @@ class DecisionLog:
             second.failed += 1
         elif record.state == "finished":
             second.finished += 1
-        chosen = record.decision.chosen
-        prompt, size = chosen.prompt_tokens, self._block_size
+        cached = self._cached_tokens(record)
         if record.state == "finished":
-            second.prompt_tokens += prompt
-            second.predicted_tokens += chosen.overlap_blocks * size
-            if record.round_robin_blocks is not None:
-                second.shadowed_tokens += prompt
-                second.round_robin_tokens += record.round_robin_blocks * size
-            usage = record.reported
-            if usage is not None and usage.cached_tokens is not None:
-                second.reported_tokens += usage.prompt_tokens
-                second.cached_tokens += usage.cached_tokens
-        if (ttft_ms := record.ttft_ms) is not None:
-            self._count_latency(record, second, ttft_ms)
-
-    def _count_latency(self, record: DecisionRecord, second: TrafficSecond, ttft_ms: float) -> None:
-        """Count a first token; for round robin, plus the prefill of what it would not have had."""
-        chosen = record.decision.chosen
+            self._count_tokens(record, second)
+        if (ttft_ms := record.ttft_ms) is None:
+            return
         sketch_add(second.ttft, ttft_ms)
+        chosen = record.decision.chosen
         times = self._latencies.setdefault(chosen.worker, deque(maxlen=LATENCIES_KEPT))
         times.append(ttft_ms)
         if len(self._latencies) > MAX_WORKERS:
             del self._latencies[next(iter(self._latencies))]
-        if record.round_robin_blocks is not None:
-            lost = (chosen.overlap_blocks - record.round_robin_blocks) * self._block_size
+        if cached is not None and record.round_robin_blocks is not None:
+            # Round robin would have prefilled what it had not cached, too.
+            lost = cached - record.round_robin_blocks * self._block_size
             sketch_add(second.round_robin_ttft, ttft_ms + lost * chosen.ms_per_token)
+
+    def _count_tokens(self, record: DecisionRecord, second: TrafficSecond) -> None:
+        chosen, usage = record.decision.chosen, record.reported
+        prompt, size = chosen.prompt_tokens, self._block_size
+        second.prompt_tokens += prompt
+        if record.decision.by_cache:
+            second.foreseen_tokens += prompt
+            second.predicted_tokens += chosen.overlap_blocks * size
+        if record.round_robin_blocks is not None:
+            second.shadowed_tokens += prompt
+            second.round_robin_tokens += record.round_robin_blocks * size
+        if usage is not None and usage.cached_tokens is not None:
+            second.reported_tokens += usage.prompt_tokens
+            second.cached_tokens += usage.cached_tokens
+
+    def _cached_tokens(self, record: DecisionRecord) -> int | None:
+        """Return the prompt tokens that were cached: reported, else predicted, else unknown."""
+        usage = record.reported
+        if usage is not None and usage.cached_tokens is not None:
+            return usage.cached_tokens
+        if record.decision.by_cache:
+            return record.decision.overlap_blocks * self._block_size
+        return None

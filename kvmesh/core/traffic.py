@@ -24,7 +24,8 @@ class TrafficSecond(msgspec.Struct):
 
     `requests` were decided in it, `refused` found no worker, `failed` got no whole answer.
     `cached_tokens` are of `reported_tokens`, whose engines told their cache use;
-    `round_robin_tokens` of `shadowed_tokens`, `predicted_tokens` of all `prompt_tokens`.
+    `predicted_tokens` of `foreseen_tokens`, routed by what caches hold; `round_robin_tokens` of
+    `shadowed_tokens`; `prompt_tokens` are all.
     `ttft` and `round_robin_ttft` are sketches of milliseconds.
     """
 
@@ -34,6 +35,7 @@ class TrafficSecond(msgspec.Struct):
     finished: int = 0
     failed: int = 0
     prompt_tokens: int = 0
+    foreseen_tokens: int = 0
     predicted_tokens: int = 0
     reported_tokens: int = 0
     cached_tokens: int = 0

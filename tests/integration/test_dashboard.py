@@ -365,3 +365,21 @@ async def run_command(*arguments: str) -> str:
     out, _ = await process.communicate()
     assert process.returncode == 0
     return out.decode()
+
+
+async def test_the_model_of_round_robin_finds_what_round_robin_finds(
+    alone: httpx.AsyncClient,
+) -> None:
+    prefixes = [f"What everybody asks about thing {number}, always. " * 30 for number in range(4)]
+    for number in range(60):
+        text = f"{prefixes[number * number % 4]} And {number}?"
+        await chat(alone, text, router_mode="round-robin")
+
+    seconds = (await alone.get("/v1/overview")).json()["seconds"]
+
+    def share(part: str, whole: str) -> float:
+        return float(sum(one[part] for one in seconds) / sum(one[whole] for one in seconds))
+
+    real = share("cached_tokens", "reported_tokens")
+    assert real > 0.5
+    assert share("round_robin_tokens", "shadowed_tokens") == pytest.approx(real, abs=0.03)

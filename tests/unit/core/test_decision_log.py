@@ -177,6 +177,22 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
     assert sketch_quantile(second.round_robin_ttft, 0.5) == pytest.approx(210.0, rel=0.03)
 
 
+def test_a_decision_blind_to_caches_foresees_nothing() -> None:
+    log = DecisionLog(16)
+    blind = msgspec.structs.replace(decide(), policy="round-robin")
+    told, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
+    for record, usage in ((told, Usage(160, 4, 32)), (untold, None)):
+        log.first_token(record, 1.1)
+        log.ended(record, "finished", 200, usage, 2.0)
+
+    log.settle()
+
+    second = log.traffic.since(2)[0]
+    assert (second.prompt_tokens, second.foreseen_tokens, second.predicted_tokens) == (320, 0, 0)
+    assert sum(second.ttft.values()) == 2
+    assert sum(second.round_robin_ttft.values()) == 1
+
+
 def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
     log = DecisionLog(16)
 
