@@ -64,7 +64,12 @@ class Slots:
         return len(self._released) + len(self._reclaiming)
 
     def decode(self, mask: int) -> tuple[WorkerId, ...]:
-        """Return the workers of `mask`, lowest slot first. Cached; else about 10 ns a slot."""
+        """Return the workers of `mask`, lowest slot first: 0.2 us for one, else cached, else 5 us.
+
+        Most drops are of one worker: the deepest holder of a conversation.
+        """
+        if mask.bit_count() == 1:
+            return (self._names[mask.bit_length() - 1],)
         workers = self._decoded.get(mask)
         if workers is None:
             if len(self._decoded) >= _DECODED:
