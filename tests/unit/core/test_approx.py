@@ -163,6 +163,9 @@ def test_a_removed_worker_leaves_nothing_behind() -> None:
 
     assert index.find_matches(prompt(300)) == {B: 100}
     assert index.statistics().entries == 100
+    assert not index.sweep(1)
+    assert not index.sweep(10)
+    assert 100 < index.statistics().blocks <= 300
     while not index.sweep(100):
         pass
     assert index.statistics().blocks == 100

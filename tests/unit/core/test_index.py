@@ -307,6 +307,7 @@ def test_evicted_memory_is_given_back_bit_by_bit() -> None:
         assert index.statistics().blocks <= 4096
 
     assert index.statistics().evicted > 15_000
+    assert len(index._cap._garbage) <= 256
     while not index.sweep(100):
         pass
     assert index.blocks(A) == index.statistics().blocks > 2048
