@@ -139,8 +139,6 @@ class RouterSettings:
     """Whose way of filling the chat template to follow: that of the engines served."""
     seed: int = 0
     """Seed of random choices; 0 takes one from the system."""
-    admin_port: Port | None = None
-    """Port of health, metrics and admin calls alone; default: beside the front door."""
     decision_log: Positive = 4096
     """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
     explain_per_s: Annotated[int, Parameter(validator=Number(gte=0))] = 20
