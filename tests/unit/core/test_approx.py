@@ -209,3 +209,14 @@ def test_of_two_views_the_longer_prefix_counts(exact: bool, routed: bool) -> Non
     assert {worker: depth for depth, workers in groups for worker in workers} == expected
     depths = [depth for depth, _ in groups]
     assert depths == sorted(set(depths), reverse=True)
+
+
+def test_a_full_worker_gives_up_what_ends_first_even_if_it_is_newest() -> None:
+    index = ApproxIndex(worker_blocks=3)
+    index.record(WorkerId("w0"), [1, 2], 0.0, 120.0)
+
+    index.record(WorkerId("w0"), [8, 9], 1.0, 5.0)
+
+    assert index.find_matches(BlockHashes.of([1, 2], 1)) == {WorkerId("w0"): 2}
+    assert index.find_matches(BlockHashes.of([8, 9], 1)) == {WorkerId("w0"): 1}
+    assert index.statistics().displaced == 1
