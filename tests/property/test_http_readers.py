@@ -1,7 +1,5 @@
 """Mutated messages into both HTTP readers: nothing raises, and cuts change nothing."""
 
-from itertools import accumulate, pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,43 +68,6 @@ def test_requests_are_read_the_same_however_they_are_cut(
     assert not problems or problems == [whole.ready[-1]]
     bodies = sum(len(item.body) for item in whole.ready if isinstance(item, Request))
     assert whole._budget.used >= bodies
-
-
-def chunk(data: bytes, end: bytes, size: str) -> bytes:
-    return size.format(len(data)).encode() + end + data + b"\r\n"
-
-
-chunks = st.builds(
-    chunk,
-    st.binary(min_size=1, max_size=20) | st.sampled_from([b"a\r\n", b"5\r\n", b"\r\n0\r\n\r\n"]),
-    st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b";x=y\r\n", b"\n", b" \r\n"]),
-    st.sampled_from(["{:x}", "{:x}", "{:X}", "{:04x}", "{:x}", "+{:x}", "0x{:x}", "{:d}", "{:x}0"]),
-)
-
-
-@given(st.lists(chunks, max_size=5), st.lists(st.integers(0, 100), max_size=6), st.booleans())
-def test_chunks_are_read_the_same_however_they_are_cut(
-    parts: list[bytes], cuts: list[int], end: bool
-) -> None:
-    data = b"".join(parts) + (b"0\r\n\r\n" if end else b"")
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    edges = [0, *accumulate(map(len, parts)), *(cut for cut in cuts if cut < len(data)), len(data)]
-    edges = sorted(set(edges))
-
-    def read(pieces: list[bytes]) -> tuple[bytes, object, bool]:
-        reader = ResponseReader()
-        body = reader.feed(head)
-        for piece in pieces:
-            try:
-                body += reader.feed(piece)
-            except ValueError:
-                return b"", "malformed", False
-        return body, reader.stage, reader.reusable
-
-    bytewise = read([data[i : i + 1] for i in range(len(data))])
-
-    assert read([data[start:stop] for start, stop in pairwise(edges)]) == bytewise
-    assert not data or read([data]) == bytewise
 
 
 @given(mutated(RESPONSES), st.integers(0, 300))

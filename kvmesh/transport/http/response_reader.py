@@ -1,8 +1,6 @@
 """Bytes of one upstream connection in, one response out: head, body pieces, a certain end."""
 
-import re
 from enum import Enum
-from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -15,17 +13,6 @@ _SWITCHING: Final = 101
 _FIRST_FINAL: Final = 200
 _BODILESS: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
-_SIZE: Final = re.compile(rb"[0-9a-fA-F]{1,6}")
-_MAX_SIZE_LINE: Final = 8
-
-
-@lru_cache(maxsize=4096)
-def chunk_size(line: bytes) -> int:
-    """Return the size in a plain chunk size line; for any other, and the last chunk's, a value
-    that fits no length.
-    """
-    size = int(line, 16) if _SIZE.fullmatch(line) else 0
-    return size or -_MAX_SIZE_LINE - 4
 
 
 class Stage(Enum):
@@ -51,9 +38,8 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_after_chunk", "_between_chunks", "_expect_body", "_head_bytes", "_interim",
-        "_keep_alive", "_parser", "_pieces", "_surplus", "headers", "stage", "status",
-        "until_close",
+        "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
+        "_pieces", "_surplus", "headers", "stage", "status", "until_close",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,8 +54,6 @@ class ResponseReader:
         self._interim = False
         self._keep_alive = False
         self._surplus = False
-        self._after_chunk = False
-        self._between_chunks = False
         self.until_close = False
         self.stage = HEAD
         self.status = 0
@@ -85,23 +69,7 @@ class ResponseReader:
         return self._keep_alive and not self._surplus and self._expect_body
 
     def feed(self, data: bytes) -> bytes:
-        """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1.
-
-        One whole chunk in one read, which is what a stream of tokens consists of, passes by the
-        parser: it stands between two chunks before and after.
-        """
-        if self._between_chunks:
-            line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
-            if (
-                line > 0
-                and len(data) == line + 4 + chunk_size(data[:line])
-                and data.endswith(b"\r\n")
-            ):
-                return data[line + 2 : -2]
-        return self._parse(data)
-
-    def _parse(self, data: bytes) -> bytes:
-        self._after_chunk = False
+        """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
@@ -114,9 +82,6 @@ class ResponseReader:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
-        # What a chunk's end or the head is followed by up to a line's end could only be the next
-        # chunk's size, and that would have been told.
-        self._between_chunks = self._after_chunk and data.endswith(b"\r\n")
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces.pop()
@@ -152,7 +117,6 @@ class ResponseReader:
             and status not in _BODILESS
             and _FRAMING.isdisjoint([name for name, _ in self.headers])
         )
-        self._after_chunk = (b"transfer-encoding", b"chunked") in self.headers
         self.stage = BODY if self._expect_body else COMPLETE
 
     def on_body(self, body: bytes) -> None:
@@ -162,17 +126,8 @@ class ResponseReader:
         else:
             self._surplus = True
 
-    def on_chunk_header(self) -> None:
-        """Learn that a chunk begins."""
-        self._after_chunk = False
-
-    def on_chunk_complete(self) -> None:
-        """Learn that a chunk has ended."""
-        self._after_chunk = True
-
     def on_message_complete(self) -> None:
         """Learn the end, unless it is that of an interim response."""
-        self._after_chunk = False
         if self._interim:
             self._interim = False
             return

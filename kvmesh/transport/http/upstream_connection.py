@@ -6,7 +6,7 @@ from typing import Literal, Protocol, cast
 import msgspec
 
 from kvmesh.transport.http.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.response_reader import BODY, COMPLETE, HEAD, ResponseReader
+from kvmesh.transport.http.response_reader import BODY, COMPLETE, HEAD, ResponseReader, Stage
 from kvmesh.transport.http.sockets import tune
 from kvmesh.transport.http.upstream_messages import UpstreamFailure, UpstreamSink
 
@@ -169,15 +169,18 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_body(body)
             if self._sink is not sink:
                 return
-        if after is COMPLETE:
-            self._complete(sink)
-        elif not self._paused:
-            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+        self._go_on(sink, after)
 
     def _begin_response(self, sink: UpstreamSink) -> None:
         if self._attempt is not None:
             self._attempt.answered()
         sink.on_head(self._reader.status, self._reader.headers)
+
+    def _go_on(self, sink: UpstreamSink, after: Stage) -> None:
+        if after is COMPLETE:
+            self._complete(sink)
+        elif not self._paused:
+            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def eof_received(self) -> bool:
         """Take the upstream's FIN: the end of a response without a length, else a failure."""

@@ -33,31 +33,6 @@ def test_a_response_ends_for_certain_however_it_is_cut(data: bytes, body: bytes)
         assert reader.status in {200, 204, 304}
 
 
-def test_whole_chunks_pass_by_the_parser_and_it_does_not_notice() -> None:
-    reader, _ = read(OK + b"Transfer-Encoding: chunked\r\n\r\n")
-
-    found = [
-        reader.feed(data)
-        for data in (
-            b"3\r\nabc\r\n",
-            b"3\r\nd\r\n\r\n",
-            b"1\r\ne\r\n1\r\nf\r\n",
-            b"1\r\ng\r",
-            b"\n",
-            b"00A\r\n0123456789\r\n",
-            b"2",
-            b"1\r\nx",
-            b"y" * 31,
-            b"z\r\n",
-            b"1;ext\r\nh\r\n",
-            b"0\r\n\r\n",
-        )
-    ]
-
-    assert b"".join(found) == b"abcd\r\nefg0123456789x" + b"y" * 31 + b"zh"
-    assert (reader.stage, reader.reusable) == (Stage.COMPLETE, True)
-
-
 def test_headers_of_an_interim_response_are_forgotten() -> None:
     reader, _ = read(
         b"HTTP/1.1 103 H\r\nLink: x\r\n\r\n", OK + b"X-A: b \r\nContent-Length: 0\r\n\r\n"
