@@ -77,8 +77,9 @@ class RunningMesh:
             headers=headers or {},
         )
 
-    def pid(self, needle: str) -> int:
-        """Return the one process of this mesh whose command line holds `needle`."""
+    def router_pid(self, number: int) -> int:
+        """Return the process of one of this mesh's routers, known by its port."""
+        needle = f"--http-port {self.base + 1 + number} "
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
@@ -231,7 +232,7 @@ def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMes
     with mesh.http.stream("POST", f"{mesh.url}/v1/chat/completions", json=body) as answer:
         worker = answer.headers["x-kvmesh-worker"]
         next(answer.iter_raw())
-        assert running(worker) == 1
+        eventually(lambda: running(worker) == 1, "the engine runs it", within_s=5.0)
         left_s = time.monotonic()
 
     eventually(lambda: running(worker) == 0, "the engine dropped the request", within_s=2.0)
@@ -246,7 +247,7 @@ def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMes
 def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningMesh) -> None:
     context = "What the killed router knew before. " * 60
     known = mesh.chat(context, url=mesh.router_url(0)).headers["x-kvmesh-worker"]
-    pid = mesh.pid("--router-id chat-0")
+    pid = mesh.router_pid(0)
 
     os.kill(pid, signal.SIGKILL)
     answers = [mesh.chat(f"after the kill {number}") for number in range(40)]
@@ -265,7 +266,7 @@ def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningM
         return False
 
     eventually(warm, "the router is back and warm", within_s=30.0)
-    assert mesh.pid("--router-id chat-0") != pid
+    assert mesh.router_pid(0) != pid
 
 
 def snapshot_tool(mesh: RunningMesh, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -296,7 +297,7 @@ def test_a_restarted_router_starts_from_the_snapshot(mesh: RunningMesh) -> None:
     assert (unknown.returncode, empty.returncode) == (2, 1)
     assert "idx-none" in unknown.stderr
 
-    os.kill(mesh.pid("--router-id code-1"), signal.SIGKILL)
+    os.kill(mesh.router_pid(3), signal.SIGKILL)
 
     def loaded() -> bool:
         with contextlib.suppress(httpx.HTTPError, KeyError):
