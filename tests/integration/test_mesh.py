@@ -231,7 +231,8 @@ def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMes
     }
     with mesh.http.stream("POST", f"{mesh.url}/v1/chat/completions", json=body) as answer:
         worker = answer.headers["x-kvmesh-worker"]
-        next(answer.iter_raw())
+        chunks = answer.iter_raw()  # kept: its end would close the connection
+        next(chunks)
         eventually(lambda: running(worker) == 1, "the engine runs it", within_s=5.0)
         left_s = time.monotonic()
 
