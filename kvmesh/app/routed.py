@@ -9,19 +9,18 @@ from structlog.typing import FilteringBoundLogger
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.actors.router import Router
+from kvmesh.app.answer_watch import AnswerWatch
 from kvmesh.core.decision import Decision, RouteRequest
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.events import WorkerId
-from kvmesh.core.sse import SseScanner, Usage, find_usage
+from kvmesh.core.sse import Usage
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Header, Headers
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import Outcome, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamFailure
 
-MAX_SCANNED_BYTES = 1 << 20
-GROW_TOKENS = 16
 SERVER_ERROR = 500
 
 
@@ -85,17 +84,15 @@ class RoutedRequest:
     """
 
     __slots__ = (
-        "_body",
         "_context",
         "_decision",
         "_failed",
-        "_grown",
         "_open",
         "_record",
         "_request",
-        "_scanner",
         "_visible_id",
         "_waiting",
+        "_watch",
     )
 
     def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
@@ -105,11 +102,9 @@ class RoutedRequest:
         self._decision: Decision | None = None
         self._record: DecisionRecord | None = None
         self._failed: frozenset[WorkerId] = frozenset()
-        self._scanner: SseScanner | None = None
-        self._body: bytes | None = b""
+        self._watch: AnswerWatch | None = None
         self._open = False
         self._waiting = True
-        self._grown = 0
         context.counters.requests += 1
 
     def next_target(self) -> Target | Problem | Wait | None:
@@ -173,47 +168,56 @@ class RoutedRequest:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Trust the worker again and tell the client who it was."""
+        self._watch = AnswerWatch(headers)
+        self.answering(status)
+        return self.answer_headers()
+
+    def answer_headers(self) -> Headers:
+        """Return what is told to the client of the decision."""
         decision = self._decision
         assert decision is not None
-        context = self._context
-        if status < SERVER_ERROR:
-            context.router.scheduler.workers.membership.mark_ok(decision.worker)
-        for name, value in headers:
-            if name == b"content-type" and value.startswith(b"text/event-stream"):
-                self._scanner = SseScanner()
-                self._body = None
         own: list[Header] = [
             (b"x-kvmesh-worker", decision.worker.encode()),
             (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
-            *context.fixed_headers,
+            *self._context.fixed_headers,
         ]
         return own
 
+    def answering(self, status: int) -> None:
+        """Take that the worker answers."""
+        if status < SERVER_ERROR and self._decision is not None:
+            membership = self._context.router.scheduler.workers.membership
+            membership.mark_ok(self._decision.worker)
+
     def on_body(self, data: bytes) -> None:
-        """See the answer pass: its first token ends the prefill, its length grows the booking."""
-        scanner = self._scanner
-        if scanner is None:
-            self._keep(data)
-            return
-        if not scanner.feed(data):
-            return
+        """See the answer pass."""
+        watch = self._watch
+        if watch is not None and (tokens := watch.feed(data)):
+            self.progress(tokens)
+
+    def progress(self, tokens: int) -> None:
+        """Take the tokens so far: the first ends the prefill, the others grow the booking."""
         scheduler = self._context.router.scheduler
+        now = self._context.clock()
         if self._waiting:
             self._waiting = False
-            now = self._context.clock()
             scheduler.first_token(self._request.request_id, now)
             if self._record is not None:
                 self._context.decisions.first_token(self._record, now)
             self._context.tell(FirstToken(self._request.request_id))
-        if scanner.tokens - self._grown >= GROW_TOKENS:
-            self._grown = scanner.tokens
-            scheduler.grow(self._request.request_id, scanner.tokens, self._context.clock())
+        if tokens > 1:
+            scheduler.grow(self._request.request_id, tokens, now)
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
+        watch = self._watch
+        finished = outcome.kind == "finished"
+        self.finish(outcome, watch.usage() if watch is not None and finished else None)
+
+    def finish(self, outcome: Outcome, usage: Usage | None) -> None:
+        """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
         self._release()
         counters = self._context.counters
-        usage = self._usage() if outcome.kind == "finished" else None
         self._record_end(outcome, usage)
         match outcome.kind:
             case "finished":
@@ -228,11 +232,6 @@ class RoutedRequest:
                 counters.unserved += 1
             case "refused":
                 counters.refused += 1
-
-    def _keep(self, data: bytes) -> None:
-        if self._body is not None:
-            whole = len(self._body) + len(data)
-            self._body = self._body + data if whole <= MAX_SCANNED_BYTES else None
 
     def _suspect(self, outcome: Outcome) -> None:
         """Leave a worker out that died in the middle of an answer."""
@@ -258,11 +257,6 @@ class RoutedRequest:
             counters.reported_tokens += usage.prompt_tokens
             counters.cached_tokens += usage.cached_tokens
             counters.predicted_tokens += decision.overlap_blocks * block_size
-
-    def _usage(self) -> Usage | None:
-        if self._scanner is not None:
-            return self._scanner.usage
-        return find_usage(self._body) if self._body else None
 
     def _release(self) -> None:
         if self._open:
