@@ -94,7 +94,7 @@ class RouterServer:
         )
         self.scheduler = Scheduler(
             options,
-            random.Random(settings.seed) if settings.seed else random.SystemRandom(),  # noqa: S311 - a choice, no secret
+            random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
             membership=Membership(),
             sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
             index=self.index if settings.kv_events else None,
