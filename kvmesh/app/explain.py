@@ -108,7 +108,7 @@ def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionVi
 def why(decision: Decision) -> str:
     """Return in a few words why this worker."""
     if not decision.by_cache:
-        return f"{decision.policy}: caches were not looked at"
+        return f"{decision.policy}: caches did not count"
     best = max(decision.candidates, key=lambda one: one.overlap_blocks)
     held, total = decision.overlap_blocks, decision.total_blocks
     fleet = f"of {decision.considered} workers"

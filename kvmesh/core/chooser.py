@@ -86,9 +86,8 @@ class Chooser:
             weights = msgspec.structs.replace(
                 weights, overlap_score_weight=request.overlap_score_weight
             )
-        overlaps, groups = (
-            self._overlaps.find_groups(request.hashes, now) if mode == "kv" else ({}, [])
-        )
+        looks = "kv" in (mode, options.mode)
+        overlaps, groups = self._overlaps.find_groups(request.hashes, now) if looks else ({}, [])
         known = request.hashes.upto(groups[0][0]) if groups else ()
         expected = request.expected_output_tokens
         usual = int(OUTPUT_CAP * self._speeds.output_tokens)

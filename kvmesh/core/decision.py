@@ -119,7 +119,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def by_cache(self) -> bool:
-        """Return whether caches were looked at: mode kv, not a blind one."""
+        """Return whether caches counted: mode kv, not a blind one."""
         return self.policy == self.cost.name
 
     def formula_line(self, worker: WorkerId) -> str:

@@ -136,7 +136,7 @@ class Scheduler:
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
-        if (request.mode or self.options.mode) == "kv":
+        if "kv" in (request.mode, self.options.mode):
             self.overlaps.record(worker, hashes, now)
         overlap_tokens = decision.overlap_blocks * self.options.block_size
         known = hashes.upto(decision.overlap_blocks)

@@ -119,7 +119,7 @@ async def test_a_retry_tells_what_failed_before(
     outcome = answer["outcome"]
     assert (outcome["worker"], outcome["attempts"], outcome["status"]) == ("w1", 2, 200)
     assert outcome["failures"] == [f"w0: {engines[0].url}: answered 503"]
-    assert answer["decision"]["why"] == "round-robin: caches were not looked at"
+    assert answer["decision"]["why"] == "round-robin: caches did not count"
 
 
 async def test_beyond_the_rate_only_the_chosen_worker_is_kept(

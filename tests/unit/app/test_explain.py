@@ -56,7 +56,7 @@ def test_it_says_who_holds_more_but_costs_more() -> None:
 
 
 def test_it_says_when_caches_did_not_count() -> None:
-    assert why(decide(0, 50, mode="round-robin")) == "round-robin: caches were not looked at"
+    assert why(decide(0, 50, mode="round-robin")) == "round-robin: caches did not count"
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))
