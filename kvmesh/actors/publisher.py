@@ -1,6 +1,6 @@
 """One worker's sidecar: its engine's batches in, prefix-closed journal messages out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -20,12 +20,9 @@ from kvmesh.actors.messages import (
     WorkerLoad,
 )
 from kvmesh.actors.wire import Subjects, decode, encode
-from kvmesh.core.closure import Closure, ClosureStatistics
-from kvmesh.core.dialect import EngineCleared, decode_engine_batch
+from kvmesh.core.engine_cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
-from kvmesh.core.events import Cleared, Event, WorkerId
-from kvmesh.core.residency import Residency, ResidencyStatistics
-from kvmesh.core.tier_table import Change, Dropped, Held
+from kvmesh.core.events import Event, WorkerId
 from kvmesh.errors import CodecError
 
 
@@ -51,31 +48,20 @@ class PublisherOptions(msgspec.Struct, frozen=True):
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start.
+    """Counters since the start; `garbage` are bus messages that are none."""
 
-    `lost` counts how often the engine's state became unknown, `undecodable` how often because of
-    bytes that are no engine batch; `closures` has one entry a tier.
-    """
-
-    lost: int
-    undecodable: int
-    unknown_fields: int
-    unknown_tags: int
     garbage: int
     remade: int
-    visible_blocks: int
-    complete: bool
     sender: SenderStatistics
-    residency: ResidencyStatistics
-    closures: tuple[ClosureStatistics, ...]
+    cache: EngineCacheStatistics
 
 
 class Publisher:
     """Publishes what one engine holds, exactly and in order, through every loss on the way.
 
-    Engine events become changes of content (`Residency`), made prefix-closed (`Closure`, one a
-    tier), numbered and sent until stored (`EventSender`). An engine whose history is lost counts as
-    holding nothing until it starts over; its heartbeats say so.
+    Engine batches become prefix-closed events (`EngineCache`), numbered and sent until stored
+    (`EventSender`). An engine whose history is lost counts as holding nothing until it starts over;
+    its heartbeats say so.
     """
 
     def __init__(self, options: PublisherOptions, *, name: str = "publisher") -> None:
@@ -84,15 +70,12 @@ class Publisher:
         subjects = Subjects(options.namespace, options.bucket)
         self._events_subject = subjects.events(options.worker)
         self._heartbeats_subject = subjects.heartbeats(options.worker)
-        self._residency = Residency(options.block_size, secret=options.secret)
-        self._closures: dict[int, Closure] = {}
+        self._cache = EngineCache(options.block_size, secret=options.secret)
         self._sender = EventSender(options.epoch, self.dump, options.limits)
         self._load = WorkerLoad()
         self._draining = False
-        self._complete = True
         self._flush_set = self._retry_set = False
-        self._lost = self._undecodable = self._garbage = self._remade = 0
-        self._unknown_fields = self._unknown_tags = 0
+        self._garbage = self._remade = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -120,31 +103,24 @@ class Publisher:
             last_seq=self._sender.confirmed_seq(),
             url=options.url,
             models=options.models,
-            block_size=self._residency.block_size or 0,
+            block_size=self._cache.block_size,
             load=self._load,
             dp_rank=options.dp_rank,
             draining=self._draining,
-            complete=self._complete,
+            complete=self._cache.complete,
         )
 
     def dump(self) -> list[Event]:
         """Return events that store everything visible, nearest tier first. O(blocks)."""
-        return [run for _, closure in sorted(self._closures.items()) for run in closure.dump()]
+        return self._cache.dump()
 
     def statistics(self) -> PublisherStatistics:
         """Return the present counts."""
         return PublisherStatistics(
-            lost=self._lost,
-            undecodable=self._undecodable,
-            unknown_fields=self._unknown_fields,
-            unknown_tags=self._unknown_tags,
             garbage=self._garbage,
             remade=self._remade,
-            visible_blocks=self._visible(),
-            complete=self._complete,
             sender=self._sender.statistics(),
-            residency=self._residency.statistics(),
-            closures=tuple(one.statistics() for _, one in sorted(self._closures.items())),
+            cache=self._cache.statistics(),
         )
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
@@ -153,8 +129,7 @@ class Publisher:
                 self._load = load
                 return ()
             case EngineRestarted():
-                self._complete = True
-                self._apply(self._residency.clear())
+                self._sender.add(self._cache.restart())
                 return self._pace(now)
             case EngineLost(reason):
                 return self._on_lost(reason, now)
@@ -168,48 +143,17 @@ class Publisher:
 
     def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
         try:
-            batch = decode_engine_batch(data)
+            self._sender.add(self._cache.take(data))
         except CodecError as error:
-            self._undecodable += 1
             return self._on_lost(str(error), now)
-        self._unknown_fields += batch.unknown_fields
-        self._unknown_tags += batch.unknown_tags
-        for event in batch.events:
-            if isinstance(event, EngineCleared):
-                self._complete = True
-            self._apply(self._residency.apply(event))
         return self._pace(now)
 
     def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
         """Hold nothing rather than something wrong, and say so until the engine starts over."""
-        self._lost += 1
-        self._complete = False
-        self._apply(self._residency.clear())
+        self._sender.add(self._cache.lose())
         worker = self._options.worker
         log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
         return (log, *self._pace(now), self._heartbeat())
-
-    def _apply(self, changes: Sequence[Change]) -> None:
-        """Make the changes prefix-closed and queue what comes out."""
-        events: list[Event] = []
-        for change in changes:
-            if isinstance(change, Held):
-                events += self._closure(change.tier).hold(change.parent, change.hashes)
-            elif isinstance(change, Dropped):
-                events += self._closure(change.tier).drop(change.hashes)
-            else:
-                self._closures.clear()
-                events.append(Cleared())
-        self._sender.add(events)
-
-    def _closure(self, tier: int) -> Closure:
-        closure = self._closures.get(tier)
-        if closure is None:
-            closure = self._closures[tier] = Closure(tier)
-        return closure
-
-    def _visible(self) -> int:
-        return max(map(len, self._closures.values()), default=0)
 
     def _pace(self, now: float) -> Iterable[Effect]:
         """Send when a batch is full, else see to it that a timer does."""

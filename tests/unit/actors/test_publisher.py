@@ -157,7 +157,7 @@ def test_a_cleared_cache_clears_the_worker() -> None:
     driver.tell(Tick("flush"))
 
     assert driver.events()[-1] == Cleared()
-    assert driver.publisher.statistics().visible_blocks == 0
+    assert driver.publisher.statistics().cache.visible_blocks == 0
 
 
 def test_heartbeats_tell_what_the_journal_has() -> None:
@@ -278,7 +278,7 @@ def test_an_engine_whose_history_is_lost_holds_nothing_and_says_so(loss: Message
     assert [log.event for log in of(Log, effects)] == ["engine events lost"]
     assert driver.events()[-1] == Cleared()
     assert not driver.heartbeat().complete
-    assert driver.publisher.statistics().lost == 1
+    assert driver.publisher.statistics().cache.lost == 1
 
 
 def test_a_cleared_cache_makes_a_lost_history_complete_again() -> None:
@@ -294,7 +294,7 @@ def test_what_an_engine_sends_beyond_our_knowledge_is_counted() -> None:
     driver = Driver()
     driver.tell(payload({"type": "Novelty"}, {"type": "AllBlocksCleared", "why": 1}))
 
-    counted = driver.publisher.statistics()
+    counted = driver.publisher.statistics().cache
     assert (counted.unknown_tags, counted.unknown_fields) == (1, 1)
 
 
@@ -305,9 +305,9 @@ def test_a_live_capture_of_vllm_is_followed_without_a_doubt() -> None:
     for line in CAPTURE.read_text().splitlines():
         batch = EnginePayload(bytes.fromhex(json.loads(line)["hex"]))
         list(publisher.receive(batch, 0.0))
-        visible.append(publisher.statistics().visible_blocks)
+        visible.append(publisher.statistics().cache.visible_blocks)
 
-    counted = publisher.statistics()
+    counted = publisher.statistics().cache
     assert (counted.lost, counted.residency.orphans, counted.residency.unknown_removals) == (0,) * 3
     assert visible[:4] == [3, 4, 4, 7]
     assert visible[-2:] == [65, 3]
