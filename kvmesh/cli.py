@@ -1,4 +1,4 @@
-"""The command line. Commands load when called, so that `kvmesh router --no-kv-events` runs on a
+"""The command line. Commands load when called, so that `kvmesh router --worker URL` runs on a
 machine without NATS and `--help` is quick.
 """
 
@@ -16,7 +16,7 @@ from kvmesh.errors import ConfigError, KvMeshError
 
 COMMANDS = {
     "up": "Serve a whole mesh on this machine: NATS, engines, routers, one front door.",
-    "router": "Run one router replica of a bucket, or a router alone (--no-kv-events).",
+    "router": "Run one router replica of a bucket, or a router alone over the engines of --worker.",
     "meta-router": "Run the front door over all buckets and replicas.",
     "worker": "Run the sidecar that puts one engine's KV events and load on the mesh.",
     "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",

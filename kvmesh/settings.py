@@ -130,9 +130,11 @@ class RouterSettings:
     router_id: str = ""
     """Name of this replica, unique in its bucket; default from host name and pid."""
     kv_events: bool = True
-    """Follow KV events over NATS; --no-kv-events: approximate index, alone, no NATS."""
+    """Follow KV events; --no-kv-events: approximate index, alone, no NATS."""
     worker: tuple[str, ...] = ()
-    """Engine URL, `[name=]http://host:port[@model]`; repeat. Only with --no-kv-events."""
+    """Engine URL, `[name=]http://host:port[@model]`; repeat. The router then is alone, without
+    NATS, and follows the engines' KV events itself. Where the engine does not tell where they are,
+    add `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]`; `,zmq=off`: no events."""
     tokenizer: Path | None = None
     """Model directory (tokenizer.json, chat template); default: the byte tokenizer."""
     tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"

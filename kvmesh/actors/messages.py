@@ -132,6 +132,26 @@ class EngineLost(Message, frozen=True):
     reason: str
 
 
+class EngineCaughtUp(Message, frozen=True):
+    """All that the engine has published so far was passed on, or is lost and said so."""
+
+
+class EngineConnected(Message, frozen=True):
+    """The connection to the engine's event publisher was made, or lost."""
+
+    connected: bool
+
+
+class EngineServed(Message, frozen=True):
+    """The engine answered a request with at least one block that it did not hold before."""
+
+
+class EngineSilent(Message, frozen=True):
+    """The engine of `worker` does not answer."""
+
+    worker: WorkerId
+
+
 class EngineLoad(Message, frozen=True):
     """What the engine last reported of its load."""
 
@@ -196,10 +216,11 @@ class RouterGone(Message, frozen=True):
 
 
 class TrustChanged(Message, frozen=True):
-    """How far the index may be believed about a worker changed."""
+    """How far the index may be believed about a worker changed; `reason` says why not fully."""
 
     worker: WorkerId
     trust: Trust
+    reason: str = ""
 
 
 class JournalOpened(Message, frozen=True):

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.routed import RoutingContext
+from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.transport.http.exchange import Exchange
 
@@ -22,6 +23,10 @@ class Part(Protocol):
 
     def why_not(self) -> str:
         """Return why no request should come; "" when they may."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what makes routing worse than it could be, one line each."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -46,14 +51,14 @@ class RouterAdmin:
         routes.add("GET", "/v1/status", self._status)
 
     def _ready(self, exchange: Exchange) -> None:
-        """Answer 200 when requests may come, else 503 with the reason."""
+        """Answer 200 when requests may come, else 503 with the reason; warnings, if any."""
         reason = self._mesh.why_not()
         ready = not reason
-        answer_json(
-            exchange,
-            {"ready": ready, "reason": reason or "ready"},
-            status=200 if ready else UNAVAILABLE,
-        )
+        answer: dict[str, object] = {"ready": ready, "reason": reason or "ready"}
+        warnings = self._mesh.warnings()
+        if warnings:
+            answer["warnings"] = warnings
+        answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
 
     def _metrics(self, exchange: Exchange) -> None:
         exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)
@@ -130,9 +135,19 @@ class RouterAdmin:
         prefill = GaugeMetricFamily(
             "kvmesh_worker_prefill_tokens", "Uncached prompt tokens queued.", labels=["worker"]
         )
+        trust = GaugeMetricFamily(
+            "kvmesh_worker_trust",
+            "1 for how far a worker's KV events are believed, 0 for the rest.",
+            labels=["worker", "trust"],
+        )
+        workers = self._context.router.scheduler.workers
         for beat in self._context.router.workers():
             loads = sequences.loads(WorkerId(beat.worker))
             active.add_metric([beat.worker], loads.active_requests)
             prefill.add_metric([beat.worker], loads.prefill_tokens)
+            for one in Trust:
+                value = workers.info(beat.worker).trust is one
+                trust.add_metric([beat.worker, one.value], float(value))
         yield active
         yield prefill
+        yield trust

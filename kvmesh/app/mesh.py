@@ -24,6 +24,7 @@ from kvmesh.actors.snapshot_loader import SnapshotLoader
 from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
+from kvmesh.core.decision import Trust
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.replica import Replica
@@ -104,6 +105,16 @@ class RouterMesh:
             return "catching up with the journal"
         usable = self._router.scheduler.workers.membership.usable(time.monotonic())
         return "" if usable else "no usable worker"
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return which workers' events do not count in full."""
+        info = self._router.scheduler.workers.info
+        trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
+        return tuple(
+            f"the KV events of {worker} do not count in full: {trust.value}"
+            for worker, trust in trusts
+            if trust is not Trust.EXACT
+        )
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from logging import DEBUG
+from typing import Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -10,7 +11,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.actors.router import Router
 from kvmesh.app.answer_watch import AnswerWatch
-from kvmesh.core.decision import Decision, RouteRequest
+from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.events import WorkerId
@@ -22,6 +23,7 @@ from kvmesh.transport.http.proxy import Outcome, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamFailure
 
 SERVER_ERROR = 500
+TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
 
 
 class RoutingCounters:
@@ -176,9 +178,11 @@ class RoutedRequest:
         """Return what is told to the client of the decision."""
         decision = self._decision
         assert decision is not None
+        trust = self._context.router.scheduler.workers.info(decision.worker).trust
         own: list[Header] = [
             (b"x-kvmesh-worker", decision.worker.encode()),
             (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
+            (b"x-kvmesh-trust", TRUST_BYTES[trust]),
             *self._context.fixed_headers,
         ]
         return own

@@ -20,7 +20,8 @@ from kvmesh.app.intake import Intake
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.routed import RoutingContext, RoutingCounters
 from kvmesh.app.router_view import RouterView
-from kvmesh.app.static_workers import StaticWorkers, parse_workers
+from kvmesh.app.static_workers import StaticWorkers
+from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import RouterOptions
 from kvmesh.core.decision_log import DecisionLog
@@ -28,7 +29,6 @@ from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
-from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings import Flat, RouterSettings
 from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
@@ -44,6 +44,10 @@ class Mesh(Protocol):
 
     def why_not(self) -> str:
         """Return why no request should come; "" when they may."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what makes routing worse than it could be, one line each."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -105,13 +109,10 @@ class RouterServer:
 
     def _mesh(self) -> Mesh:
         settings = self.settings
-        if not settings.kv_events:
+        if settings.worker or not settings.kv_events:
             workers = parse_workers(settings.worker)
-            return StaticWorkers(workers, self.router, settings.bucket)
-        if settings.worker:
-            raise ConfigError(
-                "--worker is only for --no-kv-events: in the mesh, workers make themselves known"
-            )
+            index = self.index if settings.kv_events else None
+            return StaticWorkers(workers, self.router, settings.bucket, index)
         # Loaded by name: a router alone must run where NATS is not installed.
         mesh = import_module("kvmesh.app.mesh")
         return cast("Mesh", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
@@ -180,7 +181,7 @@ class RouterServer:
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
-    """Run one router replica of a bucket, or a router alone (--no-kv-events)."""
+    """Run one router replica of a bucket, or a router alone over the engines of --worker."""
     options = settings or RouterSettings()
     configure_logging(options.log.log_level, options.log.log_format, role="router")
     server = RouterServer(options)

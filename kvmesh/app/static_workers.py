@@ -1,82 +1,84 @@
-"""Workers from the command line: a router alone, without NATS and without events."""
+"""The workers of a router alone, without NATS: looked at over HTTP, their events over ZMQ."""
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerSeen
+from kvmesh.actors.messages import (
+    EngineSilent,
+    Finished,
+    RouterHeartbeat,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerLoad,
+)
 from kvmesh.actors.router import Router
-from kvmesh.app.engine_probe import load_of, read_gauges, read_models
-from kvmesh.core.decision import LoadReport, Trust, WorkerInfo
+from kvmesh.actors.static_registry import StaticRegistry
+from kvmesh.app.engine_attachment import EngineAttachment, Rank
+from kvmesh.app.engine_probe import load_of, read_facts, read_gauges, read_models
+from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.events import WorkerId
-from kvmesh.errors import ConfigError
-from kvmesh.observe import get_logger
+from kvmesh.core.index import KvIndex
+from kvmesh.errors import ConfigError, TransportError
+from kvmesh.observe import actor_log, get_logger
+from kvmesh.runtime.aio import AioDriver
 from kvmesh.transport.http.upstream import UpstreamPool
 
 PROBE_S = 2.0
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class StaticWorker(msgspec.Struct, frozen=True):
-    """One engine of the configuration."""
-
-    worker: WorkerId
-    url: str
-    models: tuple[str, ...] = ()
-
-
-def parse_workers(texts: Sequence[str]) -> list[StaticWorker]:
-    """Return the workers written `[name=]http://host:port[@model]`.
-
-    Raises `ConfigError` naming the value and the remedy.
-    """
-    if not texts:
-        raise ConfigError("--no-kv-events needs at least one --worker http://host:port")
-    workers: dict[str, StaticWorker] = {}
-    for text in texts:
-        name, equals, rest = text.partition("=")
-        if not equals or not _NAME.fullmatch(name):
-            name, rest = "", text
-        url, _, model = rest.partition("@")
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"--worker {text!r}: write [name=]http://host:port[@model]")
-        name = name or re.sub(r"[^A-Za-z0-9_-]", "-", parts.netloc)[:64]
-        if name in workers:
-            raise ConfigError(
-                f"--worker {text!r}: two workers are called {name}; name= one of them"
-            )
-        workers[name] = StaticWorker(WorkerId(name), url.rstrip("/"), (model,) if model else ())
-    return list(workers.values())
+FACTS_S = 30.0
+"""How often an engine is asked again for its event publishers while it has none."""
 
 
 class StaticWorkers:
-    """Keeps the configured workers in the router, healthy or not, as they answer."""
+    """Keeps the configured workers in the router, healthy or not, as they answer.
 
-    def __init__(self, workers: Sequence[StaticWorker], router: Router, bucket: str) -> None:
+    With `index` their KV events are folded into it as they come: overlaps are exact for every
+    worker that publishes them, approximate for the rest.
+    """
+
+    def __init__(
+        self, workers: Sequence[StaticWorker], router: Router, bucket: str, index: KvIndex | None
+    ) -> None:
         self.draining = False
-        self._workers = list(workers)
         self._router = router
         self._bucket = bucket
-        self._answering: set[WorkerId] = set()
-        self._running: asyncio.Task[None] | None = None
+        self._follow = index is not None
+        self._driver = AioDriver(log=actor_log())
+        self._registry = StaticRegistry(router.scheduler.workers, index, router=router.name)
+        block_size = router.scheduler.options.block_size
+        self._block_size = block_size
+        self._engines = [
+            EngineAttachment(worker, self._driver, index, block_size) for worker in workers
+        ]
+        self._attached: dict[WorkerId, EngineAttachment] = {}
+        self._running: list[asyncio.Task[None]] = []
         self._log = get_logger()
 
     def why_not(self) -> str:
         """Return why no request should come; "" when some worker answers."""
         if self.draining:
             return "draining"
-        return "" if self._answering else "no worker answers"
+        return "" if self._registry.answering else "no worker answers"
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return why workers are routed by less than their events, one line each."""
+        if not self._follow:
+            return ()
+        reasons = sorted(self._registry.reasons.items())
+        return tuple(f"{worker} is routed approximately: {reason}" for worker, reason in reasons)
 
     def describe(self) -> dict[str, object]:
-        """Return how many workers answer."""
-        return {"kv_events": False, "workers_answering": sorted(self._answering)}
+        """Return who answers and what was followed."""
+        return {
+            "kv_events": self._follow,
+            "workers_answering": sorted(self._registry.answering),
+            "warnings": self.warnings(),
+            "engines": {one.static.worker: one.statistics() for one in self._engines},
+        }
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return nothing: a router alone has no peers and no journal."""
@@ -87,73 +89,108 @@ class StaticWorkers:
         return 0, 0
 
     def tell(self, message: Message) -> None:
-        """Nobody shares these workers."""
+        """Note which engines were given something to store: events must follow."""
+        if not self._follow or not isinstance(message, Finished):
+            return
+        booking = self._router.scheduler.sequences.booking(message.request_id)
+        if booking is None or booking.uncached_tokens <= self._block_size:
+            return
+        if booking.prefilling and booking.streams:
+            return
+        attachment = self._attached.get(booking.worker)
+        if attachment is not None:
+            attachment.served(booking.worker)
 
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""
         del advertise_url
+        driver = self._driver
+        driver.add(self._router)
+        driver.add(self._registry)
+        driver.start()
+        self._running.append(asyncio.create_task(driver.run(), name="actors"))
         pool = UpstreamPool()
-        await asyncio.gather(*(self._look(pool, worker) for worker in self._workers))
-        self._running = asyncio.create_task(self._keep_looking(pool), name="probe workers")
+        await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
+        # The first answers are in the mailboxes: let them be read before requests come.
+        await asyncio.sleep(0)
+        self._running.append(asyncio.create_task(self._keep_looking(pool), name="probe workers"))
 
     async def failed(self) -> None:
-        """Wait for the probing to fail, and raise its error."""
-        assert self._running is not None
-        await asyncio.shield(self._running)
+        """Wait for a part to fail, and raise its error."""
+        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def stop(self) -> None:
-        """Stop looking; safe to call twice."""
-        if self._running is not None:
-            self._running.cancel()
+        """Stop looking and following; safe to call twice."""
+        for engine in self._engines:
+            engine.close()
+        self._driver.stop()
+        for task in self._running:
+            task.cancel()
+        for task in self._running:
             with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+                await task
 
     async def _keep_looking(self, pool: UpstreamPool) -> None:
         try:
             while True:
                 await asyncio.sleep(PROBE_S)
-                await asyncio.gather(*(self._look(pool, worker) for worker in self._workers))
+                await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
         finally:
             await pool.close()
 
-    async def _look(self, pool: UpstreamPool, worker: StaticWorker) -> None:
-        served = await read_models(pool, worker.url)
-        name = worker.worker
-        registry = self._router.scheduler.workers
-        answers = served is not None
-        if answers is not (name in self._answering):
-            self._log.info("worker changed", worker=name, answering=answers)
-        if served is None:
-            self._answering.discard(name)
-            registry.membership.observe(name, 1, time.monotonic(), ready=False)
+    async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
+        """See whether the engine answers, what it serves and how busy it is."""
+        url = engine.static.url
+        models = await read_models(pool, url)
+        if models is None:
+            # It may come back as another one: ask for everything then.
+            engine.looked_s = 0.0
+            for rank in engine.ranks:
+                self._driver.post(self._registry.name, EngineSilent(rank.worker))
             return
-        self._answering.add(name)
-        models = worker.models or served
-        gauges = (await read_gauges(pool, worker.url)).get(0)
-        heartbeat = WorkerHeartbeat(
-            worker=name,
+        await self._learn(pool, engine)
+        gauges = await read_gauges(pool, url)
+        for rank in engine.ranks:
+            self._attached[rank.worker] = engine
+            beat = self._heartbeat(engine, rank, engine.static.models or models)
+            found = gauges.get(rank.number or 0)
+            if found is not None:
+                beat = msgspec.structs.replace(beat, load=load_of(found))
+            self._driver.post(self._registry.name, beat)
+
+    async def _learn(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
+        now = time.monotonic()
+        followed = all(engine.follows(rank.worker) for rank in engine.ranks)
+        if engine.looked_s and (followed or now < engine.looked_s + FACTS_S):
+            return
+        facts = await read_facts(pool, engine.static.url)
+        if facts is None:
+            return
+        engine.looked_s = now
+        try:
+            departed = engine.learn(facts)
+        except (ConfigError, TransportError) as error:
+            worker = engine.static.worker
+            self._log.error("worker's KV events cannot be followed", worker=worker, error=error)
+            return
+        for gone in departed:
+            self._attached.pop(gone, None)
+            self._driver.post(self._registry.name, WorkerGone(gone))
+
+    def _heartbeat(
+        self, engine: EngineAttachment, rank: Rank, models: tuple[str, ...]
+    ) -> WorkerHeartbeat:
+        return WorkerHeartbeat(
+            worker=rank.worker,
             bucket=self._bucket,
             epoch=1,
             last_seq=0,
-            url=worker.url,
+            url=engine.static.url,
             models=models,
-            block_size=0,
-            events=False,
+            block_size=engine.block_size(rank.worker),
+            load=WorkerLoad(),
+            events=engine.follows(rank.worker),
+            dp_rank=rank.number,
         )
-        total_blocks = 0
-        if gauges is not None:
-            heartbeat = msgspec.structs.replace(heartbeat, load=load_of(gauges))
-            load = heartbeat.load
-            total_blocks = load.total_blocks
-            registry.report(
-                name,
-                LoadReport(
-                    load.running_requests,
-                    load.waiting_requests,
-                    load.used_blocks,
-                    load.total_blocks,
-                ),
-            )
-        registry.membership.observe(name, 1, time.monotonic(), ready=True)
-        registry.describe(name, WorkerInfo(models, total_blocks, Trust.APPROX))
-        self._router.receive(WorkerSeen(heartbeat), time.monotonic())

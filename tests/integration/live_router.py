@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,13 @@ from kvmesh.app.router import RouterServer
 from kvmesh.settings import HttpSettings, MetaRouterSettings, RouterSettings
 
 READY_S = 20.0
+WITHOUT_NATS = """
+import sys
+for name in ("nats", "faststream"):
+    sys.modules[name] = None
+from kvmesh.cli import main
+main()
+"""
 
 
 def free_port() -> int:
@@ -53,7 +61,7 @@ async def router(
     port = port or free_port()
     server = RouterServer(
         RouterSettings(
-            kv_events=False,
+            kv_events=settings.pop("kv_events", False),
             worker=tuple(f"w{number}={url}" for number, url in enumerate(engines)),
             bucket=bucket,
             router_id=settings.pop("router_id", f"{bucket}-0"),
@@ -64,6 +72,30 @@ async def router(
     )
     async with serving(server.serve, f"http://127.0.0.1:{port}") as url:
         yield url
+
+
+@contextlib.asynccontextmanager
+async def router_without_nats(*arguments: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Run `kvmesh router` as a process that cannot import nats; SIGTERM must end it well."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WITHOUT_NATS, "router", *arguments),
+        *("--http-port", "0", "--log-format", "json"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    url = ""
+    while not url:
+        line = (await process.stderr.readline()).decode()
+        assert line, "the router ended before it served"
+        if '"router serves"' in line:
+            url = line.split('"url": "')[1].split('"')[0]
+    log = asyncio.create_task(process.stderr.read())
+    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+        yield client
+    process.terminate()
+    await process.wait()
+    assert process.returncode == 0, (await log).decode()
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,5 @@
 """`kvmesh router --no-kv-events`: a router alone, on a machine where NATS is not installed."""
 
-import asyncio
-import sys
 from array import array
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,16 +9,10 @@ import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.core.byte_tokenizer import ByteTokenizer
+from tests.integration.live_router import router_without_nats
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
-WITHOUT_NATS = """
-import sys
-for name in ("nats", "faststream"):
-    sys.modules[name] = None
-from kvmesh.cli import main
-main()
-"""
 PREFIX = "What everybody asks about, again and again. " * 50
 
 
@@ -40,24 +32,9 @@ async def engines() -> AsyncIterator[list[Mocker]]:
 @pytest.fixture
 async def router(engines: list[Mocker]) -> AsyncIterator[httpx.AsyncClient]:
     workers = [f"--worker=w{number}={mocker.url}" for number, mocker in enumerate(engines)]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WITHOUT_NATS, "router", "--no-kv-events", *workers),
-        *("--http-port", "0", "--bucket", "alone", "--router-id", "r0", "--log-format", "json"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    url = ""
-    while not url:
-        line = (await process.stderr.readline()).decode()
-        assert line, "the router ended before it served"
-        if '"router serves"' in line:
-            url = line.split('"url": "')[1].split('"')[0]
-    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+    fixed = ("--no-kv-events", "--bucket", "alone", "--router-id", "r0")
+    async with router_without_nats(*fixed, *workers) as client:
         yield client
-    process.terminate()
-    _, rest = await process.communicate()
-    assert process.returncode == 0, rest.decode()
 
 
 def body(text: str, **more: Any) -> dict[str, Any]:

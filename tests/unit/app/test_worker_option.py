@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.app.static_workers import parse_workers
+from kvmesh.app.worker_option import parse_workers
 from kvmesh.errors import ConfigError
 
 
@@ -12,12 +12,26 @@ def test_a_worker_is_named_after_its_address_unless_it_has_a_name() -> None:
     assert [one.models for one in workers] == [(), ("llama",)]
 
 
+def test_what_the_engine_does_not_tell_may_be_given() -> None:
+    text = "w=https://h:1@m,zmq=tcp://h:5557,replay=tcp://h:5567,topic=kv,bind"
+    (given,) = parse_workers([text])
+    (off,) = parse_workers(["http://h:1,zmq=off"])
+
+    assert (given.worker, given.url, given.models) == ("w", "https://h:1", ("m",))
+    assert (given.zmq, given.replay) == ("tcp://h:5557", "tcp://h:5567")
+    assert (given.topic, given.bind) == ("kv", True)
+    assert (off.worker, off.zmq, off.bind) == ("h-1", "off", False)
+
+
 @pytest.mark.parametrize(
     ("texts", "named"),
     [
         ([], "--worker"),
         (["gpu-1:8000"], "gpu-1:8000"),
         (["http://a:1", "http://a:1"], "two workers are called a-1"),
+        (["http://a:1,events=x"], "'events' is none of zmq"),
+        (["http://a:1,zmq=5557"], "tcp://host:5557"),
+        (["http://a:1,replay=tcp://h:1"], "need zmq="),
     ],
 )
 def test_a_bad_worker_is_named_with_the_remedy(texts: list[str], named: str) -> None:

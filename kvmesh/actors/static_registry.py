@@ -1,0 +1,114 @@
+"""Workers from the command line, as they answer: what a router alone has instead of heartbeats."""
+
+from collections.abc import Iterable
+
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Send, Wake
+from kvmesh.actors.messages import (
+    EngineSilent,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerSeen,
+)
+from kvmesh.core.decision import LoadReport, Trust, WorkerInfo
+from kvmesh.core.events import WorkerId
+from kvmesh.core.index import KvIndex
+from kvmesh.core.worker_registry import WorkerRegistry
+
+CHECK_S = 1.0
+SWEEP_BUDGET = 4096
+_NEW = (Trust.CATCHING_UP, "its KV events are being read")
+
+
+class StaticRegistry:
+    """Keeps `workers` true to what was last seen of each engine, and `index` clean.
+
+    `reasons` says why a worker's events do not count in full; empty for those that do.
+    A worker without events (`WorkerHeartbeat.events` False) is routed by what was sent to it.
+    """
+
+    def __init__(
+        self, workers: WorkerRegistry, index: KvIndex | None, *, router: str, name: str = "registry"
+    ) -> None:
+        self.name = name
+        self.reasons: dict[WorkerId, str] = {}
+        self.answering: set[WorkerId] = set()
+        self._workers = workers
+        self._index = index
+        self._router = router
+        self._trust: dict[WorkerId, TrustChanged] = {}
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case WorkerHeartbeat():
+                return self._on_answer(message, now)
+            case EngineSilent(worker):
+                return self._on_silent(worker, now)
+            case TrustChanged(worker):
+                self._trust[worker] = message
+                info = self._workers.info(worker)
+                self._describe(worker, info.models, info.total_blocks, events=True)
+                return ()
+            case WorkerGone(worker):
+                return self._on_gone(worker)
+            case Started() | Tick():
+                return self._on_tick()
+            case _:
+                return ()
+
+    def _on_answer(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
+        worker, load = beat.worker, beat.load
+        self._workers.membership.observe(worker, beat.epoch, now, ready=True)
+        self._describe(worker, beat.models, load.total_blocks, events=beat.events)
+        report = LoadReport(
+            load.running_requests, load.waiting_requests, load.used_blocks, load.total_blocks
+        )
+        if report != LoadReport():
+            self._workers.report(worker, report)
+        seen = Send(self._router, WorkerSeen(beat))
+        if worker in self.answering:
+            return (seen,)
+        self.answering.add(worker)
+        return (_log(worker, answering=True), seen)
+
+    def _on_silent(self, worker: WorkerId, now: float) -> Iterable[Effect]:
+        self._workers.membership.observe(worker, 1, now, ready=False)
+        if worker not in self.answering:
+            return ()
+        self.answering.discard(worker)
+        return (_log(worker, answering=False),)
+
+    def _on_gone(self, worker: WorkerId) -> Iterable[Effect]:
+        self._workers.membership.remove(worker)
+        self.answering.discard(worker)
+        self.reasons.pop(worker, None)
+        self._trust.pop(worker, None)
+        if self._index is not None:
+            self._index.remove_worker(worker)
+        return (Send(self._router, WorkerGone(worker)),)
+
+    def _describe(
+        self, worker: WorkerId, models: tuple[str, ...], total_blocks: int, *, events: bool
+    ) -> None:
+        trust, reason = Trust.APPROX, "its engine publishes no KV events"
+        if events:
+            told = self._trust.get(worker)
+            trust, reason = (told.trust, told.reason) if told else _NEW
+        self._workers.describe(worker, WorkerInfo(models, total_blocks, trust))
+        if reason:
+            self.reasons[worker] = reason
+        else:
+            self.reasons.pop(worker, None)
+
+    def _on_tick(self) -> Iterable[Effect]:
+        """Clean the index in slices, and look again in a while."""
+        done = self._index is None or self._index.sweep(SWEEP_BUDGET)
+        return (Wake(CHECK_S if done else 0.0, Tick("check")),)
+
+
+def _log(worker: WorkerId, *, answering: bool) -> Effect:
+    fields: Fields = {"worker": worker, "answering": answering}
+    return Log("info" if answering else "warning", "worker changed", fields)

@@ -1,0 +1,85 @@
+"""The `--worker` option of a router alone: an engine, and what cannot be asked of it."""
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kvmesh.core.events import WorkerId
+from kvmesh.errors import ConfigError
+
+FORM = "[name=]http://host:port[@model][,zmq=tcp://host:port][,replay=tcp://host:port][,topic=T]"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KEYS = ("zmq", "replay", "topic", "bind")
+
+
+class StaticWorker(msgspec.Struct, frozen=True):
+    """One engine of the configuration.
+
+    Its event publisher is that of rank 0: rank r adds r to both ports. "" is asked of the engine;
+    `zmq` "off" follows none. `bind` is for engines that connect to their listener.
+    """
+
+    worker: WorkerId
+    url: str
+    models: tuple[str, ...] = ()
+    zmq: str = ""
+    replay: str = ""
+    topic: str = ""
+    bind: bool = False
+
+
+def parse_workers(texts: Sequence[str]) -> list[StaticWorker]:
+    """Return the workers written as `FORM` says; `zmq=off` follows no events.
+
+    Raises `ConfigError` naming the value and the remedy.
+    """
+    if not texts:
+        raise ConfigError("a router alone needs at least one --worker http://host:port")
+    workers: dict[str, StaticWorker] = {}
+    for text in texts:
+        worker = _parse(text)
+        if worker.worker in workers:
+            name = worker.worker
+            raise ConfigError(
+                f"--worker {text!r}: two workers are called {name}; name= one of them"
+            )
+        workers[worker.worker] = worker
+    return list(workers.values())
+
+
+def _parse(text: str) -> StaticWorker:
+    name, equals, rest = text.partition("=")
+    if not equals or not _NAME.fullmatch(name):
+        name, rest = "", text
+    address, *wishes = rest.split(",")
+    url, _, model = address.partition("@")
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"--worker {text!r}: write {FORM}")
+    name = name or re.sub(r"[^A-Za-z0-9_-]", "-", parts.netloc)[:64]
+    options = dict(_option(text, wish) for wish in wishes)
+    endpoint = options.get("zmq", "")
+    if not endpoint and options.keys() & {"replay", "bind"}:
+        raise ConfigError(f"--worker {text!r}: replay and bind need zmq=tcp://host:port, too")
+    return StaticWorker(
+        worker=WorkerId(name),
+        url=url.rstrip("/"),
+        models=(model,) if model else (),
+        zmq=endpoint,
+        replay=options.get("replay", ""),
+        topic=options.get("topic", ""),
+        bind=options.get("bind", "") in {"true", "yes", "1"},
+    )
+
+
+def _option(text: str, wish: str) -> tuple[str, str]:
+    key, _, value = wish.partition("=")
+    if key not in _KEYS:
+        raise ConfigError(f"--worker {text!r}: {key!r} is none of {', '.join(_KEYS)}")
+    if key == "bind":
+        return key, value or "true"
+    if key in {"zmq", "replay"} and "://" not in value and (key, value) != ("zmq", "off"):
+        raise ConfigError(f"--worker {text!r}: {key}={value} is no endpoint like tcp://host:5557")
+    return key, value

@@ -1,0 +1,135 @@
+import msgspec
+
+from kvmesh.actors.kernel import Log, Message, Wake
+from kvmesh.actors.messages import (
+    EngineSilent,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerLoad,
+    WorkerSeen,
+)
+from kvmesh.actors.static_registry import CHECK_S, StaticRegistry
+from kvmesh.core.decision import LoadReport, Trust
+from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.index import KvIndex
+from kvmesh.core.membership import Membership
+from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.worker_registry import WorkerRegistry
+from tests.unit.actors.effects import of, sent
+
+W = WorkerId("w")
+BEAT = WorkerHeartbeat(W, "b", 1, 0, "http://w", ("m",), 16, WorkerLoad(1, 2, 3, 100))
+
+
+class Driver:
+    def __init__(self, index: KvIndex | None = None) -> None:
+        self.workers = WorkerRegistry(Membership(), ActiveSequences(block_size=16))
+        self.registry = StaticRegistry(self.workers, index, router="router")
+
+    def trust(self) -> Trust:
+        return self.workers.info(W).trust
+
+
+def test_an_engine_that_answers_is_a_worker_and_its_load_is_known() -> None:
+    driver = Driver()
+
+    first = list(driver.registry.receive(BEAT, 0.0))
+    again = list(driver.registry.receive(BEAT, 1.0))
+
+    assert sent(first, "router") == sent(again, "router") == [WorkerSeen(BEAT)]
+    assert (len(of(Log, first)), len(of(Log, again))) == (1, 0)
+    assert driver.workers.everyone(1.0) == (W,)
+    assert driver.workers.last_report(W) == LoadReport(1, 2, 3, 100)
+    assert driver.registry.answering == {W}
+
+
+def test_an_engine_that_says_nothing_of_its_load_is_not_taken_for_idle() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+
+    driver.registry.receive(msgspec.structs.replace(BEAT, load=WorkerLoad()), 1.0)
+
+    assert driver.workers.last_report(W) == LoadReport(1, 2, 3, 100)
+
+
+def test_a_silent_engine_gets_nothing_and_is_told_of_once() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+
+    lines = of(Log, driver.registry.receive(EngineSilent(W), 1.0))
+    more = list(driver.registry.receive(EngineSilent(W), 2.0))
+
+    assert [line.level for line in lines] == ["warning"]
+    assert more == []
+    assert driver.workers.everyone(2.0) == ()
+    assert driver.registry.answering == set()
+
+
+def test_trust_follows_the_events_and_says_why() -> None:
+    driver = Driver()
+
+    driver.registry.receive(BEAT, 0.0)
+    before = driver.trust(), driver.registry.reasons[W]
+    driver.registry.receive(TrustChanged(W, Trust.EXACT), 0.0)
+    exact = driver.trust(), dict(driver.registry.reasons)
+    driver.registry.receive(TrustChanged(W, Trust.APPROX, "gone"), 0.0)
+    driver.registry.receive(BEAT, 1.0)
+
+    assert before == (Trust.CATCHING_UP, "its KV events are being read")
+    assert exact == (Trust.EXACT, {})
+    assert (driver.trust(), driver.registry.reasons[W]) == (Trust.APPROX, "gone")
+
+
+def test_a_worker_without_events_is_approximate() -> None:
+    driver = Driver()
+
+    driver.registry.receive(msgspec.structs.replace(BEAT, events=False), 0.0)
+
+    assert driver.trust() is Trust.APPROX
+    assert "no KV events" in driver.registry.reasons[W]
+
+
+def test_a_worker_that_is_no_more_leaves_no_trace() -> None:
+    index = KvIndex()
+    index.store(W, 0, pack_hashes([1, 2]))
+    driver = Driver(index)
+    driver.registry.receive(BEAT, 0.0)
+
+    effects = list(driver.registry.receive(WorkerGone(W), 1.0))
+    list(Driver().registry.receive(WorkerGone(W), 1.0))
+
+    assert sent(effects, "router") == [WorkerGone(W)]
+    assert index.blocks(W) == 0
+    assert driver.workers.everyone(1.0) == ()
+    assert (driver.registry.answering, driver.registry.reasons) == (set(), {})
+
+
+def test_the_index_is_cleaned_in_slices_as_long_as_there_is_something() -> None:
+    index = KvIndex()
+    for start in range(1, 40_000, 1000):
+        index.store(W, 0, pack_hashes(list(range(start * 64, start * 64 + 1000))))
+    index.remove_worker(W)
+    registry = StaticRegistry(
+        WorkerRegistry(Membership(), ActiveSequences(block_size=16)), index, router="r"
+    )
+
+    waits = [_wait(registry, Started())]
+    while waits[-1] == 0.0:
+        waits.append(_wait(registry, Tick("check")))
+
+    assert len(waits) > 2
+    assert waits[-1] == CHECK_S
+    assert _wait(Driver().registry, Started()) == CHECK_S
+
+
+def _wait(registry: StaticRegistry, message: Message) -> float:
+    (wake,) = of(Wake, registry.receive(message, 0.0))
+    return wake.after_s
+
+
+def test_messages_of_no_concern_are_ignored() -> None:
+    assert list(Driver().registry.receive(Message(), 0.0)) == []
