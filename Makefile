@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines check bench chaos coverage format clean help
+.PHONY: up test test-engines check bench chaos config coverage format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -62,6 +62,11 @@ chaos: $(VENV)/.dev
 test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.vllm_venv
 	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
+
+# The files that are made from kvmesh/settings.py; a test says when they are behind.
+config: $(VENV)/.run
+	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
+	$(BIN)/kvmesh config all > docs/configuration.md
 
 clean:
 	rm -rf $(VENV) .kvmesh build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache

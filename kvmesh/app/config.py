@@ -1,6 +1,6 @@
 """`kvmesh config ROLE`: the role's settings as a commented TOML file, made from the dataclasses.
 
-`config/*.toml` are its output, so that they can never disagree with `--help`.
+`config/*.toml` and `docs/configuration.md` are its output, so they cannot disagree with `--help`.
 """
 
 import ast
@@ -30,9 +30,26 @@ ROLES: Mapping[Role, type] = {
 }
 
 
-def command(role: Role) -> None:
-    """Print a commented TOML file with every setting of a role."""
-    sys.stdout.write(render_toml(role))
+def command(role: Role | Literal["all"]) -> None:
+    """Print a commented TOML file with every setting of a role; of all: a Markdown page."""
+    sys.stdout.write(render_markdown() if role == "all" else render_toml(role))
+
+
+def render_markdown() -> str:
+    """Return every role's settings as tables: flag, default, meaning."""
+    lines = [
+        "# Configuration",
+        "Made by `kvmesh config all`. A setting has one name and four spellings, weakest first:",
+        "the default, `name = value` in a TOML file (`--config FILE`), `KVMESH_NAME` in the",
+        "environment, `--name` on the command line.",
+    ]
+    for role, settings in ROLES.items():
+        lines += ["", f"## kvmesh {role}", "| flag | default | meaning |", "|---|---|---|"]
+        for name, text, default in describe(settings):
+            shown = "" if default in ("", (), None) else f"`{toml_value(default)}`"
+            needed = "*required*" if default is MISSING else shown
+            lines.append(f"| `--{name}` | {needed} | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
 
 
 def render_toml(role: Role) -> str:
