@@ -11,6 +11,7 @@ from kvmesh.actors.messages import (
     JournalOpened,
     JournalRecord,
     JournalRecreated,
+    Mispredicted,
     Reload,
     Resync,
     RouterGone,
@@ -196,6 +197,16 @@ class Indexer:
         request = Resync(missing.worker, missing.epoch, missing.next_seq, self._options.router)
         return Publish(self._subjects.control(missing.worker), encode(request))
 
+    def _on_mispredicted(self, message: Mispredicted) -> Iterable[Effect]:
+        """Ask the worker for all it holds: what is wrong in the index, no sequence shows."""
+        worker = message.worker
+        log = Log(
+            "warning",
+            "predictions miss, asking the worker for all it holds",
+            {"worker": worker, "misses": message.misses, "answers": message.answers},
+        )
+        return (log, self._ask(self.replica.recovery.anew(worker)))
+
     def _forget(self, worker: WorkerId) -> Iterable[Effect]:
         self._forgotten += 1
         self.replica.forget(worker)
@@ -224,6 +235,8 @@ class Indexer:
             case JournalOpened(created):
                 self.caught_up = False
                 self.replica.open(created, now)
+            case Mispredicted():
+                return self._on_mispredicted(message)
             case RouterGone(router):
                 self.replica.forget_peer(router)
             case Started():

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvmesh.app.front import Routes, answer_json
+from kvmesh.app.prediction_metrics import prediction_metrics
 from kvmesh.app.routed import RoutingContext
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
@@ -100,6 +101,10 @@ class RouterAdmin:
                 "scheduler": scheduler.statistics(),
                 "mesh": self._mesh.describe(),
                 "workers": workers,
+                "predictions": {
+                    worker: context.predictions.report(worker)
+                    for worker in context.predictions.workers()
+                },
             },
         )
 
@@ -126,6 +131,7 @@ class RouterAdmin:
         tokens.add_metric(["cached"], counts.cached_tokens)
         yield tokens
         yield from self._worker_metrics()
+        yield from prediction_metrics(context.predictions)
 
     def _worker_metrics(self) -> Iterator[Metric]:
         sequences = self._context.router.scheduler.sequences

@@ -11,6 +11,7 @@ from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
     Drain,
+    Mispredicted,
     Reload,
     RouterHeartbeat,
     StateWanted,
@@ -25,8 +26,10 @@ from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
 from kvmesh.core.decision import Trust
+from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
+from kvmesh.core.predictions import Doubt
 from kvmesh.core.replica import Replica
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
@@ -138,6 +141,11 @@ class RouterMesh:
         """Pass a booking on to the other replicas."""
         if self._driver is not None:
             self._driver.post("replica_sync", message)
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Have the worker send all it holds: its answers show that the index is wrong about it."""
+        if self._driver is not None:
+            self._driver.post("indexer", Mispredicted(worker, doubt.misses, doubt.answers))
 
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.

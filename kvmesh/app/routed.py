@@ -15,6 +15,7 @@ from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.events import WorkerId
+from kvmesh.core.predictions import AnswerSeen, Doubt, Predictions
 from kvmesh.core.sse import Usage
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Header, Headers
@@ -64,7 +65,8 @@ class RoutingCounters:
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
-    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas,
+    `doubt` has what is known of a worker's cache sent anew.
     """
 
     router: Router
@@ -77,6 +79,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     open_requests: set[str]
     tell: Callable[[Message], None]
     decisions: DecisionLog
+    predictions: Predictions
+    doubt: Callable[[WorkerId, Doubt], None]
 
 
 class RoutedRequest:
@@ -87,6 +91,7 @@ class RoutedRequest:
 
     __slots__ = (
         "_context",
+        "_decided_s",
         "_decision",
         "_failed",
         "_open",
@@ -102,6 +107,7 @@ class RoutedRequest:
         self._request = request
         self._visible_id = visible_id
         self._decision: Decision | None = None
+        self._decided_s = 0.0
         self._record: DecisionRecord | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
@@ -126,7 +132,7 @@ class RoutedRequest:
             self._record = decisions.decided(self._visible_id, decision, request.hashes, now)
         else:
             decisions.decided_again(self._record, decision)
-        self._decision = decision
+        self._decision, self._decided_s = decision, now
         self._open = True
         context.open_requests.add(request.request_id)
         context.tell(Booked(request.request_id))
@@ -256,11 +262,29 @@ class RoutedRequest:
             return
         counters = self._context.counters
         counters.prompt_tokens += self._request.prompt_tokens
-        block_size = self._context.router.scheduler.options.block_size
-        if usage is not None and usage.cached_tokens is not None:
-            counters.reported_tokens += usage.prompt_tokens
-            counters.cached_tokens += usage.cached_tokens
-            counters.predicted_tokens += decision.overlap_blocks * block_size
+        if usage is None or usage.cached_tokens is None:
+            return
+        predicted = decision.overlap_blocks * self._context.router.scheduler.options.block_size
+        counters.reported_tokens += usage.prompt_tokens
+        counters.cached_tokens += usage.cached_tokens
+        counters.predicted_tokens += predicted
+        if decision.by_cache:
+            self._judge(decision, usage.prompt_tokens, predicted, usage.cached_tokens)
+
+    def _judge(self, decision: Decision, counted: int, predicted: int, cached: int) -> None:
+        """Hold the prediction against the engine's word; too many misses make a worker doubted."""
+        context = self._context
+        answer = AnswerSeen(
+            prompt=self._request.prompt_tokens,
+            counted=counted,
+            predicted=predicted,
+            cached=cached,
+            decided_s=self._decided_s,
+            exact=context.router.scheduler.workers.info(decision.worker).trust is Trust.EXACT,
+        )
+        doubt = context.predictions.compare(decision.worker, answer, context.clock())
+        if doubt is not None:
+            context.doubt(decision.worker, doubt)
 
     def _release(self) -> None:
         if self._open:

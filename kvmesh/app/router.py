@@ -25,8 +25,10 @@ from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import RouterOptions
 from kvmesh.core.decision_log import DecisionLog
+from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
+from kvmesh.core.predictions import Doubt, Predictions
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.observe import configure_logging, get_logger
@@ -64,6 +66,10 @@ class Mesh(Protocol):
 
     def tell(self, message: Message) -> None:
         """Pass a booking on to the other replicas, if there are any."""
+        ...
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Have what is known of the worker's cache sent anew, if it can be."""
         ...
 
     async def start(self, advertise_url: str) -> None:
@@ -146,6 +152,8 @@ class RouterServer:
                     capacity=settings.decision_log,
                     whole_per_s=settings.explain_per_s,
                 ),
+                predictions=Predictions(settings.cost.kv_cache_block_size),
+                doubt=self.mesh.doubt,
             )
             intake = Intake(tokenizer, settings.cost.kv_cache_block_size, self.router_id)
             options = ForwardOptions(max_retries=settings.upstream.max_retries)
@@ -171,13 +179,19 @@ class RouterServer:
             await front.drain()
 
     async def _housekeeping(self, context: RoutingContext) -> None:
-        """Renew the bookings of open requests, release those nobody renews, once a second."""
+        """Renew the bookings of open requests, release those nobody renews, once a second.
+
+        Workers that are gone are forgotten.
+        """
         sequences = self.scheduler.sequences
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
+            for worker in context.predictions.workers():
+                if context.router.heartbeat(worker) is None:
+                    context.predictions.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

@@ -23,6 +23,7 @@ from kvmesh.app.engine_probe import load_of, read_facts, read_gauges, read_model
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
+from kvmesh.core.predictions import Doubt
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import actor_log, get_logger
 from kvmesh.runtime.aio import AioDriver
@@ -100,6 +101,9 @@ class StaticWorkers:
         attachment = self._attached.get(booking.worker)
         if attachment is not None:
             attachment.served(booking.worker)
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Guesses are expected to miss: nobody can send anything better."""
 
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""

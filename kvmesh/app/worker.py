@@ -33,6 +33,7 @@ from kvmesh.app.fetch import fetch_ok
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.core.events import WorkerId
+from kvmesh.core.ordering import NOTHING_FITS
 from kvmesh.errors import ConfigError
 from kvmesh.observe import actor_log, configure_logging, get_logger
 from kvmesh.runtime.aio import AioDriver
@@ -217,7 +218,8 @@ class Sidecar:
 
         async def dump(command: Dump) -> bool:
             self._log.info("dump asked for", reason=command.reason)
-            return driver.post(publisher.name, Resync(worker, epoch=0, next_seq=0))
+            epoch = publisher.heartbeat().epoch
+            return driver.post(publisher.name, Resync(worker, epoch, NOTHING_FITS))
 
         subject = self._subjects.control(worker)
         handlers: dict[type[Message], Handler] = {

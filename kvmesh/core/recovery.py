@@ -132,6 +132,10 @@ class Recovery:
                 demands.append(demand)
         return demands
 
+    def anew(self, worker: WorkerId) -> Missing:
+        """Return the demand for all a worker holds, whatever its cursor says."""
+        return Missing(worker, self._case(worker).cursor.epoch, NOTHING_FITS)
+
     def in_doubt(self, worker: WorkerId) -> bool:
         """Return whether the index may be wrong about the worker."""
         case = self._cases.get(worker)

@@ -8,6 +8,7 @@ from kvmesh.actors.messages import (
     JournalOpened,
     JournalRecord,
     JournalRecreated,
+    Mispredicted,
     Reload,
     Resync,
     RouterGone,
@@ -25,6 +26,7 @@ from kvmesh.core.decision import Trust
 from kvmesh.core.events import ROOT, VERSION, Batch, Cleared, Event, Stored, WorkerId, encode_batch
 from kvmesh.core.hashing import pack_hashes
 from kvmesh.core.index import KvIndex
+from kvmesh.core.ordering import NOTHING_FITS
 from kvmesh.core.recovery import RecoveryOptions
 from kvmesh.core.replica import Replica
 from tests.unit.actors.effects import of, sent
@@ -299,3 +301,15 @@ def test_a_remade_journal_is_read_from_its_start() -> None:
 
 def test_messages_of_no_concern_are_ignored() -> None:
     assert Driver().tell(Message()) == []
+
+
+def test_a_worker_whose_predictions_miss_is_asked_for_all_it_holds() -> None:
+    driver = Driver()
+    driver.tell(WorkerSeen(heartbeat()))
+
+    effects = driver.tell(Mispredicted(A, 12, 20))
+
+    [request] = of(Publish, effects)
+    assert decode(request.data, Resync) == Resync(A, 1, NOTHING_FITS, "r1")
+    [log] = of(Log, effects)
+    assert (log.level, log.fields["misses"]) == ("warning", 12)

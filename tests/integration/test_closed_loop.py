@@ -1,0 +1,104 @@
+"""What engines reuse against what was predicted, and what a router does about a wrong index."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.app.nats_server import NatsServer
+from kvmesh.app.process import Stop
+from kvmesh.app.router import RouterServer
+from kvmesh.app.worker import Sidecar
+from kvmesh.core.events import WorkerId
+from kvmesh.settings import (
+    CostSettings,
+    HttpSettings,
+    NatsSettings,
+    RouterSettings,
+    WorkerSettings,
+)
+from tests.conftest import Eventually
+
+pytestmark = pytest.mark.integration
+
+WORKER = WorkerId("w")
+PROMPTS = [f"Question {number}: " + "what everybody asks. " * 30 for number in range(14)]
+
+
+@asynccontextmanager
+async def running(serve: Any) -> AsyncIterator[None]:
+    stop = Stop()
+    task = asyncio.create_task(serve(stop))
+    try:
+        yield
+    finally:
+        stop.request()
+        await asyncio.wait_for(task, 20)
+
+
+def router_of(nats: NatsSettings, port: int) -> RouterServer:
+    return RouterServer(
+        RouterSettings(
+            router_id="r",
+            # Without prediction: what counts is what events told.
+            cost=CostSettings(predict_ttl_s=0.0),
+            http=HttpSettings(http_port=port, drain_s=0.0),
+            nats=nats,
+        )
+    )
+
+
+async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
+    nats_server: NatsServer, eventually: Eventually
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace="closed-loop")
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    server = router_of(nats, port)
+    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
+    try:
+        async with (
+            running(server.serve),
+            running(sidecar.serve),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+        ):
+            await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
+            for prompt in PROMPTS:
+                await complete(client, prompt)
+            blocks = 14 * 30
+            await eventually(lambda: server.index.blocks(WORKER) > blocks, what="all is indexed")
+            held = server.index.blocks(WORKER)
+
+            server.index.clear(WORKER)
+            for prompt in PROMPTS[:12]:
+                await complete(client, prompt)
+
+            await eventually(lambda: server.index.blocks(WORKER) >= held, what="it came anew")
+            for prompt in PROMPTS[12:]:
+                await complete(client, prompt)
+            metrics = (await client.get("/metrics")).text
+            status = (await client.get("/v1/status")).json()
+    finally:
+        await mocker.stop()
+
+    assert 'kvmesh_worker_predictions_total{result="under",worker="w"} 12.0' in metrics
+    assert 'kvmesh_worker_predictions_total{result="hit",worker="w"} 2.0' in metrics
+    assert 'kvmesh_worker_prediction_resyncs_total{worker="w"} 1.0' in metrics
+    assert 'kvmesh_worker_doubted{worker="w"} 1.0' in metrics
+    assert status["predictions"]["w"]["doubts"] == 1
+
+
+async def complete(client: httpx.AsyncClient, prompt: str) -> None:
+    body = {"model": "mock", "prompt": prompt, "max_tokens": 1}
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
