@@ -139,6 +139,9 @@ class RouterSettings:
     """Model directory (tokenizer.json, chat template); default: the byte tokenizer."""
     tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"
     """Whose way of filling the chat template to follow: that of the engines served."""
+    vocab_size: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
+    vocabulary of --tokenizer."""
     seed: int = 0
     """Seed of random choices; 0 takes one from the system."""
     decision_log: Positive = 4096

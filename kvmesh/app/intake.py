@@ -11,31 +11,38 @@ from kvmesh.core.decision import RouteRequest, RouterMode
 from kvmesh.core.events import HASH_BYTES, WorkerId
 from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, namespace_root, unpack_hashes
 from kvmesh.errors import RequestError
-from kvmesh.tokenizer import Tokenizer
+from kvmesh.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
     Endpoint,
     Extension,
     InferenceRequest,
-    first_prompt,
     parse_request,
+    read_prompts,
 )
 from kvmesh.transport.http.request import Request
 
 _MODES: Final = get_args(RouterMode)
 _NO_EXTENSION: Final = Extension()
 _NO_TOKENS: Final = array("I")
+_ANY_ID: Final = 1 << 31
+"""Engines keep token ids in signed 32-bit numbers."""
 
 
 class Intake:
     """Reads requests for one router. `block_size` tokens make a block.
 
     A request id that the client chose may come twice; bookings need one that never does, so
-    `router_id` and a number are put behind it.
+    `router_id` and a number are put behind it. Token ids of `vocab_size` and more are refused;
+    0: those of the tokenizer, if it is a model's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, block_size: int, router_id: str) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, block_size: int, router_id: str, vocab_size: int = 0
+    ) -> None:
         self.tokenizer = tokenizer
+        known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
+        self._vocab_size = vocab_size or known
         self._router_id = router_id
         self._block_size = block_size
         self._numbers = itertools.count(1)
@@ -122,6 +129,9 @@ class Intake:
         tokenizer = self.tokenizer
         match endpoint.kind:
             case "chat" | "messages" | "responses":
+                if bytes(parsed.input_ids) not in {b"", b"null"}:
+                    # SGLang takes a chat's ids beside its messages, and believes them.
+                    return self._first_ids(parsed.input_ids)
                 try:
                     return tokenizer.encode_chat(_chat_of(request, endpoint, parsed))
                 except RequestError:
@@ -129,15 +139,25 @@ class Intake:
                     # request by load alone and answers as it sees fit.
                     return _NO_TOKENS
             case "completions" | "embeddings":
-                prompt = first_prompt(
+                return self._first_ids(
                     parsed.prompt if endpoint.prompt == "prompt" else parsed.input
                 )
-                if isinstance(prompt, str):
-                    return tokenizer.encode(prompt, add_special_tokens=True)
-                tokenizer.check_ids(prompt)
-                return array("I", prompt)
             case _:
                 return _NO_TOKENS
+
+    def _first_ids(self, raw: msgspec.Raw) -> "array[int]":
+        """Return the first prompt's ids; those of all are checked, for one too large ends SGLang.
+
+        Raises `RequestError`.
+        """
+        prompts = read_prompts(raw)
+        for prompt in prompts:
+            if not isinstance(prompt, str):
+                check_ids(prompt, self._vocab_size)
+        first = prompts[0]
+        if isinstance(first, str):
+            return self.tokenizer.encode(first, add_special_tokens=True)
+        return array("I", first)
 
 
 def _chat_of(request: Request, endpoint: Endpoint, parsed: InferenceRequest) -> ChatInput:

@@ -155,7 +155,12 @@ class RouterServer:
                 predictions=Predictions(settings.cost.kv_cache_block_size),
                 doubt=self.mesh.doubt,
             )
-            intake = Intake(tokenizer, settings.cost.kv_cache_block_size, self.router_id)
+            intake = Intake(
+                tokenizer,
+                settings.cost.kv_cache_block_size,
+                self.router_id,
+                settings.vocab_size,
+            )
             options = ForwardOptions(max_retries=settings.upstream.max_retries)
             gateway = Gateway(context, intake, pool, options)
             routes = Routes()

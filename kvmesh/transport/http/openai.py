@@ -89,6 +89,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     messages: msgspec.Raw = _ABSENT
     prompt: msgspec.Raw = _ABSENT
     input: msgspec.Raw = _ABSENT
+    input_ids: msgspec.Raw = _ABSENT
     system: msgspec.Raw = _ABSENT
     instructions: msgspec.Raw = _ABSENT
     tools: msgspec.Raw = _ABSENT
@@ -157,8 +158,8 @@ def _check_prompt(request: InferenceRequest, name: Literal["messages", "prompt",
 _prompts: Final = msgspec.json.Decoder(str | list[str | int | list[int]])
 
 
-def first_prompt(raw: msgspec.Raw) -> str | list[int]:
-    """Return the first prompt of `prompt` or an embedding `input`: text, or token ids.
+def read_prompts(raw: msgspec.Raw) -> list[str | list[int]]:
+    """Return the prompts of `prompt` or an embedding `input`: texts, or token ids.
 
     Engines take a string, token ids, or a list of either; a batch is routed by its first.
     Raises `RequestError`.
@@ -168,10 +169,14 @@ def first_prompt(raw: msgspec.Raw) -> str | list[int]:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RequestError(f"prompt: {error}", param="prompt") from error
     if isinstance(value, str):
-        return value
+        return [value]
     if not value:
         raise RequestError("prompt is an empty list", param="prompt")
-    first = value[0]
-    if isinstance(first, int):
-        return [item for item in value if isinstance(item, int)]
-    return first
+    if isinstance(value[0], int):
+        return [[item for item in value if isinstance(item, int)]]
+    return [item for item in value if not isinstance(item, int)]
+
+
+def first_prompt(raw: msgspec.Raw) -> str | list[int]:
+    """Return the prompt that a batch is routed by. Raises `RequestError`."""
+    return read_prompts(raw)[0]

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -5,10 +6,12 @@ import pytest
 from kvmesh.app.intake import Intake
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.hashing import sequence_hashes
+from kvmesh.errors import RequestError
 from kvmesh.tokenizer import load_tokenizer
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import ENDPOINTS, parse_request
 from kvmesh.transport.http.request import Request
+from tests.unit.tokenizer_models import write_model
 
 
 class Asked:
@@ -19,10 +22,17 @@ class Asked:
         self.request_id = b"r"
 
 
-def read(prompt: list[int]) -> RouteRequest:
-    body = b'{"model":"m","prompt":%s}' % str(prompt).encode()
-    endpoint = ENDPOINTS["/v1/completions"]
-    intake = Intake(load_tokenizer(None), 16, "router")
+def read(
+    prompt: list[int] | list[list[int]],
+    *,
+    path: str = "/v1/completions",
+    field: str = '"prompt"',
+    vocab_size: int = 0,
+    model: str | None = None,
+) -> RouteRequest:
+    body = f'{{"model":"m",{field}:{prompt}}}'.encode()
+    endpoint = ENDPOINTS[path]
+    intake = Intake(load_tokenizer(model), 16, "router", vocab_size)
     return intake.read(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
 
 
@@ -34,3 +44,30 @@ def test_the_block_with_the_last_token_is_never_promised(length: int, blocks: in
 
     assert request.prompt_tokens == length
     assert request.hashes.upto(9) == sequence_hashes(tokens[: blocks * 16], 16)
+
+
+def test_ids_that_no_engine_takes_are_refused() -> None:
+    assert read([151_642]).prompt_tokens == 1
+    for prompt in ([1, -1], [1 << 31]):
+        with pytest.raises(RequestError, match=r"token id .* at position"):
+            read(prompt)
+
+
+def test_an_id_outside_the_vocabulary_is_refused_anywhere_in_a_batch(tmp_path: Path) -> None:
+    model = write_model(tmp_path)
+    size = load_tokenizer(model).vocab_size
+
+    assert read([[1], [size - 1]], model=model).prompt_tokens == 1
+    for directory, limit in ((model, 0), (None, size), (model, size)):
+        with pytest.raises(RequestError, match=rf"token id {size} at position 1 .* 0..{size - 1}"):
+            read([[1], [2, size]], model=directory, vocab_size=limit)
+
+
+def test_a_chats_own_ids_are_believed_and_checked() -> None:
+    path, field = "/v1/chat/completions", '"messages":[],"input_ids"'
+
+    request = read(list(range(40)), path=path, field=field)
+
+    assert request.hashes.upto(9) == sequence_hashes(list(range(32)), 16)
+    with pytest.raises(RequestError, match="token id 99 "):
+        read([99], vocab_size=99, path=path, field=field)
