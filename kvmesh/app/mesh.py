@@ -88,7 +88,7 @@ class RouterMesh:
             status=self.heartbeat,
         )
         self.replica_sync = ReplicaSync(
-            router.scheduler.sequences,
+            router.scheduler,
             ReplicaSyncOptions(
                 router=router_id,
                 bucket=settings.bucket,

@@ -12,9 +12,16 @@ from kvmesh.errors import CodecError
 
 BOOKING_VERSION: Final = 1
 
+MAX_HASHES: Final = 4096
+"""Block hashes told of one prompt, 32 KiB: with 16 tokens a block, of its first 65,536."""
+
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`)."""
+    """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`).
+
+    `hashes` are the first `MAX_HASHES` of the prompt's block hashes, packed, root first: from now
+    on it counts as cached at the worker. Empty when it does not.
+    """
 
     request_id: str
     worker: str
@@ -23,6 +30,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     expected_blocks: int = 0
     keys: bytes = b""
     streams: bool = True
+    hashes: bytes = b""
 
 
 class Prefilled(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -82,6 +90,9 @@ def decode_bookings(data: bytes) -> BookingBatch:
     if batch.version != BOOKING_VERSION:
         raise CodecError(f"bookings have version {batch.version}, this build reads 1")
     for event in batch.events:
-        if isinstance(event, Placed) and len(event.keys) % HASH_BYTES:
-            raise CodecError(f"booking {event.request_id} has {len(event.keys)} key bytes")
+        if isinstance(event, Placed) and (len(event.keys) | len(event.hashes)) % HASH_BYTES:
+            raise CodecError(
+                f"booking {event.request_id} has {len(event.keys)} key bytes and"
+                f" {len(event.hashes)} hash bytes; both are multiples of {HASH_BYTES}"
+            )
     return batch

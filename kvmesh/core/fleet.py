@@ -229,16 +229,17 @@ def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float)
     if booked is not None:
         worker, demand = booked
         peer.sequences.add(request_id, worker, demand, now, owner=sender.name)
+        if demand.hashes is not None:
+            peer.scheduler.overlaps.record(worker, demand.hashes, now)
 
 
 def _first_token(request_id: str, peer: FleetRouter, now: float) -> None:
-    peer.sequences.first_token(request_id, now)
+    peer.scheduler.first_token(request_id, now)
 
 
 def _grew(request_id: str, tokens: int, peer: FleetRouter, now: float) -> None:
-    peer.sequences.grow(request_id, tokens, now)
+    peer.scheduler.grow(request_id, tokens, now)
 
 
 def _finished(request_id: str, peer: FleetRouter, now: float) -> None:
-    del now
-    peer.sequences.finish(request_id)
+    peer.scheduler.finish(request_id, now)

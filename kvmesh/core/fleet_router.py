@@ -72,5 +72,6 @@ class FleetRouter:
             uncached_tokens=booking.uncached_tokens,
             expected_output_tokens=booking.expected_blocks * self.sequences.block_size,
             keys=booking.keys,
+            hashes=booking.hashes,
         )
         return booking.worker, demand

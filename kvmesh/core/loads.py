@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import msgspec
 
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import Hashes
 
 
 class Demand(msgspec.Struct, frozen=True):
     """What one request asks of its worker. `keys` as `ActiveSequences.sharing_keys` gives them.
 
     `streams` False: nobody will see its first token, so the end of its prefill is inferred.
+    `hashes` are the prompt's, where it is believed cached from now on: peers shall believe it too.
     """
 
     prompt_tokens: int
@@ -18,6 +20,7 @@ class Demand(msgspec.Struct, frozen=True):
     expected_output_tokens: int = 0
     keys: tuple[int, ...] = ()
     streams: bool = True
+    hashes: Hashes | None = None
 
 
 class Booking:
@@ -32,6 +35,7 @@ class Booking:
     __slots__ = (
         "booked_s",
         "expected_blocks",
+        "hashes",
         "keys",
         "output_s",
         "output_tokens",
@@ -58,6 +62,7 @@ class Booking:
         self.uncached_tokens = min(max(0, demand.uncached_tokens), self.prompt_tokens)
         self.streams = demand.streams
         self.keys = demand.keys
+        self.hashes = demand.hashes
         self.private_blocks = 0
         self.expected_blocks = 0
         self.output_tokens = 0

@@ -82,14 +82,19 @@ class OverlapView:
                     overlaps[worker] = depth
         return overlaps, sorted(groups + routed, key=_depth, reverse=True)
 
-    def record(self, worker: WorkerId, hashes: Hashes, now: float) -> None:
-        """Count a routed prompt as cached: briefly where events will confirm it, else longer."""
+    def record(self, worker: WorkerId, hashes: Hashes, now: float) -> bool:
+        """Count a routed prompt as cached: briefly where events will confirm it, else longer.
+
+        Return whether there was anything to count.
+        """
         if self._routed is None:
-            return
+            return False
         exact = self._index is not None and worker not in self._distrusted
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
-        if ttl_s > 0.0 and len(hashes):
-            self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
+        if ttl_s <= 0.0 or not len(hashes):
+            return False
+        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
+        return True
 
     def cached_blocks(self, worker: WorkerId) -> int:
         """Return the size of a worker's cached tree in the view that counts for it."""

@@ -12,18 +12,21 @@ from kvmesh.core.booking_events import (
     StateBegins,
 )
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import unpack_hashes
+from kvmesh.core.hashing import BlockHashes, unpack_hashes
 from kvmesh.core.loads import Demand
-from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.scheduler import Scheduler
 
 RENEW_S: Final = 0.5
 """A living peer renews all its bookings, but not with each of its 200 messages a second."""
 
 
 class _Peer:
-    """One peer: how far it was heard, whether all of it, and which bookings a state leaves out."""
+    """One peer: how far it was heard, whether all of it, and which bookings a state leaves out.
 
-    __slots__ = ("complete", "epoch", "next_seq", "renewed_s", "unconfirmed")
+    `retold` are bookings that came with a state: when they really began is not known.
+    """
+
+    __slots__ = ("complete", "epoch", "next_seq", "renewed_s", "retold", "unconfirmed")
 
     def __init__(self, epoch: int, now: float) -> None:
         self.epoch = epoch
@@ -31,17 +34,20 @@ class _Peer:
         self.next_seq = 1
         self.complete = True
         self.unconfirmed: set[str] | None = None
+        self.retold: set[str] = set()
 
 
 class PeerBookings:
-    """Applies peers' batches to `sequences`, each event once, under the peer's name as owner.
+    """Applies peers' batches, each event once, under the peer's name as owner.
 
-    After a gap what comes is still applied, and the peer counts as incomplete until its whole
-    state came without one.
+    What peers decide and see of speeds counts in `scheduler` as if this replica had decided and
+    seen it, so that replicas that share a burst choose as one would. After a gap what comes is
+    still applied, and the peer counts as incomplete until its whole state came without one.
     """
 
-    def __init__(self, sequences: ActiveSequences) -> None:
-        self._sequences = sequences
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._sequences = scheduler.sequences
         self._peers: dict[str, _Peer] = {}
         self.applied = 0
         self.gaps = 0
@@ -77,36 +83,61 @@ class PeerBookings:
         return [name for name, peer in self._peers.items() if not peer.complete]
 
     def _fold(self, name: str, peer: _Peer, event: BookingEvent, now: float) -> None:
-        sequences = self._sequences
         if isinstance(event, Placed):
-            demand = Demand(
-                prompt_tokens=event.prompt_tokens,
-                uncached_tokens=event.uncached_tokens,
-                expected_output_tokens=event.expected_blocks * sequences.block_size,
-                keys=tuple(unpack_hashes(event.keys)),
-                streams=event.streams,
-            )
-            sequences.add(event.request_id, WorkerId(event.worker), demand, now, owner=name)
+            added = self._place(name, event, now)
             if peer.unconfirmed is not None:
                 peer.unconfirmed.discard(event.request_id)
+                if added:
+                    peer.retold.add(event.request_id)
         elif isinstance(event, Prefilled | Grew | Ended):
-            self._progress(name, event, now)
+            booking = self._sequences.booking(event.request_id)
+            if booking is None or booking.owner != name:
+                peer.retold.discard(event.request_id)
+            elif event.request_id in peer.retold:
+                self._follow(peer, event, now)
+            else:
+                self._learn(event, now)
         elif isinstance(event, StateBegins):
-            peer.unconfirmed = {one.request_id for one in sequences.owned(name)}
+            peer.unconfirmed = {one.request_id for one in self._sequences.owned(name)}
         elif peer.unconfirmed is not None:
             for request_id in peer.unconfirmed:
-                self._progress(name, Ended(request_id), now)
+                self._follow(peer, Ended(request_id), now)
             peer.unconfirmed = None
             peer.complete = True
 
-    def _progress(self, name: str, event: Prefilled | Grew | Ended, now: float) -> None:
-        """Fold what became of a booking, if it is that peer's."""
-        booking = self._sequences.booking(event.request_id)
-        if booking is None or booking.owner != name:
-            return
+    def _place(self, name: str, event: Placed, now: float) -> bool:
+        """Book as the peer did and expect its worker to cache the prompt; False when known."""
+        block_size = self._sequences.block_size
+        worker = WorkerId(event.worker)
+        demand = Demand(
+            prompt_tokens=event.prompt_tokens,
+            uncached_tokens=event.uncached_tokens,
+            expected_output_tokens=event.expected_blocks * block_size,
+            keys=unpack_hashes(event.keys),
+            streams=event.streams,
+        )
+        if not self._sequences.add(event.request_id, worker, demand, now, owner=name):
+            return False
+        if event.hashes:
+            hashes = BlockHashes.of(unpack_hashes(event.hashes), block_size)
+            self._scheduler.overlaps.record(worker, hashes, now)
+        return True
+
+    def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:
+        """Fold what became of a booking followed from its beginning."""
+        if isinstance(event, Prefilled):
+            self._scheduler.first_token(event.request_id, now)
+        elif isinstance(event, Grew):
+            self._scheduler.grow(event.request_id, event.output_tokens, now)
+        else:
+            self._scheduler.finish(event.request_id, now)
+
+    def _follow(self, peer: _Peer, event: Prefilled | Grew | Ended, now: float) -> None:
+        """Fold what became of a booking whose times say nothing of its worker's speed."""
         if isinstance(event, Prefilled):
             self._sequences.first_token(event.request_id, now)
         elif isinstance(event, Grew):
             self._sequences.grow(event.request_id, event.output_tokens, now)
         else:
+            peer.retold.discard(event.request_id)
             self._sequences.finish(event.request_id)

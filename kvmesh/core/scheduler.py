@@ -136,8 +136,8 @@ class Scheduler:
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
-        if "kv" in (request.mode, self.options.mode):
-            self.overlaps.record(worker, hashes, now)
+        kv = "kv" in (request.mode, self.options.mode)
+        recorded = kv and self.overlaps.record(worker, hashes, now)
         overlap_tokens = decision.overlap_blocks * self.options.block_size
         known = hashes.upto(decision.overlap_blocks)
         self.sequences.add(
@@ -149,6 +149,7 @@ class Scheduler:
                 expected_output_tokens=request.expected_output_tokens,
                 keys=tuple(self.sequences.sharing_keys(known)),
                 streams=request.streams,
+                hashes=hashes if recorded else None,
             ),
             now,
         )

@@ -8,11 +8,13 @@ from kvmesh.actors.messages import Booked, Finished, FirstToken, RouterHeartbeat
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.wire import Subjects
+from kvmesh.core.approx import ApproxIndex
+from kvmesh.core.decision import RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import LOCAL, ActiveSequences
-from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.runtime.faults import FaultPlan
 from kvmesh.runtime.sim import Birth, Process, ProcessPlan, Simulation
 from kvmesh.runtime.sim_bus import SimBus
@@ -124,9 +126,8 @@ class BookingPlane:
 
     def _add(self, router: str) -> None:
         def build(birth: Birth) -> Sequence[Actor]:
-            sequences = self.sequences[router] = ActiveSequences(
-                BLOCK_SIZE, lease_s=LEASE_S, stride=2
-            )
+            scheduler = new_scheduler(birth.seed)
+            sequences = self.sequences[router] = scheduler.sequences
             options = ReplicaSyncOptions(router, "code", birth.incarnation, max_events=16)
 
             def status() -> RouterHeartbeat:
@@ -134,12 +135,12 @@ class BookingPlane:
 
             registry = Registry(
                 RegistryOptions(router, "code", routers_to=("replica_sync",)),
-                WorkerRegistry(Membership(), sequences),
+                scheduler.workers,
                 Membership(),
                 status=status,
             )
             return [
-                ReplicaSync(sequences, options),
+                ReplicaSync(scheduler, options),
                 registry,
                 Clients(sequences, birth, router, self._stop_s),
             ]
@@ -150,6 +151,16 @@ class BookingPlane:
             (SUBJECTS.control(router), "replica_sync"),
         )
         self.sim.add(ProcessPlan(router, build, subscriptions=patterns))
+
+
+def new_scheduler(seed: int) -> Scheduler:
+    return Scheduler(
+        RouterOptions(block_size=BLOCK_SIZE),
+        random.Random(seed),
+        membership=Membership(),
+        sequences=ActiveSequences(BLOCK_SIZE, lease_s=LEASE_S, stride=2),
+        routed=ApproxIndex(),
+    )
 
 
 def bookings(sequences: ActiveSequences) -> list[Booking]:

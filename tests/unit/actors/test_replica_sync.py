@@ -1,3 +1,5 @@
+import random
+
 from kvmesh.actors.kernel import Effect, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Booked,
@@ -13,7 +15,9 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.wire import decode, encode
+from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.booking_events import (
+    MAX_HASHES,
     BookingBatch,
     Ended,
     Grew,
@@ -23,8 +27,12 @@ from kvmesh.core.booking_events import (
     StateEnds,
     decode_bookings,
 )
+from kvmesh.core.decision import RouteRequest, RouterOptions
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.loads import Demand
+from kvmesh.core.membership import Membership
+from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from tests.unit.actors.effects import of
 
@@ -32,11 +40,17 @@ W = WorkerId("w")
 
 
 class Driver:
-    def __init__(self, router: str = "r1", max_events: int = 256) -> None:
+    def __init__(self, router: str = "r1", max_events: int = 256, max_bytes: int = 65536) -> None:
         self.sequences = ActiveSequences(4, lease_s=10.0)
-        self.sync = ReplicaSync(
-            self.sequences, ReplicaSyncOptions(router, "code", 7, max_events=max_events)
+        self.scheduler = Scheduler(
+            RouterOptions(block_size=4),
+            random.Random(1),
+            membership=Membership(),
+            sequences=self.sequences,
+            routed=ApproxIndex(),
         )
+        options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)
+        self.sync = ReplicaSync(self.scheduler, options)
         self.now = 0.0
         self.published: list[Publish] = []
 
@@ -47,6 +61,13 @@ class Driver:
 
     def book(self, request_id: str, tokens: int = 40) -> list[Effect]:
         self.sequences.add(request_id, W, Demand(tokens, 30, 20), self.now)
+        return self.tell(Booked(request_id))
+
+    def route(self, request_id: str, hashes: list[int]) -> list[Effect]:
+        self.scheduler.workers.membership.add(W, self.now)
+        self.scheduler.schedule(
+            RouteRequest(request_id, BlockHashes.of(hashes, 4), len(hashes) * 4), self.now
+        )
         return self.tell(Booked(request_id))
 
     def batches(self) -> list[BookingBatch]:
@@ -60,17 +81,27 @@ class Driver:
 PLACED = Placed("q", W, 40, 30, 5)
 
 
-def test_bookings_are_sent_together_after_five_milliseconds() -> None:
+def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
     driver = Driver()
-    assert driver.book("q") == [Wake(0.005, Tick("flush"))]
-    assert driver.tell(FirstToken("q")) == []
-    driver.sequences.finish("q")
-    driver.tell(Finished("q"))
+    assert driver.book("q")[1:] == [Wake(0.005, Tick("flush"))]
+    assert driver.tell(Tick("flush")) == []
 
-    driver.tell(Tick("flush"))
+    assert driver.tell(FirstToken("q"))[1:] == [Wake(0.005, Tick("flush"))]
 
     assert driver.published[0].subject == "kvmesh.seq.code.r1"
-    assert driver.batches() == [BookingBatch(1, 7, 1, [PLACED, Prefilled("q"), Ended("q")])]
+    assert [one.events for one in driver.batches()] == [[PLACED], [Prefilled("q")]]
+
+
+def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
+    driver = Driver()
+    driver.book("q")
+    assert driver.tell(FirstToken("q")) == []
+    driver.sequences.finish("q")
+    assert driver.tell(Finished("q")) == []
+
+    assert driver.tell(Tick("flush"))[1:] == [Wake(0.005, Tick("flush"))]
+
+    assert driver.batches()[1] == BookingBatch(1, 7, 2, [Prefilled("q"), Ended("q")])
     assert driver.sync.statistics().events_sent == 3
 
 
@@ -82,8 +113,36 @@ def test_many_bookings_do_not_wait() -> None:
     driver = Driver(max_events=2)
     driver.book("a")
     driver.book("b")
+    driver.book("c")
 
-    assert [len(one.events) for one in driver.batches()] == [2]
+    assert [len(one.events) for one in driver.batches()] == [1, 2]
+
+
+def test_long_prompts_do_not_wait_and_never_fill_a_message() -> None:
+    driver = Driver(max_bytes=10_000)
+    driver.route("a", list(range(1000)))
+    driver.route("b", list(range(1000)))
+    driver.route("c", list(range(1000)))
+    driver.tell(StateWanted("r2"))
+
+    sent = [
+        [one.request_id for one in batch.events if isinstance(one, Placed)]
+        for batch in driver.batches()
+    ]
+    assert sent == [["a"], ["b", "c"], ["a", "b"], ["c"]]
+
+
+def test_the_hashes_of_a_routed_prompt_go_along_up_to_a_bound() -> None:
+    driver = Driver()
+    prompt = list(range(1, MAX_HASHES + 10))
+    driver.route("q", prompt[:20])
+    driver.route("r", prompt)
+    driver.tell(Tick("flush"))
+
+    placed = [one for batch in driver.batches() for one in batch.events]
+    short, long = (one.hashes for one in placed if isinstance(one, Placed))
+    assert short == pack_hashes(prompt[:20])
+    assert long == pack_hashes(prompt[:MAX_HASHES])
 
 
 def test_each_second_a_replica_says_how_far_it_is() -> None:
@@ -127,10 +186,8 @@ def test_a_peer_that_asks_gets_the_whole_state() -> None:
     driver.tell(BusMessage("kvmesh.ctl.code.r1", encode(StateWanted("r2"))))
     driver.tell(StateWanted("r3"))
 
-    assert driver.batches() == [
-        BookingBatch(
-            1, 7, 1, [PLACED, StateBegins(), PLACED, Prefilled("q"), Grew("q", 9), StateEnds()]
-        )
+    assert driver.batches()[1:] == [
+        BookingBatch(1, 7, 2, [StateBegins(), PLACED, Prefilled("q"), Grew("q", 9), StateEnds()])
     ]
     driver.now = 1.0
     assert driver.tell(StateWanted("r3"))

@@ -17,7 +17,7 @@ from kvmesh.errors import CodecError
 
 EVENTS: list[BookingEvent] = [
     StateBegins(),
-    Placed("q", "w", 100, 60, 3, b"\x01" * 16, streams=False),
+    Placed("q", "w", 100, 60, 3, b"\x01" * 16, streams=False, hashes=b"\x02" * 24),
     Prefilled("q"),
     Grew("q", 7),
     Ended("q"),

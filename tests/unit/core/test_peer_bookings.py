@@ -1,3 +1,8 @@
+import random
+
+import pytest
+
+from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.booking_events import (
     BookingBatch,
     BookingEvent,
@@ -8,10 +13,13 @@ from kvmesh.core.booking_events import (
     StateBegins,
     StateEnds,
 )
+from kvmesh.core.decision import RouterOptions
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.loads import Demand
+from kvmesh.core.membership import Membership
 from kvmesh.core.peer_bookings import PeerBookings
+from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 
 W = WorkerId("w")
@@ -22,7 +30,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.sequences = ActiveSequences(4, lease_s=10.0, stride=2)
-        self.peers = PeerBookings(self.sequences)
+        self.scheduler = Scheduler(
+            RouterOptions(block_size=4),
+            random.Random(1),
+            membership=Membership(),
+            sequences=self.sequences,
+            routed=ApproxIndex(),
+        )
+        self.peers = PeerBookings(self.scheduler)
 
     def hear(self, first_seq: int, *events: BookingEvent, epoch: int = 1, now: float = 0.0) -> bool:
         return self.peers.apply("p", BookingBatch(1, epoch, first_seq, list(events)), now)
@@ -45,6 +60,43 @@ def test_a_peers_request_counts_in_the_loads() -> None:
     booking = heard.sequences.booking("q")
     assert booking is not None
     assert (booking.owner, booking.keys) == ("p", (1, 2))
+
+
+def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
+    heard = Heard()
+    prompt = [11, 12, 13]
+
+    heard.hear(1, Placed("q", W, 12, 12, hashes=pack_hashes(prompt)))
+    heard.hear(2, Placed("q", "elsewhere", 12, 12, hashes=pack_hashes(prompt)))
+
+    overlaps, _ = heard.scheduler.overlaps.find_groups(BlockHashes.of([*prompt, 14], 4), 1.0)
+    assert overlaps == {W: 3}
+
+
+def test_speeds_are_learned_from_what_peers_see() -> None:
+    heard = Heard()
+    heard.hear(1, Placed("q", W, 8000, 8000), Placed("r", W, 8000, 8000), now=0.0)
+    heard.hear(3, Prefilled("q"), now=0.8)
+    heard.hear(4, Prefilled("r"), now=1.6)
+    heard.hear(5, Grew("q", 100), Ended("q"), now=3.8)
+
+    report = heard.scheduler.speeds.report(W)
+    assert report.prefill_evidence_tokens == 8000
+    assert report.ms_per_output_token == pytest.approx(30.0)
+    assert report.residence_ms == pytest.approx(3800.0)
+    assert report.output_tokens == 100
+
+
+def test_bookings_told_again_teach_no_speeds() -> None:
+    heard = Heard()
+    heard.hear(1, StateBegins(), Placed("q", W, 8000, 8000), StateEnds(), now=5.0)
+    heard.hear(4, Prefilled("q"), Grew("q", 100), now=5.1)
+    heard.hear(6, Placed("r", W, 8000, 8000), Ended("q"), now=5.2)
+    heard.hear(8, Prefilled("r"), now=6.0)
+
+    report = heard.scheduler.speeds.report(W)
+    assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
+    assert heard.ids() == ["r"]
 
 
 def test_progress_and_end_are_followed() -> None:
