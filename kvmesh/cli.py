@@ -27,6 +27,7 @@ COMMANDS = {
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",
     "snapshot": "List, inspect, verify and take snapshots of a bucket's index.",
     "simulate": "Play a trace against simulated engines: routing policies side by side.",
+    "top": "Show workers, replicas, traffic and requests live in the terminal.",
     "explain": "Show why a request went where it went, or where a prompt would go.",
 }
 MODULES = {"explain": "explain_command"}

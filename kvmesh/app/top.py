@@ -1,0 +1,112 @@
+"""`kvmesh top`: what the dashboard shows, live in a terminal."""
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from kvmesh.app.fetch import HTTP_OK, fetch
+from kvmesh.app.overview import Overview
+from kvmesh.app.replay_client import error_words, split_url
+from kvmesh.app.top_view import WINDOW_S, draw
+from kvmesh.errors import TransportError
+from kvmesh.settings import Flat
+from kvmesh.transport.http.upstream import UpstreamPool
+
+TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopOptions:
+    """What to watch. A dataclass, since the command line is made from it."""
+
+    url: str = "http://127.0.0.1:8000"
+    """Base URL of a router or meta-router, without /v1."""
+    interval_s: Annotated[float, Parameter(validator=Number(gte=0.1))] = 1.0
+    """Seconds between two looks."""
+    requests: Annotated[int, Parameter(validator=Number(gte=0, lte=100))] = 10
+    """Newest requests listed."""
+    once: bool = False
+    """Print the present and end, as it also does when the output is no terminal."""
+    api_key: str = ""
+    """Sent as bearer token."""
+
+
+def command(options: Annotated[TopOptions, Flat] | None = None) -> None:
+    """Show workers, replicas, traffic and the newest requests, live in the terminal."""
+    chosen = options or TopOptions()
+    console = Console()
+    with contextlib.suppress(KeyboardInterrupt):
+        if chosen.once or not sys.stdout.isatty():
+            asyncio.run(show_once(chosen, console))
+        else:
+            asyncio.run(watch(chosen, console))
+
+
+async def show_once(options: TopOptions, console: Console) -> None:
+    """Print the present. Raises `TransportError`."""
+    async with contextlib.aclosing(_Source(options)) as source:
+        console.print(await source.look())
+
+
+async def watch(options: TopOptions, console: Console) -> None:
+    """Draw the present every `interval_s`; while nobody answers, say so over the last picture."""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        async with contextlib.aclosing(_Source(options)) as source:
+            while True:
+                live.update(await source.look_or_say(), refresh=True)
+                await asyncio.sleep(options.interval_s)
+
+
+class _Source:
+    """Asks one process for its overview, over one connection."""
+
+    def __init__(self, options: TopOptions) -> None:
+        self._options = options
+        self._pool = UpstreamPool()
+        self._last: RenderableType = Text()
+        self._since = 0
+
+    async def look(self) -> RenderableType:
+        """Return the present, drawn. Raises `TransportError`.
+
+        Time is the other side's: it is first asked for all seconds that it keeps.
+        """
+        overview = await self._fetch()
+        self._since = int(overview.now) - WINDOW_S - 1
+        self._last = draw(overview, overview.seconds, rows=self._options.requests)
+        return self._last
+
+    async def look_or_say(self) -> RenderableType:
+        """Return the present, or the last known with why there is none."""
+        try:
+            return await self.look()
+        except TransportError as error:
+            return Group(Text(f"{error}; trying again", "bold red"), self._last)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._pool.close()
+
+    async def _fetch(self) -> Overview:
+        options = self._options
+        origin, prefix = split_url(options.url.removesuffix("/v1"))
+        path = f"{prefix}/v1/overview?since={self._since}&limit={options.requests}"
+        headers = (
+            ((b"authorization", f"Bearer {options.api_key}".encode()),) if options.api_key else ()
+        )
+        status, body = await fetch(self._pool, origin, path, timeout_s=TIMEOUT_S, headers=headers)
+        if status != HTTP_OK:
+            raise TransportError(f"{origin}{path}: {status}: {error_words(body)}")
+        try:
+            return msgspec.json.decode(body, type=Overview)
+        except msgspec.MsgspecError as error:
+            raise TransportError(f"{origin}: {error}; is --url a kvmesh router?") from error

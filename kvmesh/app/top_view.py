@@ -1,0 +1,206 @@
+"""An overview drawn for a terminal: what `kvmesh top` shows."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvmesh.app.decision_view import DecisionRow
+from kvmesh.app.overview import BucketRow, Overview, ReplicaRow, WorkerRow
+from kvmesh.core.traffic import TrafficSecond, merge_seconds, sketch_quantile
+
+WINDOW_S: Final = 60
+"""Seconds of traffic that rates, shares and medians are taken over."""
+
+BARS: Final = " ▁▂▃▄▅▆▇█"
+GAUGE_CELLS: Final = 10
+TRUST_STYLES: Final = {"exact": "green", "approx": "cyan", "catching-up": "yellow"}
+AGREEMENT_STYLES: Final = {"agrees": "green", "disagrees": "bold red", "unchecked": "dim"}
+
+
+class Present(msgspec.Struct, frozen=True):
+    """The traffic of the last `WINDOW_S` seconds. Shares are 0..1, None: nothing to divide."""
+
+    requests_per_s: float
+    failed: int
+    hit_share: float | None
+    round_robin_share: float | None
+    ttft_p50_ms: float | None
+    ttft_p90_ms: float | None
+    per_second: tuple[int, ...]
+
+
+def measure(seconds: Sequence[TrafficSecond], now: int) -> Present:
+    """Return what happened in the `WINDOW_S` whole seconds before `now` (Unix seconds)."""
+    first = now - WINDOW_S
+    window = [one for one in seconds if first <= one.second < now]
+    total = TrafficSecond(0)
+    for one in merge_seconds([msgspec.structs.replace(one, second=0) for one in window]):
+        total = one
+    counts = {one.second: one.requests for one in window}
+    return Present(
+        requests_per_s=total.requests / WINDOW_S,
+        failed=total.failed + total.refused,
+        hit_share=_share(total.cached_tokens, total.reported_tokens),
+        round_robin_share=_share(total.round_robin_tokens, total.shadowed_tokens),
+        ttft_p50_ms=sketch_quantile(total.ttft, 0.5),
+        ttft_p90_ms=sketch_quantile(total.ttft, 0.9),
+        per_second=tuple(counts.get(second, 0) for second in range(first, now)),
+    )
+
+
+def draw(overview: Overview, seconds: Sequence[TrafficSecond], *, rows: int) -> RenderableType:
+    """Return the whole screen; `rows` bounds the list of requests."""
+    parts: list[RenderableType] = [
+        _head(overview),
+        _traffic(measure(seconds, int(overview.now))),
+        _buckets(overview.buckets),
+        _replicas(overview.replicas),
+        _workers(overview.workers),
+    ]
+    newest = sorted(overview.decisions, key=lambda row: row.decided_at, reverse=True)[:rows]
+    if newest:
+        parts.append(_decisions(newest))
+    return Group(*parts)
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """Return one character a value, as high as the value is of the largest."""
+    most = max(values, default=0)
+    if not most:
+        return BARS[0] * len(values)
+    top = len(BARS) - 1
+    return "".join(BARS[-(-value * top // most)] for value in values)
+
+
+def gauge(part: int, whole: int) -> Text:
+    """Return a bar and the share in per cent; a dash where the whole is not known."""
+    if whole <= 0:
+        return Text("-", "dim")
+    share = min(1.0, part / whole)
+    filled = round(share * GAUGE_CELLS)
+    style = "red" if share > 0.95 else "yellow" if share > 0.8 else "green"  # noqa: PLR2004  levels of warning
+    return Text.assemble(
+        ("█" * filled, style), ("░" * (GAUGE_CELLS - filled), "dim"), f" {share:4.0%}"
+    )
+
+
+def _head(overview: Overview) -> Text:
+    state = ("ready", "bold green") if overview.ready else (overview.reason, "bold red")
+    return Text.assemble(
+        ("kvmesh ", "bold"),
+        f"{overview.role} {overview.name} {overview.version}  ",
+        state,
+        (f"  {overview.policy}, blocks of {overview.block_size}", "dim")
+        if overview.policy
+        else ("", ""),
+    )
+
+
+def _traffic(present: Present) -> Text:
+    return Text.assemble(
+        (f"last {WINDOW_S} s  ", "dim"),
+        (f"{present.requests_per_s:.1f} requests/s", "bold"),
+        ("  failed ", "dim"),
+        (str(present.failed), "red" if present.failed else ""),
+        ("  cached ", "dim"),
+        (_percent(present.hit_share), "bold green"),
+        (f" (round robin {_percent(present.round_robin_share)})", "dim"),
+        ("  TTFT p50 ", "dim"),
+        _ms(present.ttft_p50_ms),
+        ("  p90 ", "dim"),
+        _ms(present.ttft_p90_ms),
+        "\n",
+        (sparkline(present.per_second), "cyan"),
+    )
+
+
+def _buckets(rows: Sequence[BucketRow]) -> Table:
+    table = _table("buckets", "bucket", "replicas#", "workers#", "requests#", "KV blocks")
+    for row in rows:
+        table.add_row(
+            row.bucket,
+            _of(row.ready_replicas, row.replicas),
+            _of(row.usable_workers, row.workers),
+            str(row.active_requests),
+            gauge(row.used_blocks, row.total_blocks),
+        )
+    return table
+
+
+def _replicas(rows: Sequence[ReplicaRow]) -> Table:
+    table = _table("replicas", "replica", "state", "sequence#", "lag#", "digest", "requests#")
+    for row in rows:
+        table.add_row(
+            row.replica,
+            Text("ready", "green") if row.ready else Text(row.reason, "red"),
+            f"{row.applied_sequence:,}" if row.kv_events else "-",
+            f"{row.lag:,}" if row.kv_events else "-",
+            Text(row.agreement, AGREEMENT_STYLES[row.agreement]),
+            str(row.active_requests),
+        )
+    return table
+
+
+def _workers(rows: Sequence[WorkerRow]) -> Table:
+    table = _table(
+        "workers", "worker", "trust", "KV blocks", "cached#", "requests#", "waiting#",
+        "prefill#", "ms/token#", "TTFT#", "",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.worker,
+            Text(row.trust, TRUST_STYLES.get(row.trust, "red")),
+            gauge(row.used_blocks, row.total_blocks),
+            f"{row.cached_blocks:,}",
+            str(row.active_requests),
+            str(row.waiting_requests),
+            f"{row.prefill_tokens:,}",
+            f"{row.ms_per_token:.3f}",
+            _ms(row.ttft_ms),
+            Text(row.why_not, "red"),
+        )
+    return table
+
+
+def _decisions(rows: Sequence[DecisionRow]) -> Table:
+    table = _table("requests, newest first", "request", "worker", "cached", "TTFT#", "state", "why")
+    for row in rows:
+        table.add_row(
+            Text(row.request_id[:18], "dim"),
+            row.worker,
+            _of(row.overlap_blocks, row.total_blocks),
+            _ms(row.ttft_ms),
+            row.state,
+            Text(row.why, overflow="ellipsis", no_wrap=True),
+        )
+    return table
+
+
+def _table(title: str, *headers: str) -> Table:
+    """Return an empty table; a header that ends in # is a number's."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for header in headers:
+        number = header.endswith("#")
+        table.add_column(header.removesuffix("#"), justify="right" if number else "left")
+    return table
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part}/{whole}"
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f} ms"

@@ -1,0 +1,104 @@
+"""`kvmesh top` against a real router, in a real terminal of its own."""
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.client import Client
+from tests.integration import live_router
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    engine = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await engine.start()
+    async with live_router.router([engine.url]) as url:
+        yield url
+    await engine.stop()
+
+
+async def send(url: str) -> str:
+    async with Client(url) as client:
+        request = {"model": "mock", "max_tokens": 2, "prompt": "Once upon a time. " * 20}
+        return (await client.kv(request)).request_id
+
+
+async def run_once(url: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kvmesh", "top", "--once", "--url", url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "160"},
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_once_prints_the_present(url: str) -> None:
+    request_id = await send(url)
+
+    code, out, err = await run_once(url)
+
+    assert (code, err) == (0, "")
+    assert "w0" in out
+    assert request_id[:16] in out
+
+
+async def test_nobody_there_is_one_line_on_standard_error() -> None:
+    code, out, err = await run_once(f"http://127.0.0.1:{live_router.free_port()}")
+
+    assert (code, out) == (2, "")
+    assert err.startswith("kvmesh: ")
+    assert err.count("\n") == 1
+
+
+async def test_a_terminal_shows_requests_as_they_come_and_ends_on_ctrl_c(url: str) -> None:
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kvmesh", "top", "--interval-s", "0.1", "--url", url),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.close(terminal)
+    os.set_blocking(screen, False)
+
+    shown = await read_until(screen, "w0")
+    request_id = await send(url)
+    shown = await read_until(screen, request_id[:16])
+    process.send_signal(signal.SIGINT)
+    code = await process.wait()
+    os.close(screen)
+
+    assert "workers" in shown
+    assert code == 0
+
+
+async def read_until(screen: int, wanted: str) -> str:
+    """Return what the terminal showed, without its control codes, once `wanted` is in it."""
+    shown = ""
+    while wanted not in shown:
+        await asyncio.sleep(0.02)
+        try:
+            data = os.read(screen, 65536)
+        except BlockingIOError:
+            continue
+        shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+    return shown
