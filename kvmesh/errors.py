@@ -30,7 +30,14 @@ class RequestError(KvMeshError):
 
 
 class NoWorkerError(KvMeshError):
-    """No worker may take this request now: none is alive, or all are excluded."""
+    """No worker may take this request now: none is alive, or all are excluded.
+
+    `busy`: some would take it, were they not above a busy threshold; waiting may help.
+    """
+
+    def __init__(self, message: str, *, busy: bool = False) -> None:
+        super().__init__(message)
+        self.busy = busy
 
 
 class CodecError(KvMeshError):

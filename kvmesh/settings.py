@@ -13,12 +13,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.core.index import DEFAULT_MAX_BLOCKS
-
-Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
-Positive = Annotated[int, Parameter(validator=Number(gt=0))]
-NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0))]
-Seconds = Annotated[float, Parameter(validator=Number(gt=0.0))]
-Flat = Parameter(name="*")
+from kvmesh.request_settings import AdmissionSettings, StreamSettings
+from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -152,6 +148,8 @@ class RouterSettings:
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
+    admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
+    stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 

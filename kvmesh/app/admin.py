@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.prediction_metrics import prediction_metrics
@@ -98,6 +103,10 @@ class RouterAdmin:
                 "cost": scheduler.options.cost,
                 "block_size": scheduler.options.block_size,
                 "requests": context.counters.as_dict(),
+                "admission": {
+                    "limits": context.gate.limits,
+                    "statistics": context.gate.statistics(),
+                },
                 "scheduler": scheduler.statistics(),
                 "mesh": self._mesh.describe(),
                 "workers": workers,
@@ -130,8 +139,30 @@ class RouterAdmin:
         tokens.add_metric(["predicted_cached"], counts.predicted_tokens)
         tokens.add_metric(["cached"], counts.cached_tokens)
         yield tokens
+        yield from self._admission_metrics()
         yield from self._worker_metrics()
         yield from prediction_metrics(context.predictions)
+
+    def _admission_metrics(self) -> Iterator[Metric]:
+        counts = self._context.gate.statistics()
+        yield GaugeMetricFamily(
+            "kvmesh_queue_requests", "Requests held until a worker can begin.", counts.queued
+        )
+        yield GaugeMetricFamily(
+            "kvmesh_queue_tenants", "Tenants with a request held.", counts.tenants
+        )
+        ended = CounterMetricFamily(
+            "kvmesh_queue_ended", "Requests by how admission ended.", labels=["how"]
+        )
+        for how in ("released", "refused", "expired", "cancelled"):
+            ended.add_metric([how], getattr(counts, how))
+        yield ended
+        yield SummaryMetricFamily(
+            "kvmesh_queue_wait_seconds",
+            "How long released requests were held.",
+            counts.released,
+            counts.waited_s,
+        )
 
     def _worker_metrics(self) -> Iterator[Metric]:
         sequences = self._context.router.scheduler.sequences

@@ -11,7 +11,8 @@ class DecisionRow(msgspec.Struct, frozen=True):
 
     `key` is unique among all routers; `request_id` is the client's. Blocks are of the prompt:
     `overlap_blocks` were believed cached, `round_robin_blocks` would have been under round robin.
-    `cached_tokens` of `reported_tokens` is what the engine said; None: not reported.
+    `cached_tokens` of `reported_tokens` is what the engine said; None: not reported. `held_ms` is
+    the wait at the router before the decision, None while nothing is held.
     """
 
     key: str
@@ -33,6 +34,7 @@ class DecisionRow(msgspec.Struct, frozen=True):
     score: float
     considered: int
     weighed: int
+    held_ms: float | None
     ttft_ms: float | None
     duration_ms: float | None
     reported_tokens: int | None
@@ -80,6 +82,7 @@ class Recorder(msgspec.Struct, frozen=True):
             score=decision.score,
             considered=decision.considered,
             weighed=len(decision.candidates),
+            held_ms=record.held_ms,
             ttft_ms=record.ttft_ms,
             duration_ms=duration_ms,
             reported_tokens=usage.prompt_tokens if usage else None,

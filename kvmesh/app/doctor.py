@@ -16,7 +16,7 @@ from kvmesh.core.diagnosis import Finding, Level, check_engine
 from kvmesh.core.diagnosis_router import check_router
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
-from kvmesh.settings import Flat
+from kvmesh.setting_types import Flat
 from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
 from kvmesh.transport.http.upstream import UpstreamPool
 

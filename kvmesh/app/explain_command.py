@@ -18,7 +18,7 @@ from kvmesh.app.explain import CandidateView, DecisionView
 from kvmesh.app.fetch import HTTP_OK, fetch
 from kvmesh.app.replay_client import error_words, split_url
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.settings import Flat
+from kvmesh.setting_types import Flat
 from kvmesh.transport.http.headers import Header
 from kvmesh.transport.http.upstream import UpstreamPool
 

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
+
+import msgspec
 
 from kvmesh.app.explain import view_decision
 from kvmesh.app.front import answer_json
-from kvmesh.app.intake import Intake
+from kvmesh.app.intake import Intake, read_timeout_s
 from kvmesh.app.routed import RoutedRequest, RoutingContext
 from kvmesh.core.decision import RouteRequest
 from kvmesh.errors import KvMeshError, RequestError
@@ -85,7 +88,12 @@ class Gateway:
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
         plan = RoutedRequest(self._context, request, exchange.request_id)
-        forward(exchange, plan, self._pool, self._options, stream=bool(parsed.stream))
+        options = self._options
+        timeout_s = read_timeout_s(exchange.request)
+        if timeout_s is not None and timeout_s < (options.deadline_s or inf):
+            options = msgspec.structs.replace(options, deadline_s=timeout_s)
+        going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
+        plan.proceed = going.proceed
 
     def _answer_decision(
         self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest

@@ -34,15 +34,22 @@ class Intake:
 
     A request id that the client chose may come twice; bookings need one that never does, so
     `router_id` and a number are put behind it. Token ids of `vocab_size` and more are refused;
-    0: those of the tokenizer, if it is a model's.
+    0: those of the tokenizer, if it is a model's. `tenant_header` names whose request it is.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, block_size: int, router_id: str, vocab_size: int = 0
+        self,
+        tokenizer: Tokenizer,
+        block_size: int,
+        router_id: str,
+        vocab_size: int = 0,
+        *,
+        tenant_header: str = "",
     ) -> None:
         self.tokenizer = tokenizer
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
+        self._tenant_header = tenant_header.lower().encode()
         self._router_id = router_id
         self._block_size = block_size
         self._numbers = itertools.count(1)
@@ -87,8 +94,9 @@ class Intake:
             temperature=_number(request, b"x-kvmesh-temperature"),
             overlap_score_weight=_number(request, b"x-kvmesh-overlap-score-weight"),
             pinned_worker=WorkerId(pinned) if pinned else None,
-            priority=parsed.priority or extension.priority,
+            priority=_priority(request, parsed, extension),
             streams=bool(parsed.stream),
+            tenant=(_text(request, self._tenant_header) or "") if self._tenant_header else "",
         )
 
     def read_binary(self, exchange: Exchange) -> RouteRequest:
@@ -188,6 +196,24 @@ def _chat(messages: msgspec.Raw, system: msgspec.Raw, tools: msgspec.Raw) -> Cha
     if bytes(tools) not in {b"", b"null"}:
         body["tools"] = msgspec.json.decode(tools)
     return ChatInput.from_body(body)
+
+
+def read_timeout_s(request: Request) -> float | None:
+    """Return for how long the client will wait for the whole answer. Raises `RequestError`."""
+    return _number(request, b"x-kvmesh-timeout-s") or None
+
+
+def _priority(request: Request, parsed: InferenceRequest, extension: Extension) -> int:
+    """Return how urgent a request is, larger first. The body's own `priority` is vLLM's: smaller
+    is served first.
+    """
+    text = _text(request, b"x-kvmesh-priority")
+    if text is None:
+        return extension.priority or -(parsed.priority or 0)
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(f"header x-kvmesh-priority is {text!r}: use a whole number") from None
 
 
 def _lora(parsed: InferenceRequest) -> str:

@@ -17,7 +17,8 @@ from kvmesh.core.buckets import PREFIX_CHARS, BucketRequest, Route, parse_rule
 from kvmesh.core.chat import content_text
 from kvmesh.errors import ConfigError, KvMeshError, NoWorkerError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings import Flat, MetaRouterSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import MetaRouterSettings
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.openai import (

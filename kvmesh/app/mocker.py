@@ -17,7 +17,8 @@ from kvmesh.core.engine_request import Step
 from kvmesh.core.engine_timing import parse_profile
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings import Flat, MockerSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import MockerSettings
 from kvmesh.tokenizer import Tokenizer, load_tokenizer
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.server import HttpServer

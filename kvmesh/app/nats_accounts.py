@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import inbox_prefix, meta_bucket, snapshot_bucket
 from kvmesh.errors import ConfigError
-from kvmesh.settings import Flat
+from kvmesh.setting_types import Flat
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MEMBER = re.compile(r"([A-Za-z0-9_-]{1,64})/([A-Za-z0-9_-]{1,64}|\*)(?::([1-9][0-9]{0,3}))?")

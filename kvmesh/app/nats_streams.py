@@ -14,7 +14,8 @@ from kvmesh.app.nats_link import (
 )
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings import Flat, LogSettings, NatsSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import LogSettings, NatsSettings
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
 

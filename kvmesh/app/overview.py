@@ -38,7 +38,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
-    """One router replica. `lag` is how many records it is behind the furthest of its bucket.
+    """One router replica. `lag` is how many records it is behind the furthest of its bucket,
+    `queued` how many requests it holds back (only told by the replica itself).
 
     `digest` is of the index at `applied_sequence` of the stream `created`, over the workers that
     `scope` names; digests compare where the other three are equal.
@@ -58,6 +59,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     digests_compared: int = 0
     mismatches: int = 0
     active_requests: int = 0
+    queued: int = 0
     lag: int = 0
     agreement: Agreement = "unchecked"
 
@@ -71,6 +73,7 @@ class BucketRow(msgspec.Struct, frozen=True):
     workers: int
     usable_workers: int
     active_requests: int
+    queued: int
     used_blocks: int
     total_blocks: int
 
@@ -150,6 +153,7 @@ def sum_buckets(replicas: Iterable[ReplicaRow], workers: Iterable[WorkerRow]) ->
                 workers=len(serving),
                 usable_workers=sum(one.usable for one in serving),
                 active_requests=sum(one.active_requests for one in serving),
+                queued=sum(one.queued for one in routing),
                 used_blocks=sum(one.used_blocks for one in serving),
                 total_blocks=sum(one.total_blocks for one in serving),
             )

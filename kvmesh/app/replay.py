@@ -19,7 +19,7 @@ from kvmesh.core.report import UNKNOWN, ReplayReport, ReplayRun, summarize
 from kvmesh.core.trace import infinite_cache_hit_rate
 from kvmesh.errors import TransportError
 from kvmesh.observe import configure_logging
-from kvmesh.settings import Flat
+from kvmesh.setting_types import Flat
 from kvmesh.transport.http.upstream import UpstreamOptions, UpstreamPool
 
 __all__ = ["ReplayOptions", "ReplayReport", "replay", "run_replay"]

@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.actors.router import Router
+from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.answer_watch import AnswerWatch
 from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_log import DecisionLog
@@ -81,15 +82,19 @@ class RoutingContext(msgspec.Struct, frozen=True):
     decisions: DecisionLog
     predictions: Predictions
     doubt: Callable[[WorkerId, Doubt], None]
+    gate: AdmissionGate
 
 
 class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
-    `visible_id` is the request id that the client knows.
+    `visible_id` is the request id that the client knows. A request may be held at the admission
+    gate before its first attempt; `proceed` is then called when its turn comes.
     """
 
     __slots__ = (
+        "_answer",
+        "_asked_s",
         "_context",
         "_decided_s",
         "_decision",
@@ -100,6 +105,7 @@ class RoutedRequest:
         "_visible_id",
         "_waiting",
         "_watch",
+        "proceed",
     )
 
     def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
@@ -113,23 +119,50 @@ class RoutedRequest:
         self._watch: AnswerWatch | None = None
         self._open = False
         self._waiting = True
+        self._answer: Decision | Problem | None = None
+        self._asked_s = -1.0
+        self.proceed: Callable[[], None] = _nobody_waits
         context.counters.requests += 1
 
     def next_target(self) -> Target | Problem | Wait | None:
-        """Choose and book the next worker."""
+        """Choose and book the next worker, or wait for one."""
+        context = self._context
+        if self._answer is None and self._asked_s < 0.0 and context.gate.active:
+            self._asked_s = context.clock()
+            self._answer = context.gate.ask(self._request, self._on_answer)
+            if self._answer is None:
+                return Wait.WAIT
+        answer, self._answer = self._answer, None
+        if answer is None:
+            answer = self._choose()
+        return self._go(answer) if isinstance(answer, Decision) else answer
+
+    def _on_answer(self, answer: Decision | Problem) -> None:
+        """Learn at the gate that the request's turn has come, or never will."""
+        self._answer = answer
+        self.proceed()
+
+    def _choose(self) -> Decision | Problem | None:
         context = self._context
         request = self._request
         if self._failed:
             request = msgspec.structs.replace(request, excluded=request.excluded | self._failed)
         now = context.clock()
-        decisions, scheduler = context.decisions, context.router.scheduler
-        scheduler.trace = decisions.may_weigh_all(now)
+        scheduler = context.router.scheduler
+        scheduler.trace = context.decisions.may_weigh_all(now)
         try:
-            decision = scheduler.schedule(request, now)
+            return scheduler.schedule(request, now)
         except NoWorkerError as error:
             return None if self._failed else Problem.from_error(error)
+
+    def _go(self, decision: Decision) -> Target | None:
+        """Enter what was decided and booked, and return where that is."""
+        context, request, decisions = self._context, self._request, self._context.decisions
+        now = context.clock()
         if self._record is None:
             self._record = decisions.decided(self._visible_id, decision, request.hashes, now)
+            if self._asked_s >= 0.0:
+                self._record.held_ms = max(0.0, now - self._asked_s) * 1000.0
         else:
             decisions.decided_again(self._record, decision)
         self._decision, self._decided_s = decision, now
@@ -212,6 +245,7 @@ class RoutedRequest:
         if self._waiting:
             self._waiting = False
             scheduler.first_token(self._request.request_id, now)
+            self._context.gate.load_fell()
             if self._record is not None:
                 self._context.decisions.first_token(self._record, now)
             self._context.tell(FirstToken(self._request.request_id))
@@ -226,6 +260,7 @@ class RoutedRequest:
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
+        self._context.gate.leave(self._request.request_id)
         self._release()
         counters = self._context.counters
         self._record_end(outcome, usage)
@@ -292,3 +327,8 @@ class RoutedRequest:
             self._context.open_requests.discard(self._request.request_id)
             self._context.tell(Finished(self._request.request_id))
             self._context.router.scheduler.finish(self._request.request_id, self._context.clock())
+            self._context.gate.load_fell()
+
+
+def _nobody_waits() -> None:
+    """Stand for `proceed` until there is a forwarding that waits."""

@@ -13,6 +13,8 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admin import RouterAdmin
+from kvmesh.app.admission import AdmissionGate
+from kvmesh.app.admission_admin import AdmissionAdmin
 from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.front import FrontDoor, Routes, upstream_pool
 from kvmesh.app.gateway import Gateway
@@ -32,7 +34,8 @@ from kvmesh.core.predictions import Doubt, Predictions
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings import Flat, RouterSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import RouterSettings
 from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
 from kvmesh.transport.http.proxy import ForwardOptions
 
@@ -134,6 +137,11 @@ class RouterServer:
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream)
             stack.push_async_callback(pool.close)
+            decisions = DecisionLog(
+                settings.cost.kv_cache_block_size,
+                capacity=settings.decision_log,
+                whole_per_s=settings.explain_per_s,
+            )
             context = RoutingContext(
                 router=self.router,
                 router_id=self.router_id,
@@ -147,10 +155,9 @@ class RouterServer:
                 ),
                 open_requests=set(),
                 tell=self.mesh.tell,
-                decisions=DecisionLog(
-                    settings.cost.kv_cache_block_size,
-                    capacity=settings.decision_log,
-                    whole_per_s=settings.explain_per_s,
+                decisions=decisions,
+                gate=AdmissionGate(
+                    self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
                 ),
                 predictions=Predictions(settings.cost.kv_cache_block_size),
                 doubt=self.mesh.doubt,
@@ -160,13 +167,19 @@ class RouterServer:
                 settings.cost.kv_cache_block_size,
                 self.router_id,
                 settings.vocab_size,
+                tenant_header=settings.admission.tenant_header,
             )
-            options = ForwardOptions(max_retries=settings.upstream.max_retries)
+            options = ForwardOptions(
+                max_retries=settings.upstream.max_retries,
+                deadline_s=settings.stream.request_timeout_s or None,
+                comments_s=settings.stream.sse_comment_s or None,
+            )
             gateway = Gateway(context, intake, pool, options)
             routes = Routes()
             routes.add("POST", "/v1/route", gateway.explain)
             routes.add_prefix("/v1/", gateway.serve)
             RouterAdmin(context, self.mesh).mount(routes)
+            AdmissionAdmin(context.gate, settings.admission).mount(routes)
             pages = ViewPages(RouterView(context, self.mesh))
             pages.mount(routes)
             front = FrontDoor(settings.http, routes)
@@ -180,6 +193,7 @@ class RouterServer:
             )
             self.mesh.draining = True
             pages.live.close()
+            context.gate.close_in(settings.http.drain_s / 2)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 

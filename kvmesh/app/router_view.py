@@ -143,7 +143,11 @@ class RouterView:
             if beat.router == context.router_id:
                 compared, differed = mesh.digests()
                 row = msgspec.structs.replace(
-                    row, reason=reason, digests_compared=compared, mismatches=differed
+                    row,
+                    reason=reason,
+                    digests_compared=compared,
+                    mismatches=differed,
+                    queued=context.gate.statistics().queued,
                 )
             rows.append(row)
         if not rows:
@@ -158,6 +162,7 @@ class RouterView:
                     draining=mesh.draining,
                     kv_events=False,
                     active_requests=active,
+                    queued=context.gate.statistics().queued,
                 )
             )
         return compare_replicas(rows)

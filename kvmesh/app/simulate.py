@@ -34,7 +34,7 @@ from kvmesh.core.fleet_request import FleetRequest, make_requests
 from kvmesh.core.report import ReplayReport, ReplayRun, summarize
 from kvmesh.core.trace import infinite_cache_hit_rate
 from kvmesh.observe import configure_logging
-from kvmesh.settings import Flat
+from kvmesh.setting_types import Flat
 
 SLICE_EVENTS: Final = 2_000
 """Events between two looks at the progress bar, some 20 ms."""

@@ -22,7 +22,8 @@ from kvmesh.core.snapshot_reader import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
 from kvmesh.observe import configure_logging
 from kvmesh.ports import KeyValue, ObjectStore
-from kvmesh.settings import Flat, NatsSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection
 from kvmesh.transport.nats.control import ControlPlane

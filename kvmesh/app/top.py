@@ -18,7 +18,7 @@ from kvmesh.app.overview import Overview
 from kvmesh.app.replay_client import error_words, split_url
 from kvmesh.app.top_view import WINDOW_S, draw
 from kvmesh.errors import TransportError
-from kvmesh.settings import Flat
+from kvmesh.setting_types import Flat
 from kvmesh.transport.http.upstream import UpstreamPool
 
 TIMEOUT_S: Final = 5.0

@@ -15,7 +15,8 @@ from kvmesh.app.process import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.supervisor import Child, ChildSpec, wait_for_ready
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings import Flat, UpSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import UpSettings
 
 ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
 READY_TIMEOUT_S = 60.0

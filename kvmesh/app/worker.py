@@ -37,7 +37,8 @@ from kvmesh.core.ordering import NOTHING_FITS
 from kvmesh.errors import ConfigError
 from kvmesh.observe import actor_log, configure_logging, get_logger
 from kvmesh.runtime.aio import AioDriver
-from kvmesh.settings import Flat, WorkerSettings
+from kvmesh.setting_types import Flat
+from kvmesh.settings import WorkerSettings
 from kvmesh.transport.http.upstream import UpstreamPool
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection

@@ -13,13 +13,16 @@ QueuePolicy = Literal["fcfs", "wspt", "priority"]
 TOO_MANY_REQUESTS: Final = 429
 UNAVAILABLE: Final = 503
 
+MAX_ASKED: Final = 16
+"""Tenants asked in vain before `release` gives up: each costs a choice of worker."""
+
 _FIRST_GUESS_S: Final = 0.1
 _RATE_WEIGHT: Final = 0.1
 
 
 class AdmissionOptions(msgspec.Struct, frozen=True):
     """How requests are held. `max_backlog_ms`: a request waits here, not at a worker, while its
-    best worker's predicted backlog is longer.
+    best worker's predicted backlog is longer; 0 holds nothing.
 
     `policy` orders one tenant's requests: by arrival; by tokens / (1 + priority), shortest first;
     by priority, then arrival. `ageing_tokens_per_s` lets long ones overtake in the end under wspt.
@@ -54,7 +57,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class AdmissionStatistics(msgspec.Struct, frozen=True):
-    """Sizes now and counts since the start."""
+    """Sizes now and counts since the start. `waited_s`: of all released together."""
 
     queued: int
     tenants: int
@@ -63,6 +66,7 @@ class AdmissionStatistics(msgspec.Struct, frozen=True):
     refused: int
     expired: int
     cancelled: int
+    waited_s: float
 
 
 class _Tenant:
@@ -78,6 +82,7 @@ class HoldQueue:
     refused, expired or cancelled.
 
     Deficit round robin: M. Shreedhar and G. Varghese, SIGCOMM 1995. WSPT: W. E. Smith, 1956.
+    `options` may be replaced at any time; what waits already keeps its place.
     """
 
     def __init__(self, options: AdmissionOptions) -> None:
@@ -87,6 +92,7 @@ class HoldQueue:
         self._serial = count()
         self._interval_s = _FIRST_GUESS_S
         self._last_release_s: float | None = None
+        self._waited_s = 0.0
         self._counts = {"held": 0, "released": 0, "refused": 0, "expired": 0, "cancelled": 0}
 
     def __len__(self) -> int:
@@ -115,11 +121,12 @@ class HoldQueue:
         """Let requests go, fairly, while `admit` takes them; return those it took, in order.
 
         `admit` returns False when the request must go on waiting; its tenant's others then wait
-        behind it, other tenants are still asked. Call it whenever load may have fallen.
+        behind it, other tenants are still asked, up to `MAX_ASKED` in vain: the next call goes on
+        with the others. Call it whenever load may have fallen.
         """
         released: list[Held] = []
         blocked = 0
-        while blocked < len(self._tenants):
+        while blocked < min(len(self._tenants), MAX_ASKED):
             name, tenant = next(iter(self._tenants.items()))
             held = tenant.heap[0][2]
             if tenant.deficit < held.tokens:
@@ -136,6 +143,7 @@ class HoldQueue:
             del self._held[held.request_id]
             tenant.deficit -= held.tokens
             self._end_turn(name, tenant)
+            self._waited_s += max(0.0, now - held.queued_s)
             self._note_release(now)
             released.append(held)
         return released
@@ -164,7 +172,10 @@ class HoldQueue:
     def statistics(self) -> AdmissionStatistics:
         """Return sizes and counts."""
         return AdmissionStatistics(
-            queued=len(self._held), tenants=len(self._tenants), **self._counts
+            queued=len(self._held),
+            tenants=len(self._tenants),
+            waited_s=self._waited_s,
+            **self._counts,
         )
 
     def _rank(self, held: Held) -> float:

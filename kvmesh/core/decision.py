@@ -1,7 +1,7 @@
 """What goes into a routing decision and what comes out of it."""
 
 from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -50,6 +50,9 @@ class BusyThresholds(msgspec.Struct, frozen=True):
     active_prefill_tokens: int | None = None
 
 
+NO_THRESHOLDS: Final = BusyThresholds()
+
+
 class WorkerInfo(msgspec.Struct, frozen=True):
     """What a worker says of itself. No `models`: it serves any. `total_blocks` 0: unknown."""
 
@@ -72,7 +75,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
 
     `allowed_workers` None allows all; `excluded` are those that already failed this request.
     `streams` False: the client gets one whole answer, so no first token will be seen.
-    Larger `priority` is more urgent (used by admission, not by the choice).
+    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
     """
 
     request_id: str
@@ -89,6 +92,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     excluded: frozenset[WorkerId] = frozenset()
     priority: int = 0
     streams: bool = True
+    tenant: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True):

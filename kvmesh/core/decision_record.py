@@ -15,7 +15,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
 
     `attempts` counts workers it was sent to, `failures` says what went wrong at those before the
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
-    `version` grows with every change of any record.
+    `held_ms` is how long it waited at the router before its first decision; None: it was not asked
+    to. `version` grows with every change of any record.
     """
 
     number: int
@@ -32,6 +33,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
     reported: Usage | None = None
     round_robin_blocks: int | None = None
     kept: int = 0
+    held_ms: float | None = None
 
     @property
     def ttft_ms(self) -> float | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
-from kvmesh.core.decision import BusyThresholds, LoadReport, RouteRequest, Trust, WorkerInfo
+from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Loads
 from kvmesh.core.membership import Membership
@@ -17,7 +17,6 @@ REPORTS_TO_BELIEVE: Final = 3
 """Load nobody here booked counts when so many reports in a row showed it: one is only lag."""
 
 _MODELS_CACHED: Final = 64
-_NO_THRESHOLDS: Final = BusyThresholds()
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
 
@@ -40,14 +39,15 @@ class WorkerState:
 class WorkerRegistry:
     """Filters the living (`membership`) by model, pins, exclusions and load (`sequences`).
 
-    `thresholds` may be changed at any time. `distrusted` are the workers whose events do not count.
+    `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
+    workers whose events do not count.
     """
 
     def __init__(
         self, membership: Membership, sequences: ActiveSequences, speeds: Speeds | None = None
     ) -> None:
         self.membership = membership
-        self.thresholds = _NO_THRESHOLDS
+        self.thresholds = NO_THRESHOLDS
         self.distrusted: set[WorkerId] = set()
         self._sequences = sequences
         self._speeds = speeds or Speeds()
@@ -161,7 +161,7 @@ class WorkerRegistry:
             request.excluded
             or request.allowed_workers is not None
             or request.pinned_worker is not None
-            or self.thresholds is not _NO_THRESHOLDS
+            or self.thresholds is not NO_THRESHOLDS
         )
         if not plain:
             names = tuple(one for one in alive if self._refusal(one, request) is None)
@@ -170,7 +170,7 @@ class WorkerRegistry:
         else:
             names = alive
         if not names:
-            raise NoWorkerError(self._reasons(request, now))
+            raise NoWorkerError(self._reasons(request, now), busy=self._only_busy(alive, request))
         return names
 
     def _find_serving(
@@ -185,7 +185,14 @@ class WorkerRegistry:
             self._serving[request.model] = names
         return names
 
+    def _only_busy(self, alive: Sequence[WorkerId], request: RouteRequest) -> bool:
+        """Return whether a worker would take the request but for its load."""
+        return any(self._unfit(one, request) is None for one in alive)
+
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
+        return self._unfit(worker, request) or self._busy(worker)
+
+    def _unfit(self, worker: WorkerId, request: RouteRequest) -> str | None:
         if request.pinned_worker is not None and worker != request.pinned_worker:
             return "not the pinned worker"
         if worker in request.excluded:
@@ -195,7 +202,7 @@ class WorkerRegistry:
         models = self.info(worker).models
         if request.model and models and request.model not in models:
             return f"does not serve {request.model!r}"
-        return self._busy(worker)
+        return None
 
     def _busy(self, worker: WorkerId) -> str | None:
         limits = self.thresholds

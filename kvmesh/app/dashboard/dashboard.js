@@ -123,6 +123,7 @@ function renderTiles(overview) {
   const usable = workers.filter((one) => one.usable).length, ready = replicas.filter((one) => one.ready).length;
   const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
   const waiting = workers.reduce((all, one) => all + one.prefill_tokens, 0);
+  const queued = replicas.reduce((all, one) => all + one.queued, 0);
   const best = minute.cached ?? minute.predicted;
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1),
     `${count(counters.requests ?? 0)} so far, ${count((counters.cut ?? 0) + (counters.unserved ?? 0) + (counters.refused ?? 0))} failed`,
@@ -131,7 +132,7 @@ function renderTiles(overview) {
     minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}`);
   tile("ttft", "Time to first token", milliseconds(minute.p50),
     `p90 ${milliseconds(minute.p90)}; round robin p50 ${milliseconds(minute.robin50)}`);
-  tile("flight", "In flight", count(workers.reduce((all, one) => all + one.active_requests, 0)), `${count(waiting)} prompt tokens to prefill`);
+  tile("flight", "In flight", count(workers.reduce((all, one) => all + one.active_requests, 0)), `${count(waiting)} prompt tokens to prefill${queued ? `, ${count(queued)} requests held` : ""}`, queued ? "warn" : "");
   tile("workers", "Workers usable", `${usable} of ${workers.length}`, doubtful ? `${doubtful} in doubt` : "all trusted",
     usable < workers.length ? (usable ? "warn" : "bad") : "");
   const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");

@@ -84,6 +84,7 @@ class WordyView:
             score=0.0,
             considered=1,
             weighed=1,
+            held_ms=None,
             ttft_ms=None,
             duration_ms=None,
             reported_tokens=None,

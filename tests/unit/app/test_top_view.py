@@ -36,7 +36,8 @@ def decision(number: int) -> DecisionRow:
         worker="w0", policy="predicted-time", why="holds 8 of 9 blocks", decided_at=NOW + number,
         state="finished", status=200, attempts=1, failures=(), prompt_tokens=144,
         overlap_blocks=8, total_blocks=9, round_robin_blocks=0, score=1.0, considered=1, weighed=1,
-        ttft_ms=12.0, duration_ms=40.0, reported_tokens=144, cached_tokens=128, output_tokens=4,
+        held_ms=None, ttft_ms=12.0, duration_ms=40.0, reported_tokens=144, cached_tokens=128,
+        output_tokens=4,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.admission import AdmissionOptions, Held, HoldQueue, QueuePolicy
+from kvmesh.core.admission import MAX_ASKED, AdmissionOptions, Held, HoldQueue, QueuePolicy
 
 
 def make_queue(**options: object) -> HoldQueue:
@@ -181,3 +181,30 @@ def test_a_tenant_keeps_its_turn_while_its_deficit_lasts() -> None:
     offer(queue, "a/1", "a/2", "a/3", "b/1", "b/2", "b/3")
 
     assert ids(queue.release(1.0, take_all)) == ["a/1", "a/2", "b/1", "b/2", "a/3", "b/3"]
+
+
+def test_only_so_many_tenants_are_asked_in_vain_then_the_others_go_on() -> None:
+    queue = make_queue()
+    for number in range(MAX_ASKED + 4):
+        offer(queue, f"{number:02}/1")
+    asked: list[str] = []
+
+    def refuse(held: Held) -> bool:
+        asked.append(held.tenant)
+        return False
+
+    queue.release(1.0, refuse)
+    queue.release(2.0, refuse)
+
+    assert asked[:MAX_ASKED] == [f"{number:02}" for number in range(MAX_ASKED)]
+    assert asked[MAX_ASKED : MAX_ASKED + 4] == ["16", "17", "18", "19"]
+
+
+def test_waits_are_summed_over_the_released() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", now=1.0)
+    offer(queue, "a/2", now=2.0)
+
+    queue.release(4.0, take_all)
+
+    assert queue.statistics().waited_s == 5.0

@@ -133,8 +133,12 @@ def test_busy_workers_are_left_out_above_the_thresholds() -> None:
 
     registry.thresholds = BusyThresholds(0.5, 100)
     sequences.add("c", W3, Demand(200, 200), now=0.0)
-    with pytest.raises(NoWorkerError, match="w1: busy: 160 prefill tokens queued"):
+    with pytest.raises(NoWorkerError, match="w1: busy: 160 prefill tokens queued") as caught:
         registry.eligible(make_request(), 0.0)
+    assert caught.value.busy
+    with pytest.raises(NoWorkerError, match="w9: unknown") as caught:
+        registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
+    assert not caught.value.busy
     sequences.first_token("a", 1.0)
     with pytest.raises(NoWorkerError, match="w1: busy: 10 of 10 blocks in use"):
         registry.eligible(make_request(), 0.0)

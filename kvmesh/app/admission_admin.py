@@ -1,0 +1,94 @@
+"""`/admin/admission`: the bounds of admission, looked at and changed while the router runs."""
+
+from hmac import compare_digest
+from pathlib import Path
+
+import msgspec
+
+from kvmesh.app.admission import AdmissionGate, AdmissionLimits
+from kvmesh.app.front import Routes, answer_json
+from kvmesh.core.admission import AdmissionStatistics
+from kvmesh.errors import ConfigError, RequestError
+from kvmesh.observe import get_logger
+from kvmesh.request_settings import AdmissionSettings
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.request import Request
+
+PATH = "/admin/admission"
+LOOPBACK = ("127.", "::1", "::ffff:127.")
+UNAUTHORIZED = 401
+FORBIDDEN = 403
+
+
+class AdmissionView(msgspec.Struct, frozen=True):
+    """The bounds in force, and what became of requests under them."""
+
+    limits: AdmissionLimits
+    statistics: AdmissionStatistics
+
+
+class AdmissionAdmin:
+    """Answers for one router. Its path is not under /v1/, so no meta-router forwards it.
+
+    Raises `ConfigError` when the token's file cannot be read or is empty.
+    """
+
+    def __init__(self, gate: AdmissionGate, settings: AdmissionSettings) -> None:
+        self._gate = gate
+        self._token = read_token(settings.admin_token_file)
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the path."""
+        routes.add("GET", PATH, self._show)
+        routes.add("PUT", PATH, self._change)
+
+    def _show(self, exchange: Exchange) -> None:
+        answer_json(exchange, AdmissionView(self._gate.limits, self._gate.statistics()))
+
+    def _change(self, exchange: Exchange) -> None:
+        """Take any of the limits; those not named stay."""
+        self._authorize(exchange.request)
+        self._gate.change(changed(self._gate.limits, exchange.request.body))
+        get_logger().info("admission changed", **msgspec.to_builtins(self._gate.limits))
+        self._show(exchange)
+
+    def _authorize(self, request: Request) -> None:
+        if self._token:
+            sent = request.header(b"authorization") or b""
+            if not compare_digest(sent, b"Bearer " + self._token):
+                raise RequestError(
+                    f"{PATH}: send the token of --admin-token-file as a bearer", status=UNAUTHORIZED
+                )
+        elif (
+            not request.client.startswith(LOOPBACK)
+            or request.header(b"x-forwarded-for") is not None
+        ):
+            raise RequestError(
+                f"{PATH}: without --admin-token-file only this machine may change it",
+                status=FORBIDDEN,
+            )
+
+
+def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:
+    """Return `limits` with the fields of the JSON object `body`. Raises `RequestError`."""
+    try:
+        wishes = msgspec.json.decode(body, type=dict[str, int | float | str])
+        merged = msgspec.convert(msgspec.to_builtins(limits) | wishes, AdmissionLimits)
+    except msgspec.MsgspecError as error:
+        raise RequestError(f"{PATH}: {error}") from error
+    if wrong := merged.wrong():
+        raise RequestError(f"{PATH}: {wrong}")
+    return merged
+
+
+def read_token(path: Path | None) -> bytes:
+    """Return the token in a file, without the space around it; b"" for no file."""
+    if path is None:
+        return b""
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"--admin-token-file {path}: {error.strerror}") from error
+    if not token:
+        raise ConfigError(f"--admin-token-file {path}: the file is empty; write a token into it")
+    return token

@@ -1,0 +1,45 @@
+"""Settings of how a router treats single requests: whether and how they wait, and for how long."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kvmesh.setting_types import Count, NonNegative, Positive, Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionSettings:
+    """Requests wait at the router while every worker is behind. Off until a bound is set."""
+
+    max_backlog_ms: NonNegative = 0.0
+    """Hold a request while its best worker's predicted backlog is longer, ms; 0 holds nothing."""
+    queue_policy: Literal["fcfs", "wspt", "priority"] = "fcfs"
+    """Order of one tenant's held requests: arrival; least work per priority; priority."""
+    max_queued: Positive = 1024
+    """Requests held at most; more are answered 503."""
+    max_queued_per_tenant: Positive = 256
+    """Requests of one tenant held at most; more are answered 429."""
+    max_wait_s: Seconds = 30.0
+    """Seconds a request is held at most; then it is answered 503."""
+    tenant_header: str = "x-kvmesh-tenant"
+    """Header that names the tenant; tenants take turns by tokens. Set it at a trusted gateway."""
+    quantum_tokens: Positive = 4096
+    """Prompt tokens a tenant may send per turn."""
+    busy_decode_blocks: NonNegative = 0.0
+    """Give a worker nothing new above this share of its KV blocks in use; 0 is off."""
+    busy_prefill_tokens: Count = 0
+    """Give a worker nothing new above so many queued prompt tokens; 0 is off."""
+    admin_token_file: Path | None = None
+    """File with the bearer token that PUT /admin/… asks for; default: only loopback may PUT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """What a waiting client is told, and how long it may take."""
+
+    request_timeout_s: NonNegative = 0.0
+    """Seconds from a request's arrival to its answer's last byte; 0 is no limit. A client may ask
+    for less with x-kvmesh-timeout-s."""
+    sse_comment_s: NonNegative = 15.0
+    """A client that asked for a stream gets 200 and a comment after so many seconds without an
+    answer, and again; errors then come as an event. 0 is off."""

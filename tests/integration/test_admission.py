@@ -1,0 +1,257 @@
+"""Requests held at a router: late binding, bounds, comments, leaving, draining, changes."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.request_settings import AdmissionSettings, StreamSettings
+from tests.conftest import Eventually
+from tests.integration.gated_engine import GatedEngine, gated_engine
+from tests.integration.live_router import chat, router
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+LONG = "Some long prompt that takes its time. " * 300
+ADMIN = "/admin/admission"
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[GatedEngine]:
+    async with gated_engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def held(engine: GatedEngine) -> AsyncIterator[httpx.AsyncClient]:
+    """A router that holds what its one worker cannot begin at once."""
+    admission = AdmissionSettings(
+        max_backlog_ms=100.0, busy_prefill_tokens=100, max_queued=2, max_queued_per_tenant=1
+    )
+    stream = StreamSettings(sse_comment_s=0.3)
+    async with (
+        router([engine.url], admission=admission, stream=stream) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        yield client
+
+
+async def statistics(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer: dict[str, Any] = (await client.get(ADMIN)).json()["statistics"]
+    return answer
+
+
+async def until_queued(client: httpx.AsyncClient, count: int) -> None:
+    async with asyncio.timeout(20):
+        while (await statistics(client))["queued"] != count:  # noqa: ASYNC110  asked over HTTP
+            await asyncio.sleep(0.01)
+
+
+def asked(client: httpx.AsyncClient, name: str, **headers: str) -> "asyncio.Task[httpx.Response]":
+    return asyncio.create_task(chat(client, f"{name}: {LONG}", name, **headers))
+
+
+async def cut_stream(client: httpx.AsyncClient, name: str, **headers: str) -> str:
+    """Return what came of a stream that must end without its last chunk."""
+    body = {"model": "mock", "stream": True, "messages": [{"role": "user", "content": LONG}]}
+    names = {f"x-kvmesh-{one.replace('_', '-')}": value for one, value in headers.items()}
+    parts: list[str] = []
+
+    async def take() -> None:
+        async with client.stream(
+            "POST", "/v1/chat/completions", json=body, headers=names | {"x-request-id": name}
+        ) as answer:
+            assert answer.status_code == 200
+            async for part in answer.aiter_text():
+                parts.append(part)  # noqa: PERF401  what came before the cut is wanted, too
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        await take()
+    return "".join(parts)
+
+
+async def test_a_request_waits_at_the_router_until_its_worker_can_begin(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    first = asked(held, "first")
+    await eventually(lambda: engine.seen == ["first"])
+    second = asked(held, "second")
+    await until_queued(held, 1)
+    overview = (await held.get("/v1/overview")).json()
+    metrics = (await held.get("/metrics")).text
+    assert engine.seen == ["first"]
+
+    engine.let_go()
+    await eventually(lambda: engine.seen == ["first", "second"])
+    engine.let_go()
+    answers = await asyncio.gather(first, second)
+    rows = (await held.get("/v1/decisions")).json()["decisions"]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+    assert overview["replicas"][0]["queued"] == overview["buckets"][0]["queued"] == 1
+    assert "kvmesh_queue_requests 1.0" in metrics
+    assert {row["request_id"]: row["held_ms"] > 0.0 for row in rows}["second"]
+    end = await statistics(held)
+    assert (end["queued"], end["released"], end["cancelled"]) == (0, 1, 0)
+    assert end["waited_s"] > 0.0
+
+
+async def test_a_queue_at_its_bounds_refuses_in_openais_shape(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    running = [asked(held, "first", tenant="a")]
+    await eventually(lambda: engine.waiting == 1)
+    running.append(asked(held, "second", tenant="a"))
+    await until_queued(held, 1)
+
+    greedy = await chat(held, LONG, "third", tenant="a")
+    running.append(asked(held, "fourth", tenant="b"))
+    await until_queued(held, 2)
+    crowded = await chat(held, LONG, "fifth", tenant="c")
+
+    assert (greedy.status_code, crowded.status_code) == (429, 503)
+    error = greedy.json()["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "tenant_queue_full")
+    assert (error["request_id"], crowded.json()["error"]["code"]) == ("third", "queue_full")
+    assert int(greedy.headers["retry-after"]) >= 1
+    for number in range(3):
+        await eventually(lambda number=number: len(engine.seen) > number)
+        engine.let_go()
+    assert [answer.status_code for answer in await asyncio.gather(*running)] == [200] * 3
+
+
+async def test_a_client_that_leaves_the_queue_never_reaches_a_worker(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    first = asked(held, "first")
+    await eventually(lambda: engine.waiting == 1)
+    second = asked(held, "second")
+    await until_queued(held, 1)
+
+    second.cancel()
+    await until_queued(held, 0)
+    engine.let_go()
+    await first
+
+    assert engine.seen == ["first"]
+    assert (await statistics(held))["cancelled"] == 1
+    status = (await held.get("/v1/status")).json()
+    assert status["requests"]["client_gone"] == 1
+
+
+async def test_a_held_stream_gets_comments_and_its_end_as_an_event(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    first = asked(held, "first")
+    await eventually(lambda: engine.waiting == 1)
+
+    patient = asked(held, "patient", tenant="a")
+    late = await cut_stream(held, "hasty", tenant="b", timeout_s="1.5")
+    engine.let_go()
+    await eventually(lambda: engine.waiting == 1)
+    engine.let_go()
+    answer = await patient
+    await first
+
+    assert late.startswith(": waiting\n\n")
+    assert '"code":"deadline"' in late.splitlines()[-2]
+    assert answer.text.startswith(": waiting\n\n")
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_bounds_change_while_the_router_runs(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    first = asked(held, "first")
+    await eventually(lambda: engine.waiting == 1)
+    second = asked(held, "second")
+    await until_queued(held, 1)
+
+    changed = await held.put(ADMIN, json={"max_backlog_ms": 0, "busy_prefill_tokens": 20000})
+    await eventually(lambda: engine.waiting == 2)
+    busy = await chat(held, LONG, "third")
+    wrong = [
+        await held.put(ADMIN, json={"max_queued": 0}),
+        await held.put(ADMIN, json={"max_backlog": 10}),
+        await held.put(ADMIN, json={"queue_policy": "lifo"}),
+        await held.put(ADMIN, json={"max_wait_s": 0}),
+        await held.put(ADMIN, json={"max_queued": 5}, headers={"x-forwarded-for": "10.0.0.1"}),
+    ]
+    engine.let_go()
+    engine.let_go()
+    await asyncio.gather(first, second)
+
+    assert changed.json()["limits"]["max_backlog_ms"] == 0.0
+    assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
+    assert "prefill tokens queued" in busy.json()["error"]["message"]
+    assert [answer.status_code for answer in wrong] == [400, 400, 400, 400, 403]
+    assert "max_queued is 0: use a number >= 1" in wrong[0].json()["error"]["message"]
+    assert (await held.get(ADMIN)).json()["limits"]["max_queued"] == 2
+
+
+async def test_a_token_guards_the_bounds(engine: GatedEngine, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    async with (
+        router([engine.url], admission=AdmissionSettings(admin_token_file=file)) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        without = await client.put(ADMIN, json={"max_queued": 5})
+        wrong = await client.put(
+            ADMIN, json={"max_queued": 5}, headers={"authorization": "Bearer secret2"}
+        )
+        right = await client.put(
+            ADMIN, json={"max_queued": 5}, headers={"authorization": "Bearer secret"}
+        )
+
+    assert [answer.status_code for answer in (without, wrong, right)] == [401, 401, 200]
+    assert right.json()["limits"]["max_queued"] == 5
+
+
+async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
+    engine: GatedEngine, eventually: Eventually
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kvmesh", "router", "--no-kv-events", f"--worker=w0={engine.url}"),
+        *("--http-port=0", "--max-backlog-ms=100", "--busy-prefill-tokens=100"),
+        *("--drain-s=6", "--log-format=json"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    found = None
+    while found is None:
+        line = (await process.stderr.readline()).decode()
+        assert line, "the router ended before it served"
+        found = re.search(
+            r'"router serves".*"url": "([^"]+)"|"url": "([^"]+)".*router serves', line
+        )
+    url = found.group(1) or found.group(2)
+    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+        first = asked(client, "first")
+        await eventually(lambda: engine.waiting == 1)
+        second = asked(client, "second")
+        await until_queued(client, 1)
+        third = asked(client, "third")
+        await until_queued(client, 2)
+
+        process.terminate()
+        await asyncio.sleep(0.2)
+        engine.let_go()
+        await eventually(lambda: len(engine.seen) == 2)
+        refused = await third
+        engine.let_go()
+        answers = await asyncio.gather(first, second)
+
+    _, rest = await process.communicate()
+    assert process.returncode == 0, rest.decode()
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_timeout")
+    assert "shutting down" in refused.json()["error"]["message"]
+    assert int(refused.headers["retry-after"]) >= 1
