@@ -16,6 +16,7 @@ from kvmesh.app.overview import (
     ReplicaRow,
     WorkerRow,
     compare_replicas,
+    merge_prefixes,
     sum_buckets,
 )
 from kvmesh.core.buckets import Replica
@@ -126,6 +127,9 @@ class MetaView:
                 if second.second >= since
             ),
             decisions=rows,
+            prefixes=merge_prefixes(
+                [(one.buckets[0].bucket, one.prefixes) for one in heard if one.buckets]
+            ),
             cursor=self._version,
         )
 

@@ -78,6 +78,23 @@ class BucketRow(msgspec.Struct, frozen=True):
     total_blocks: int
 
 
+class PrefixRow(msgspec.Struct, frozen=True):
+    """A prompt beginning of `depth` blocks that requests lately shared; `core.hot_prefixes`.
+
+    Keys are hexadecimal; `parent` is the prefix it goes on from, "" for none. `workers` hold it
+    whole, as the index knows.
+    """
+
+    key: str
+    parent: str
+    bucket: str
+    depth: int
+    requests: float
+    share: float
+    cached_share: float
+    workers: tuple[str, ...]
+
+
 class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment. `now` and the seconds of `seconds` are Unix time.
 
@@ -100,6 +117,7 @@ class Overview(msgspec.Struct, frozen=True):
     counters: dict[str, int]
     seconds: list[TrafficSecond]
     decisions: list[DecisionRow]
+    prefixes: list[PrefixRow] = []
     cursor: int = 0
 
 
@@ -159,3 +177,39 @@ def sum_buckets(replicas: Iterable[ReplicaRow], workers: Iterable[WorkerRow]) ->
             )
         )
     return rows
+
+
+def merge_prefixes(overviews: Sequence[tuple[str, Sequence[PrefixRow]]]) -> list[PrefixRow]:
+    """Return the prefixes of several replicas, those of one bucket added up, the hottest first.
+
+    Each overview is (bucket, its rows); a replica without rows counts as one that saw nothing.
+    """
+    replicas: dict[str, int] = {}
+    merged: dict[tuple[str, str], PrefixRow] = {}
+    for bucket, rows in overviews:
+        replicas[bucket] = replicas.get(bucket, 0) + bool(rows)
+        for row in rows:
+            other = merged.get((bucket, row.key))
+            merged[bucket, row.key] = row if other is None else _add_prefixes(other, row)
+    shared = [
+        msgspec.structs.replace(row, share=row.share / max(1, replicas[bucket]))
+        for (bucket, _), row in merged.items()
+    ]
+    known = {row.key for row in shared}
+    whole = [
+        row if row.parent in known else msgspec.structs.replace(row, parent="") for row in shared
+    ]
+    return sorted(whole, key=lambda row: (row.depth, -row.requests, row.key))
+
+
+def _add_prefixes(one: PrefixRow, other: PrefixRow) -> PrefixRow:
+    requests = one.requests + other.requests
+    cached = one.cached_share * one.requests + other.cached_share * other.requests
+    return msgspec.structs.replace(
+        one,
+        parent=one.parent or other.parent,
+        requests=requests,
+        share=one.share + other.share,
+        cached_share=cached / requests,
+        workers=tuple(sorted({*one.workers, *other.workers})),
+    )

@@ -9,9 +9,20 @@ import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.app.decision_view import DecisionRow, Recorder
-from kvmesh.app.overview import Overview, ReplicaRow, WorkerRow, compare_replicas, sum_buckets
+from kvmesh.app.overview import (
+    Overview,
+    PrefixRow,
+    ReplicaRow,
+    WorkerRow,
+    compare_replicas,
+    sum_buckets,
+)
 from kvmesh.app.routed import RoutingContext
+from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.traffic import TrafficSecond
+
+MAX_PREFIXES = 24
+"""Prefixes shown of one replica."""
 
 
 class Mesh(Protocol):
@@ -83,6 +94,7 @@ class RouterView:
             counters=context.counters.as_dict(),
             seconds=self._seconds(since),
             decisions=[self._recorder.row(one) for one in shown],
+            prefixes=self._prefixes(),
             cursor=log.version,
         )
 
@@ -133,6 +145,28 @@ class RouterView:
             ms_per_token=scheduler.speeds.ms_per_token(worker),
             ttft_ms=self._log.ttft_ms(worker),
         )
+
+    def _prefixes(self) -> list[PrefixRow]:
+        """Return the hottest prefixes with who holds them: one look into the index for each."""
+        context = self._context
+        now = context.clock()
+        rows: list[PrefixRow] = []
+        for one in self._log.prefixes.hottest(MAX_PREFIXES, now):
+            last_block = BlockHashes.of([one.key], context.router.scheduler.options.block_size)
+            holders, _ = context.router.scheduler.overlaps.find_groups(last_block, now)
+            rows.append(
+                PrefixRow(
+                    key=f"{one.key:016x}",
+                    parent=f"{one.parent:016x}" if one.parent else "",
+                    bucket=context.bucket,
+                    depth=one.depth,
+                    requests=round(one.requests, 2),
+                    share=round(one.share, 4),
+                    cached_share=round(one.cached_share, 4),
+                    workers=tuple(sorted(holders)),
+                )
+            )
+        return rows
 
     def _replicas(self) -> list[ReplicaRow]:
         context, mesh = self._context, self._mesh

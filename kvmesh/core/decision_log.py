@@ -9,6 +9,7 @@ from kvmesh.core.decision import Decision
 from kvmesh.core.decision_record import DecisionRecord, State, thin
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
+from kvmesh.core.hot_prefixes import HotPrefixes
 from kvmesh.core.round_robin_shadow import RoundRobinShadow
 from kvmesh.core.sse import Usage
 from kvmesh.core.traffic import Traffic, TrafficSecond, sketch_add
@@ -44,9 +45,9 @@ class DecisionLogStatistics(msgspec.Struct, frozen=True):
 class DecisionLog:
     """A ring of the last `capacity` requests, and the traffic they made.
 
-    A request costs about 2 us here; all else (the shadow, sketches) waits for `settle`. A request
-    id that a client uses again names its newest request. `replicas`: routers, this one included,
-    that send requests to the same workers.
+    A request costs about 2 us here; all else (the shadow, sketches, hot prefixes) waits for
+    `settle`. A request id that a client uses again names its newest request. `replicas`: routers,
+    this one included, that send requests to the same workers.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class DecisionLog:
         max_waiting_blocks: int = MAX_WAITING_BLOCKS,
     ) -> None:
         self.traffic = Traffic()
+        self.prefixes = HotPrefixes()
         self.replicas = 1
         self._block_size = block_size
         self._capacity = capacity
@@ -159,8 +161,10 @@ class DecisionLog:
             self._waiting_blocks -= 1 + blocks
             budget_blocks -= 1 + blocks
             chosen = record.decision.chosen
+            known = hashes.upto(blocks)
+            self.prefixes.record(known, record.decision.overlap_blocks, record.decided_s)
             record.round_robin_blocks = self._shadow.route(
-                hashes.upto(blocks),
+                known,
                 record.decision.considered,
                 chosen.capacity_blocks,
                 self.replicas,

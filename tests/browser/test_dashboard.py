@@ -109,6 +109,22 @@ async def test_it_loads_and_shows_requests_as_they_come(
     assert await page.title() == "kvmesh · default-0"
 
 
+async def test_the_hottest_prefixes_are_a_tree_that_filters(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#prefixes")).to_contain_text("No beginning is shared")
+
+    for number in range(6):
+        await chat(alone, PROMPT + "sweet " * 200 * (number % 2), f"request-{number}")
+
+    boxes = page.locator("#prefixes .prefix")
+    await expect(boxes.first).to_contain_text(re.compile(r"100 % 1?\d+ blocks w\d"))
+    await expect(page.locator("#prefixes ul ul .prefix").first).to_contain_text("50 %")
+    await page.locator("#filter").fill("no-such-worker")
+    await expect(page.locator("#prefixes")).to_contain_text("No beginning is shared")
+
+
 async def test_strange_request_ids_stay_text(page: Page, alone: httpx.AsyncClient) -> None:
     strange = "<img/src=x/onerror=document.title=1>"
     await page.goto(f"{alone.base_url}/dashboard")

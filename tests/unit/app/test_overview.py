@@ -1,6 +1,14 @@
 import msgspec
+import pytest
 
-from kvmesh.app.overview import ReplicaRow, WorkerRow, compare_replicas, sum_buckets
+from kvmesh.app.overview import (
+    PrefixRow,
+    ReplicaRow,
+    WorkerRow,
+    compare_replicas,
+    merge_prefixes,
+    sum_buckets,
+)
 
 
 def replica(name: str, sequence: int = 10, digest: str = "aa", **more: object) -> ReplicaRow:
@@ -102,3 +110,36 @@ def test_buckets_are_summed_even_with_replicas_or_workers_alone() -> None:
         (1, 1, 2),
     ]
     assert (rows[0].used_blocks, rows[0].total_blocks) == (10, 20)
+
+
+def prefix(key: str, share: float, parent: str = "", **more: object) -> PrefixRow:
+    row = PrefixRow(
+        key=key,
+        parent=parent,
+        bucket="chat",
+        depth=1,
+        requests=10.0,
+        share=share,
+        cached_share=0.5,
+        workers=("w0",),
+    )
+    return msgspec.structs.replace(row, **more)
+
+
+def test_replicas_prefixes_are_one_tree() -> None:
+    first = [prefix("a", 1.0), prefix("b", 0.5, "a", depth=2)]
+    second = [prefix("a", 0.8, requests=30.0, cached_share=0.9, workers=("w1",))]
+
+    above, below = merge_prefixes([("chat", first), ("chat", second), ("chat", [])])
+
+    assert (above.key, above.requests, above.workers) == ("a", 40.0, ("w0", "w1"))
+    assert above.share == pytest.approx(0.9)
+    assert above.cached_share == pytest.approx(0.8)
+    assert (below.key, below.parent, below.share) == ("b", "a", 0.25)
+
+
+def test_a_prefix_whose_parent_no_replica_names_begins_at_the_root() -> None:
+    rows = merge_prefixes([("chat", [prefix("b", 0.5, "gone")]), ("code", [prefix("b", 1.0)])])
+
+    assert [row.parent for row in rows] == ["", ""]
+    assert len(rows) == 2
