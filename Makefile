@@ -1,6 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
-# make test-engines  real vLLM on this CPU: prints predicted against reused tokens
+# make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -60,7 +60,7 @@ chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)
 
 test-engines: $(VENV)/.dev
-	$(BIN)/python -m tests.engines.vllm_venv
+	$(BIN)/python -m tests.engines.engine_venv
 	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
 # The files that are made from kvmesh/settings.py; a test says when they are behind.

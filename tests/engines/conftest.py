@@ -1,22 +1,45 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.engines.engine_venv import SGLANG, VLLM, EngineVenv
 from tests.engines.tiny_model import write_tiny_model
-from tests.engines.vllm_venv import venv_directory, vllm_python, why_not_built
+
+HEADER = """
+| engine | run | requests | exact | too much | too little | tokens reused | with reuse |
+|---|---|---|---|---|---|---|---|"""
 
 
 @pytest.fixture(scope="session")
-def python(request: pytest.FixtureRequest) -> Path:
+def vllm(request: pytest.FixtureRequest) -> Path:
     """The interpreter of the environment with vLLM."""
-    if "engines" not in request.config.getoption("-m"):
-        pytest.skip("takes minutes: make test-engines")
-    interpreter = vllm_python(venv_directory())
-    if interpreter is None:
-        pytest.skip(why_not_built(venv_directory()))
-    return interpreter
+    return interpreter(request, VLLM)
+
+
+@pytest.fixture(scope="session")
+def sglang(request: pytest.FixtureRequest) -> Path:
+    """The interpreter of the environment with SGLang."""
+    return interpreter(request, SGLANG)
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def report() -> Iterator[list[str]]:
+    """The rows of one table, printed when all engines have run."""
+    rows: list[str] = []
+    yield rows
+    print("\n".join([HEADER, *rows]))  # noqa: T201 - the report is the point
+
+
+def interpreter(request: pytest.FixtureRequest, venv: EngineVenv) -> Path:
+    if "engines" not in request.config.getoption("-m"):
+        pytest.skip("takes minutes: make test-engines")
+    python = venv.python()
+    if python is None:
+        pytest.skip(venv.why_not_built())
+    return python

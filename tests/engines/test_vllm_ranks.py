@@ -5,20 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.engine import VLLM_BLOCK_SIZE, vllm_engine
+from tests.engines.engine_venv import VLLM
 from tests.engines.processes import free_ports
-from tests.engines.stack import Stack, running
-from tests.engines.vllm_engine import VllmEngine
+from tests.engines.stack import Plan, Stack, running
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
+BLOCKS = 97
+
 
 @pytest.fixture(scope="module")
-def stack(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(
+    vllm: Path, model: Path, report: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("vllm-ranks")
     port, events, replay = free_ports(3)
     log = directory / "engine.log"
-    engine = VllmEngine(python, model, (port, events, replay), log, blocks=97, ranks=2)
-    with running(directory, model, {"vllm": engine}, ["vllm-dp0", "vllm-dp1"]) as stack:
+    engine = vllm_engine(vllm, model, (port, events, replay), log, blocks=BLOCKS, ranks=2)
+    workers = ["vllm-dp0", "vllm-dp1"]
+    kind = f"vllm {VLLM.version}"
+    plan = Plan(kind, {"vllm": engine}, workers, model, VLLM_BLOCK_SIZE, BLOCKS)
+    with running(directory, plan, report) as stack:
         yield stack
 
 
@@ -28,4 +36,4 @@ def test_each_rank_is_routed_to_by_its_own_cache(stack: Stack) -> None:
     held = stack.mesh.blocks()
     assert share >= 0.99
     assert held[0] == held[1]
-    assert all(held[0][rank] > 48 for rank in stack.workers)
+    assert all(held[0][rank] > BLOCKS // 2 for rank in stack.plan.workers)
