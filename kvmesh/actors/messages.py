@@ -3,7 +3,7 @@
 import msgspec
 
 from kvmesh.actors.kernel import Message
-from kvmesh.core.decision import Trust
+from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
 
 
@@ -49,12 +49,30 @@ class Tick(Message, frozen=True):
 
 
 class WorkerLoad(msgspec.Struct, frozen=True):
-    """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens."""
+    """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
+
+    The other figures are those of `LoadReport`.
+    """
 
     running_requests: int = 0
     waiting_requests: int = 0
     used_blocks: int = 0
     total_blocks: int = 0
+    waiting_tokens: int | None = None
+    prefilled_tokens: int = 0
+    prefill_busy_us: int = 0
+
+    def report(self) -> LoadReport:
+        """Return the figures as the core takes them."""
+        return LoadReport(
+            running_requests=self.running_requests,
+            waiting_requests=self.waiting_requests,
+            used_blocks=self.used_blocks,
+            total_blocks=self.total_blocks,
+            waiting_tokens=self.waiting_tokens,
+            prefilled_tokens=self.prefilled_tokens,
+            prefill_busy_us=self.prefill_busy_us,
+        )
 
     @property
     def gpu_cache_usage_perc(self) -> float:

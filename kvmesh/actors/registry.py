@@ -18,7 +18,7 @@ from kvmesh.actors.messages import (
     WorkerSeen,
 )
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
-from kvmesh.core.decision import LoadReport, Trust, WorkerInfo
+from kvmesh.core.decision import Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.membership import Change, ChangeKind, Membership
 from kvmesh.core.worker_registry import WorkerRegistry
@@ -131,12 +131,7 @@ class Registry:
         trust = self.workers.info(worker).trust
         load = beat.load
         self.workers.describe(worker, WorkerInfo(beat.models, load.total_blocks, trust))
-        self.workers.report(
-            worker,
-            LoadReport(
-                load.running_requests, load.waiting_requests, load.used_blocks, load.total_blocks
-            ),
-        )
+        self.workers.report(worker, load.report())
         joined, restarted = _kind(change)
         sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)

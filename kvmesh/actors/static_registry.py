@@ -63,9 +63,7 @@ class StaticRegistry:
         worker, load = beat.worker, beat.load
         self._workers.membership.observe(worker, beat.epoch, now, ready=True)
         self._describe(worker, beat.models, load.total_blocks, events=beat.events)
-        report = LoadReport(
-            load.running_requests, load.waiting_requests, load.used_blocks, load.total_blocks
-        )
+        report = load.report()
         if report != LoadReport():
             self._workers.report(worker, report)
         seen = Send(self._router, WorkerSeen(beat))

@@ -16,6 +16,7 @@ from kvmesh.app.prediction_metrics import prediction_metrics
 from kvmesh.app.routed import RoutingContext
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
+from kvmesh.core.kv_metrics import KvMetricsAggregator
 from kvmesh.transport.http.exchange import Exchange
 
 METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -165,7 +166,8 @@ class RouterAdmin:
         )
 
     def _worker_metrics(self) -> Iterator[Metric]:
-        sequences = self._context.router.scheduler.sequences
+        scheduler = self._context.router.scheduler
+        sequences, workers = scheduler.sequences, scheduler.workers
         active = GaugeMetricFamily(
             "kvmesh_worker_active_requests", "Requests booked at a worker.", labels=["worker"]
         )
@@ -178,6 +180,19 @@ class RouterAdmin:
             labels=["worker", "trust"],
         )
         workers = self._context.router.scheduler.workers
+        usage = GaugeMetricFamily(
+            "kvmesh_worker_gpu_cache_usage_perc",
+            "KV cache in use by the engine's word, 0 to 1.",
+            labels=["worker"],
+        )
+        waiting = GaugeMetricFamily(
+            "kvmesh_worker_requests_waiting",
+            "Requests waiting by the engine's word.",
+            labels=["worker"],
+        )
+        for said in KvMetricsAggregator(workers).get_metrics().endpoints:
+            usage.add_metric([said.worker_id], said.gpu_cache_usage_perc)
+            waiting.add_metric([said.worker_id], said.num_requests_waiting)
         for beat in self._context.router.workers():
             loads = sequences.loads(WorkerId(beat.worker))
             active.add_metric([beat.worker], loads.active_requests)
@@ -187,4 +202,6 @@ class RouterAdmin:
                 trust.add_metric([beat.worker, one.value], float(value))
         yield active
         yield prefill
+        yield usage
+        yield waiting
         yield trust

@@ -1,12 +1,11 @@
-"""What an engine says of itself over HTTP: kind, models, blocks, event endpoints, load."""
+"""What an engine says of itself over HTTP: kind, models, blocks, event and load endpoints."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
-from kvmesh.actors.messages import WorkerLoad
+from kvmesh.app.engine_load import LOADS, METRICS, read_gauges
 from kvmesh.app.fetch import fetch_ok
 from kvmesh.core.diagnosis import SourceSeen, check_ports
 from kvmesh.errors import ConfigError
@@ -42,6 +41,7 @@ class _SglangEvents(msgspec.Struct):
     topic: str | None = None
     dp_size: int = 1
     replay_endpoint_port_base: int | None = None
+    load_endpoint_port_base: int | None = None
 
 
 class _ServerInfo(msgspec.Struct):
@@ -53,7 +53,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """What was learned; `block_size` 0 and empty lists mean "it did not say".
 
     `ranks` are the data-parallel ranks whose figures /metrics shows. `health_path` is what to ask
-    often: SGLang's /health makes the engine generate a token, for a second and more.
+    often: SGLang's /health makes the engine generate a token, for a second and more. It tells its
+    load on `load_path`, and of rank r on the stream `load_streams[r]`, if there are any.
     """
 
     models: tuple[str, ...] = ()
@@ -61,17 +62,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     ranks: int = 1
     health_path: str = "/health"
     endpoints: tuple[EventEndpoint, ...] = ()
-
-
-class Gauges(msgspec.Struct):
-    """The figures of one rank out of /metrics."""
-
-    running: float = 0.0
-    waiting: float = 0.0
-    usage: float = 0.0
-    total_blocks: int = 0
-    total_tokens: int = 0
-    block_size: int = 0
+    load_path: str = METRICS
+    load_streams: tuple[str, ...] = ()
 
 
 def reachable(endpoint: str, host: str) -> str:
@@ -129,14 +121,17 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
         return None
     host = urlsplit(url).hostname or "127.0.0.1"
     endpoints = await _vllm_endpoints(pool, url, host)
-    block_size, health = 0, "/health"
+    block_size, health, load_path = 0, "/health", METRICS
+    load_streams: tuple[str, ...] = ()
     if not endpoints:
         info = await _read_server_info(pool, url)
         if info is not None:
             endpoints, block_size = _sglang_endpoints(info, host), info.page_size or 0
-            # /ready exists from SGLang 0.5.20 on.
+            load_streams = _sglang_load_streams(info, host)
+            # /ready exists from SGLang 0.5.20 on, /v1/loads from 0.5.8 on.
             ready = await fetch_ok(pool, url, "/ready") is not None
             health = "/ready" if ready else "/v1/models"
+            load_path = LOADS if await fetch_ok(pool, url, LOADS) is not None else METRICS
     gauges = await read_gauges(pool, url)
     return EngineFacts(
         models=models,
@@ -144,6 +139,8 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
         ranks=max(len(gauges), 1),
         health_path=health,
         endpoints=endpoints,
+        load_path=load_path,
+        load_streams=load_streams,
     )
 
 
@@ -196,71 +193,10 @@ def _sglang_endpoints(info: _ServerInfo, host: str) -> tuple[EventEndpoint, ...]
     )
 
 
-async def read_gauges(pool: UpstreamPool, url: str) -> dict[int, Gauges]:
-    """Return the load figures on /metrics per rank; empty when there are none."""
-    body = await fetch_ok(pool, url, "/metrics")
-    return parse_gauges(body.decode(errors="replace")) if body else {}
-
-
-def parse_gauges(page: str) -> dict[int, Gauges]:
-    """Return the load figures of a Prometheus page of vLLM or SGLang, per rank."""
-    ranks: dict[int, Gauges] = {}
-    lines = (line for line in page.splitlines() if line.startswith(_WANTED))
-    try:
-        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except ValueError:
-        return {}
-    for family in families:
-        for sample in family.samples:
-            label = sample.labels.get("engine") or sample.labels.get("dp_rank") or "0"
-            gauges = ranks.setdefault(int(label) if label.isdigit() else 0, Gauges())
-            _take(gauges, sample.name, sample.value, sample.labels)
-    return ranks
-
-
-_WANTED = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:kv_cache_usage_perc",
-    "vllm:gpu_cache_usage_perc",
-    "vllm:cache_config_info",
-    "sglang:num_running_reqs",
-    "sglang:num_queue_reqs",
-    "sglang:token_usage",
-    "sglang:max_total_num_tokens",
-    "sglang:page_size",
-)
-
-
-def _take(gauges: Gauges, name: str, value: float, labels: dict[str, str]) -> None:
-    match name.partition(":")[2]:
-        case "num_requests_running" | "num_running_reqs":
-            gauges.running += value
-        case "num_requests_waiting" | "num_queue_reqs":
-            gauges.waiting += value
-        case "kv_cache_usage_perc" | "gpu_cache_usage_perc" | "token_usage":
-            gauges.usage = max(gauges.usage, value)
-        case "cache_config_info":
-            gauges.block_size = _count(labels.get("block_size"))
-            gauges.total_blocks = _count(labels.get("num_gpu_blocks"))
-        case "page_size":
-            gauges.block_size = int(value)
-        case "max_total_num_tokens":
-            gauges.total_tokens = int(value)
-        case _:
-            pass
-
-
-def _count(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0
-
-
-def load_of(gauges: Gauges) -> WorkerLoad:
-    """Return the figures as a heartbeat carries them; SGLang counts its capacity in tokens."""
-    blocks = gauges.total_blocks or gauges.total_tokens // max(1, gauges.block_size)
-    return WorkerLoad(
-        running_requests=int(gauges.running),
-        waiting_requests=int(gauges.waiting),
-        used_blocks=int(gauges.usage * blocks),
-        total_blocks=blocks,
-    )
+def _sglang_load_streams(info: _ServerInfo, host: str) -> tuple[str, ...]:
+    """Return where SGLang >= 0.5.20 publishes its load, if asked to, one per rank."""
+    events = info.kv_events
+    if events is None or events.load_endpoint_port_base is None:
+        return ()
+    base = events.load_endpoint_port_base
+    return tuple(f"tcp://{host}:{base + rank}" for rank in range(events.dp_size))

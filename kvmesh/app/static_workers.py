@@ -19,7 +19,8 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.router import Router
 from kvmesh.actors.static_registry import StaticRegistry
 from kvmesh.app.engine_attachment import EngineAttachment, Rank
-from kvmesh.app.engine_probe import load_of, read_facts, read_gauges, read_models
+from kvmesh.app.engine_load import METRICS, read_loads
+from kvmesh.app.engine_probe import read_facts, read_models
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
@@ -155,13 +156,15 @@ class StaticWorkers:
                 self._driver.post(self._registry.name, EngineSilent(rank.worker))
             return
         await self._learn(pool, engine)
-        gauges = await read_gauges(pool, url)
+        path = engine.facts.load_path if engine.facts else METRICS
+        block_size = engine.facts.block_size if engine.facts else 0
+        loads = await read_loads(pool, url, path, block_size)
         for rank in engine.ranks:
             self._attached[rank.worker] = engine
             beat = self._heartbeat(engine, rank, engine.static.models or models)
-            found = gauges.get(rank.number or 0)
-            if found is not None:
-                beat = msgspec.structs.replace(beat, load=load_of(found))
+            load = loads.get(rank.number or 0)
+            if load is not None:
+                beat = msgspec.structs.replace(beat, load=load)
             self._driver.post(self._registry.name, beat)
 
     async def _learn(self, pool: UpstreamPool, engine: EngineAttachment) -> None:

@@ -17,6 +17,7 @@ from kvmesh.actors.messages import (
     EngineRestarted,
     Resync,
     Status,
+    WorkerLoad,
 )
 from kvmesh.actors.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.wire import Subjects
@@ -24,12 +25,11 @@ from kvmesh.app.engine_probe import (
     EngineFacts,
     EventEndpoint,
     given_endpoints,
-    load_of,
     read_facts,
-    read_gauges,
     refuse_collisions,
 )
 from kvmesh.app.fetch import fetch_ok
+from kvmesh.app.load_feed import LoadFeed
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.core.events import WorkerId
@@ -137,8 +137,12 @@ class Sidecar:
                 source = self._source(endpoint, EngineFeed(driver, publisher.name))
                 source.start()
                 stack.callback(source.close)
+            loads = self._load_feed(driver, facts)
+            loads.start()
+            stack.callback(loads.close)
             self._log.info("sidecar runs", engine=self._url, ranks=len(endpoints))
-            await first_of(stop.wait(), asyncio.shield(running), self._watch(pool, driver, facts))
+            watch = self._watch(pool, driver, facts, loads)
+            await first_of(stop.wait(), asyncio.shield(running), watch)
             for _, publisher in self._ranks:
                 driver.post(publisher.name, Drain())
             await asyncio.sleep(0)
@@ -231,13 +235,25 @@ class Sidecar:
         }
         return ControlPlane(connection, (subject,), handlers)
 
-    async def _watch(self, pool: UpstreamPool, driver: AioDriver, facts: EngineFacts) -> None:
+    def _load_feed(self, driver: AioDriver, facts: EngineFacts) -> LoadFeed:
+        names = {rank: publisher.name for rank, publisher in self._ranks}
+
+        def tell(rank: int, load: WorkerLoad) -> None:
+            if rank in names:
+                driver.post(names[rank], EngineLoad(load))
+
+        return LoadFeed(self._url, facts, tell)
+
+    async def _watch(
+        self, pool: UpstreamPool, driver: AioDriver, facts: EngineFacts, loads: LoadFeed
+    ) -> None:
         """Report the engine's load; take it out of service while it does not answer."""
         missed = 0
         while True:
             await asyncio.sleep(self._settings.load_interval_s)
             healthy = await fetch_ok(pool, self._url, facts.health_path) is not None
-            gauges = await read_gauges(pool, self._url) if healthy else {}
+            if healthy:
+                await loads.look(pool)
             if healthy and missed >= MISSED_LOOKS:
                 self._log.info("engine answers again")
                 self._tell(driver, Drain(draining=False))
@@ -245,9 +261,6 @@ class Sidecar:
             if missed == MISSED_LOOKS:
                 self._log.warning("engine does not answer", engine=self._url)
                 self._tell(driver, Drain())
-            for rank, publisher in self._ranks:
-                if rank in gauges:
-                    driver.post(publisher.name, EngineLoad(load_of(gauges[rank])))
 
     def _tell(self, driver: AioDriver, message: Drain) -> None:
         for _, publisher in self._ranks:

@@ -62,12 +62,20 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """An engine's own figures, as its sidecar pushed them."""
+    """An engine's own figures, as its sidecar pushed them.
+
+    `waiting_tokens` are uncached prompt tokens not yet begun, None when not told;
+    `prefilled_tokens` and the `prefill_busy_us` they took are totals since the engine's start, 0
+    when not told.
+    """
 
     running_requests: int = 0
     waiting_requests: int = 0
     used_blocks: int = 0
     total_blocks: int = 0
+    waiting_tokens: int | None = None
+    prefilled_tokens: int = 0
+    prefill_busy_us: int = 0
 
 
 class RouteRequest(msgspec.Struct, frozen=True):

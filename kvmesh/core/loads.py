@@ -127,6 +127,11 @@ class Loads:
         """Return the blocks of the requests that routers booked."""
         return self.active_blocks - self.unseen_blocks
 
+    @property
+    def booked_tokens(self) -> int:
+        """Return the uncached prompt tokens of the requests that routers booked."""
+        return self.prefill_tokens - self.unseen_tokens
+
     def wait_ms(self, ms_per_token: float, now: float) -> float:
         """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
 

@@ -63,6 +63,7 @@ class _Worker:
     __slots__ = (
         "clipped",
         "interval_ms",
+        "measured",
         "open_ms",
         "open_s",
         "open_tokens",
@@ -78,6 +79,7 @@ class _Worker:
         self.interval_ms = 0.0
         self.residence_ms = 0.0
         self.clipped = 0
+        self.measured: tuple[int, int] | None = None
 
 
 class Speeds:
@@ -142,6 +144,25 @@ class Speeds:
         known.open_tokens += max(0, uncached_tokens)
         known.open_ms += _milliseconds(service_s)
 
+    def measured(self, worker: WorkerId, tokens: int, busy_us: int) -> None:
+        """Learn from an engine's own totals: uncached tokens prefilled, and the time that took.
+
+        First tokens teach nothing more about such a worker's prefill: they come late for many
+        reasons. Smaller totals than before are those of a new engine.
+        """
+        known = self._worker(worker)
+        before = known.measured or (0, 0)
+        if tokens < before[0] or busy_us < before[1]:
+            before = (0, 0)
+        new_tokens, new_us = tokens - before[0], busy_us - before[1]
+        if new_tokens <= MIN_SAMPLE_TOKENS:
+            known.measured = before
+            return
+        known.measured = (tokens, busy_us)
+        weight = min(new_tokens, _HALF_LIFE_TOKENS)
+        ms = max(new_us / 1000.0 / new_tokens, _MIN_MS_PER_TOKEN) * weight
+        self._learn(known, ms, weight)
+
     def output(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
         """Learn from `tokens` (> 0) output tokens that took `elapsed_s` since those before."""
         if tokens < 1:
@@ -195,20 +216,25 @@ class Speeds:
         tokens, measured = known.open_tokens, known.open_ms
         known.open_tokens = 0
         known.open_ms = 0.0
-        if tokens <= MIN_SAMPLE_TOKENS:
+        if tokens <= MIN_SAMPLE_TOKENS or known.measured is not None:
             return
         ratio, fleet = known.prefill, self.fleet_ms_per_token
         believed = (ratio.ms + FLEET_TOKENS * fleet) / (ratio.tokens + FLEET_TOKENS) * tokens
         least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
         clipped = min(max(measured, least), believed * _OUTLIER)
         known.clipped += clipped != measured
-        ratio.fold(clipped, tokens, _HALF_LIFE_TOKENS)
+        self._learn(known, clipped, tokens)
+
+    def _learn(self, known: _Worker, ms: float, tokens: float) -> None:
+        """Fold a sample into the worker's ratio and the fleet's, and see who is fastest."""
+        ratio = known.prefill
+        ratio.fold(ms, tokens, _HALF_LIFE_TOKENS)
         evidence = ratio.ms / ratio.tokens
         if evidence <= self._least:
             self._least, self._fastest = evidence, known
         elif known is self._fastest:
             self._find_fastest()
-        self._fleet.fold(clipped, tokens, 4 * _HALF_LIFE_TOKENS)
+        self._fleet.fold(ms, tokens, 4 * _HALF_LIFE_TOKENS)
 
 
 def _milliseconds(seconds: float) -> float:

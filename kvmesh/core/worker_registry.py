@@ -86,22 +86,25 @@ class WorkerRegistry:
 
         Load that no router booked (other clients, output nobody counted) and that
         `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads; a waiting
-        request is taken for an average prompt.
+        request is taken for an average prompt where the engine does not tell its tokens.
         """
         state = self.state(worker)
         state.report = report
         state.capacity_blocks = report.total_blocks or state.info.total_blocks
+        if report.prefill_busy_us:
+            self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
         loads = state.loads
-        gap = (
-            report.running_requests + report.waiting_requests - loads.booked_requests,
-            report.used_blocks - loads.booked_blocks,
-            report.waiting_requests - len(loads.prefilling),
-        )
+        foreign = report.running_requests + report.waiting_requests - loads.booked_requests
+        if report.waiting_tokens is None:
+            waiting = min(report.waiting_requests - len(loads.prefilling), foreign)
+            tokens = int(waiting * self._speeds.uncached_tokens)
+        else:
+            tokens = report.waiting_tokens - loads.booked_tokens
+        gap = (foreign, report.used_blocks - loads.booked_blocks, tokens)
         state.gaps = (*state.gaps, gap)[-REPORTS_TO_BELIEVE:]
-        requests, blocks, waiting = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
+        requests, blocks, tokens = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
         if len(state.gaps) == REPORTS_TO_BELIEVE:
-            tokens = int(min(waiting, requests) * self._speeds.uncached_tokens)
-            self._sequences.correct(worker, requests, blocks, tokens)
+            self._sequences.correct(worker, requests, blocks, tokens if requests else 0)
 
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""

@@ -95,6 +95,7 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
     assert 'kvmesh_worker_predictions_total{result="hit",worker="w"} 2.0' in metrics
     assert 'kvmesh_worker_prediction_resyncs_total{worker="w"} 1.0' in metrics
     assert 'kvmesh_worker_doubted{worker="w"} 1.0' in metrics
+    assert 'kvmesh_worker_requests_waiting{worker="w"} 0.0' in metrics
     assert status["predictions"]["w"]["doubts"] == 1
 
 

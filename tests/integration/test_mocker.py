@@ -13,7 +13,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from kvmesh.app.engine_probe import parse_gauges
+from kvmesh.app.engine_load import parse_gauges
 from kvmesh.app.mocker import Mocker, MockerOptions, options_from, run_mocker
 from kvmesh.app.process import Stop
 from kvmesh.core.dialect import EngineCleared, EngineRemoved, EngineStored, decode_engine_batch

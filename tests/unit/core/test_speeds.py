@@ -134,3 +134,38 @@ def test_the_least_speed_is_found_again_when_the_fastest_slows_or_leaves() -> No
     speeds.remove_worker(WorkerId("nobody"))
     speeds.remove_worker(W1)
     assert speeds.least_ms_per_token() == speeds.ms_per_token(W1)
+
+
+def test_an_engines_own_totals_are_its_speed_and_first_tokens_count_no_more() -> None:
+    speeds = Speeds()
+    for report in range(1, 30):
+        speeds.measured(W1, 10_000 * report, 2_000_000 * report)
+        speeds.first_token(W1, 1000, 50.0, now=10.0 * report)
+
+    assert speeds.prefill_ratio(W1).ms / speeds.prefill_ratio(W1).tokens == pytest.approx(0.2)
+    assert speeds.least_ms_per_token() <= 0.2 + 1e-9
+    assert speeds.ms_per_token(W1) == pytest.approx(0.2, rel=0.05)
+
+
+def test_totals_of_a_long_life_weigh_no_more_than_what_a_worker_is_remembered_by() -> None:
+    speeds = Speeds()
+    speeds.measured(W1, 10**9, 10**9)
+    for report in range(1, 40):
+        speeds.measured(W1, 10**9 + 20_000 * report, 10**9 + 10_000_000 * report)
+
+    assert speeds.ms_per_token(W1) == pytest.approx(0.5, rel=0.05)
+
+
+def test_small_steps_of_the_totals_are_taken_together_and_a_new_engine_begins_anew() -> None:
+    speeds = Speeds()
+    for report in range(1, 11):
+        speeds.measured(W1, 100 * report, 10_000 * report)
+    assert speeds.report(W1).prefill_evidence_tokens > 800
+    before = speeds.report(W1).prefill_evidence_tokens
+
+    speeds.measured(W1, 200, 40_000)
+    assert speeds.report(W1).prefill_evidence_tokens == before
+    speeds.measured(W1, 1000, 200_000)
+
+    ratio = speeds.prefill_ratio(W1)
+    assert 0.1 < ratio.ms / ratio.tokens < 0.2

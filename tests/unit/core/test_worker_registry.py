@@ -211,6 +211,28 @@ def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:
     assert sequences.loads(W1).prefill_tokens == 160 + 3000
 
 
+def test_waiting_tokens_count_as_the_engine_tells_them_less_what_is_booked() -> None:
+    registry, sequences = make_registry(W1)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+    report = LoadReport(1, 4, 0, 500, waiting_tokens=1160)
+
+    for _ in range(4):
+        registry.report(W1, report)
+    assert sequences.loads(W1).prefill_tokens == 1160
+    registry.report(W1, LoadReport(1, 0, 0, 500, waiting_tokens=1160))
+    assert sequences.loads(W1).prefill_tokens == 160
+
+
+def test_an_engines_measured_prefill_is_learned() -> None:
+    membership, sequences, speeds = Membership(), ActiveSequences(16), Speeds()
+    registry = WorkerRegistry(membership, sequences, speeds)
+
+    registry.report(W1, LoadReport(prefilled_tokens=50_000, prefill_busy_us=10_000_000))
+
+    ratio = speeds.prefill_ratio(W1)
+    assert ratio.ms / ratio.tokens == pytest.approx(0.2)
+
+
 def test_a_report_older_than_the_last_bookings_does_no_harm() -> None:
     registry, sequences = make_registry(W1)
     for number in range(5):
