@@ -30,8 +30,9 @@ from kvmesh.core.comparison import Cell, measure
 from kvmesh.core.fleet import SimulatedFleet
 from kvmesh.core.fleet_load import backlog_share, find_saturation, largest_backlog, spread
 from kvmesh.core.fleet_options import FleetOptions, parse_policy
+from kvmesh.core.fleet_oracle import alone_ttfts_ms
 from kvmesh.core.fleet_request import FleetRequest, make_requests
-from kvmesh.core.report import ReplayReport, ReplayRun, summarize
+from kvmesh.core.report import ReplayReport, ReplayRun, distribution, summarize
 from kvmesh.core.trace import infinite_cache_hit_rate
 from kvmesh.observe import configure_logging
 from kvmesh.setting_types import Flat
@@ -74,6 +75,10 @@ class Simulator:
         """Return the requests per second of the recorded slice."""
         requests = self.trace.requests
         return len(requests) / max(requests[-1].timestamp_ms / 1000.0, 0.001)
+
+    def alone_ttfts_ms(self) -> list[float]:
+        """Return the TTFTs below which no routing gets."""
+        return alone_ttfts_ms(self.trace.requests, self.trace.block_size, self.fleet.engine)
 
     def play(
         self, policy: str, speedup: float, watch: Watch, fleet: FleetOptions | None = None
@@ -119,7 +124,7 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     for _, report in found.reports if options.details else ():
         print_report(report, console)
     if not options.details:
-        _print_facts(found.reports[0][1], console)
+        _print_facts(found.reports[0][1], simulator, console)
     print_comparison(found.cells, console)
     _write(found, files, console)
     return found
@@ -233,12 +238,20 @@ def describe_simulation(
     }
 
 
-def _print_facts(report: ReplayReport, console: Console) -> None:
+def _print_facts(report: ReplayReport, simulator: Simulator, console: Console) -> None:
     console.print(f"trace      {report.trace}", soft_wrap=True, highlight=False)
     for name, value in report.facts.items():
         if name != "load":
             console.print(f"{name:10} {value}", soft_wrap=True, highlight=False)
     console.print(f"one infinite cache would hit {report.infinite_hit_rate:.1%}", highlight=False)
+    least = distribution(simulator.alone_ttfts_ms())
+    assert least is not None
+    console.print(
+        f"TTFT alone on an idle engine that has it: p50 {least.p50:,.0f} ms, p90 {least.p90:,.0f} "
+        f"ms, p99 {least.p99:,.0f} ms; no routing answers sooner",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def _write(found: Simulation, files: ReportFiles, console: Console) -> None:

@@ -45,7 +45,8 @@ class SimulateOptions:
     _: KW_ONLY
     policy: Words = DEFAULT_POLICIES
     """Policies side by side, the first is the baseline: round-robin, random, least-loaded,
-    power-of-two, kv, kv:COST, kv:COST:name=number (e.g. kv:dynamo:overlap_score_weight=2)."""
+    power-of-two, kv, kv:COST, kv:COST:name=number (e.g. kv:dynamo:overlap_score_weight=2);
+    oracle sees into the engines, to show what perfect knowledge would be worth."""
     engines: int = 8
     """Simulated engines."""
     routers: int = 1

@@ -40,7 +40,7 @@ class EngineModel:
         self.queue: deque[EngineRequest] = deque()
         self.decoding: dict[EngineRequest, None] = {}
         self._requests: dict[str, EngineRequest] = {}
-        self._prefilling: EngineRequest | None = None
+        self.prefilling: EngineRequest | None = None
         self._due = EngineCalendar()
         self._finishing = EngineCalendar()
         self._events: list[EngineEvent] = []
@@ -71,7 +71,7 @@ class EngineModel:
         request = self._requests.pop(request_id, None)
         if request is None:
             return False
-        if request in self.decoding or request is self._prefilling:
+        if request in self.decoding or request is self.prefilling:
             self._leave(request)
         else:
             self.queue.remove(request)
@@ -103,8 +103,8 @@ class EngineModel:
                 self._advance(request, preempted)
         decoders = list(self.decoding)
         prefill = PrefillBatch(self.options.max_num_batched_tokens - len(decoders))
-        if self._prefilling is not None:
-            self._continue_prefill(self._prefilling, prefill, preempted)
+        if self.prefilling is not None:
+            self._continue_prefill(self.prefilling, prefill, preempted)
         if not preempted:
             while prefill.budget > 0 and self.queue and self._admit(self.queue[0], prefill, now):
                 self.queue.popleft()
@@ -113,7 +113,7 @@ class EngineModel:
     def statistics(self) -> EngineStatistics:
         """Return gauges and totals. O(1)."""
         return EngineStatistics(
-            running_requests=len(self.decoding) + (self._prefilling is not None),
+            running_requests=len(self.decoding) + (self.prefilling is not None),
             waiting_requests=len(self.queue),
             active_blocks=self.pool.active_blocks,
             usable_blocks=self.pool.usable_blocks,
@@ -146,7 +146,7 @@ class EngineModel:
     def _take(self, request: EngineRequest, count: int, preempted: list[EngineRequest]) -> bool:
         """Give `request` blank blocks, preempting from the end; False when it was its own turn."""
         while self.pool.free_blocks < count:
-            victim = self._prefilling or next(reversed(self.decoding))
+            victim = self.prefilling or next(reversed(self.decoding))
             self._preempt(victim)
             preempted.append(victim)
             if victim is request:
@@ -174,7 +174,7 @@ class EngineModel:
 
     def _preempt(self, request: EngineRequest) -> None:
         """Take the request's blocks and put it first in the queue: it is recomputed later."""
-        was_decoding = request is not self._prefilling
+        was_decoding = request is not self.prefilling
         self._leave(request)
         request.generated -= was_decoding
         request.preemptions += 1
@@ -183,8 +183,8 @@ class EngineModel:
 
     def _leave(self, request: EngineRequest) -> None:
         """Take a running request out and free its blocks."""
-        if request is self._prefilling:
-            self._prefilling = None
+        if request is self.prefilling:
+            self.prefilling = None
         else:
             request.generated = self.produced_tokens(request)
             del self.decoding[request]
@@ -198,7 +198,7 @@ class EngineModel:
     def _admit(self, request: EngineRequest, prefill: PrefillBatch, now: float) -> bool:
         """Start the queue's first request if it fits as a whole; False stops the queue."""
         running = len(self.decoding) + len(prefill.completed)
-        if running >= self.options.max_num_seqs or self._prefilling is not None:
+        if running >= self.options.max_num_seqs or self.prefilling is not None:
             return False
         block_size, pool = self.options.block_size, self.pool
         total = request.prompt_tokens + request.generated
@@ -231,7 +231,7 @@ class EngineModel:
         count = min(total - request.computed_tokens, prefill.budget)
         needed = self._blocks_missing(request, request.computed_tokens + count)
         if count and self._take(request, needed, preempted):
-            self._prefilling = None
+            self.prefilling = None
             self._prefill_chunk(request, prefill, total)
 
     def _blocks_missing(self, request: EngineRequest, tokens: int) -> int:
@@ -252,7 +252,7 @@ class EngineModel:
         if before + count == total:
             prefill.completed.append(request)
         else:
-            self._prefilling = request
+            self.prefilling = request
 
     def _close(
         self, decoders: list[EngineRequest], prefill: PrefillBatch, preempted: list[EngineRequest]

@@ -13,6 +13,7 @@ from kvmesh.core.engine_request import Step
 from kvmesh.core.events import Event, WorkerId
 from kvmesh.core.fleet_engine import FleetEngine
 from kvmesh.core.fleet_options import FleetOptions
+from kvmesh.core.fleet_oracle import Oracle
 from kvmesh.core.fleet_request import FleetRequest, Passage
 from kvmesh.core.fleet_router import FleetRouter
 from kvmesh.core.index import KvIndex
@@ -49,7 +50,10 @@ class SimulatedFleet:
         *,
         speedup: float = 1.0,
     ) -> None:
-        """Send at `speedup` times the recorded rate. `policy` has the engines' block size."""
+        """Send at `speedup` times the recorded rate. `policy` has the engines' block size.
+
+        Mode direct leaves the choice to an `Oracle`.
+        """
         self.outcomes: list[RequestOutcome] = []
         self.now = 0.0
         self._options = options
@@ -64,6 +68,7 @@ class SimulatedFleet:
             for number in range(options.routers)
         )
         self._index = index
+        self._oracle = Oracle() if policy.mode == "direct" else None
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
         self._heap: list[tuple[float, int, Action]] = []
         self._pushed = 0
@@ -98,7 +103,10 @@ class SimulatedFleet:
     def _send(self, request: FleetRequest, now: float) -> None:
         number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self._options.seed % 2**64)
         router = self.routers[number % len(self.routers)]
-        decision = router.schedule(request, now)
+        named: WorkerId | None = None
+        if self._oracle is not None:
+            named = self.engines[self._oracle.choose(self.engines, request, now)].worker
+        decision = router.schedule(request, now, named)
         place = self._engine_of[decision.worker]
         engine = self.engines[place]
         passage = Passage(request, number % len(self.routers), place, decision.overlap_blocks, now)

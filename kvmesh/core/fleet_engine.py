@@ -23,6 +23,7 @@ class FleetEngine:
         self.model = EngineModel(options)
         self.step: Step | None = None
         self.awake = False
+        self.ends_s = 0.0
         self.busy_s = 0.0
         self.passages: dict[str, Passage] = {}
         self._ends: list[float] = []
@@ -43,7 +44,8 @@ class FleetEngine:
             self.awake = False
             return None
         self.busy_s += step.duration_s
-        return now + step.duration_s
+        self.ends_s = now + step.duration_s
+        return self.ends_s
 
     def end(self, now: float) -> None:
         """Note the end of the step under way."""

@@ -10,6 +10,9 @@ from kvmesh.core.engine_options import EngineOptions
 from kvmesh.errors import ConfigError
 
 _MODES: Final = tuple(mode for mode in get_args(RouterMode) if mode != "direct")
+ORACLE: Final = "oracle"
+"""The policy that sees into the engines, as no router can."""
+
 _TUNABLE: Final = ("temperature", "overlap_score_weight", "predict_ttl_s", "approx_ttl_s")
 
 
@@ -45,14 +48,17 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
 
 def parse_policy(text: str, block_size: int) -> RouterOptions:
-    """Return the options `text` names: `MODE`, `kv:COST` or `kv:COST:name=number:…`.
+    """Return the options `text` names: `MODE`, `kv:COST`, `kv:COST:name=number:…` or `oracle`.
 
     E.g. `round-robin`, `kv`, `kv:predicted-time`, `kv:prefill-decode:overlap_score_weight=8`.
     Raises `ConfigError` naming what exists.
     """
+    if text == ORACLE:
+        return RouterOptions(mode="direct", block_size=block_size)
     mode, *rest = text.split(":")
     if mode not in _MODES:
-        raise ConfigError(f"policy {text!r}: {mode!r} is none of {', '.join(_MODES)}")
+        known = ", ".join((*_MODES, ORACLE))
+        raise ConfigError(f"policy {text!r}: {mode!r} is none of {known}")
     if rest and mode != "kv":
         raise ConfigError(f"policy {text!r}: only kv takes a cost formula")
     options = RouterOptions(mode=cast("RouterMode", mode), block_size=block_size)

@@ -51,14 +51,17 @@ class FleetRouter:
             membership.add(worker, 0.0)
             self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks))
 
-    def schedule(self, request: FleetRequest, now: float) -> Decision:
-        """Choose a worker and book the request there."""
+    def schedule(
+        self, request: FleetRequest, now: float, named: WorkerId | None = None
+    ) -> Decision:
+        """Choose a worker, or take the one named, and book the request there."""
         trace, block_size = request.trace, self.scheduler.options.block_size
         wanted = RouteRequest(
             request_id=str(trace.index),
             hashes=BlockHashes.of(request.hashes, block_size),
             prompt_tokens=trace.input_tokens,
             expected_output_tokens=trace.output_tokens,
+            pinned_worker=named,
         )
         return self.scheduler.schedule(wanted, now)
 

@@ -49,6 +49,7 @@ def test_policies_are_printed_side_by_side_for_every_load(tmp_path: Path) -> Non
     assert out.count("load 0.8") >= 1
     assert "all settings: geometric mean against round-robin" in out
     assert "one infinite cache would hit" in out
+    assert "TTFT alone on an idle engine that has it: p50" in out
     assert shown == ""
 
 

@@ -12,6 +12,10 @@ def test_a_policy_is_a_mode_a_cost_and_numbers() -> None:
     assert options.weights.contention == 0.1
 
 
+def test_the_oracle_names_each_worker_itself() -> None:
+    assert parse_policy("oracle", 16).mode == "direct"
+
+
 def test_kv_alone_is_the_routers_own_default() -> None:
     assert parse_policy("kv", 16) == parse_policy("kv:predicted-time", 16)
     assert parse_policy("kv:temperature=0.2", 16).temperature == 0.2
