@@ -30,6 +30,7 @@ from kvmesh.transport.nats.control import ControlPlane
 
 LISTEN_S = 1.5
 TAKE_TIMEOUT_S = 30.0
+ANSWER_WITHIN_S = 10.0
 POLL_S = 0.1
 
 command = App(name="snapshot", help="List, inspect, verify and take snapshots of a bucket's index.")
@@ -196,9 +197,28 @@ async def ask_routers(shelf: Shelf) -> None:
         raise TransportError(f"bucket {shelf.bucket}: no router is running (or another namespace?)")
     control = ControlPlane(shelf.connection, (), {})
     await control.start()
-    for router in sorted(routers):
-        await control.ask(subjects.control(router), TakeSnapshot(), bool)
-    await control.close()
+    try:
+        for router in sorted(routers):
+            await ask_patiently(control, subjects.control(router))
+    finally:
+        await control.close()
+
+
+async def ask_patiently(control: ControlPlane, subject: str) -> None:
+    """Ask one router until it answers: one that just started does so a second after it serves.
+
+    Raises `TransportError` when it does not within 10 s.
+    """
+    deadline_s = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
+    while True:
+        try:
+            await control.ask(subject, TakeSnapshot(), bool)
+        except TransportError:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise
+            await asyncio.sleep(POLL_S)
+        else:
+            return
 
 
 def find_generation(manifest: Manifest, bucket: str, name: str) -> Generation:
