@@ -1,0 +1,101 @@
+"""A round: load, faults from a seed, healing, rest, and then everything must be right again."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import httpx
+
+from tests.chaos.clients import Clients
+from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.oracle import differences
+from tests.chaos.storm import Fault, Storm, draw_faults
+from tests.chaos.witness import Witness
+
+POLL_S = 0.2
+STORM_S = 4.0
+
+
+@contextlib.asynccontextmanager
+async def running_rounds(folder: Path, size: MeshSize) -> AsyncGenerator["Rounds"]:
+    """Yield a whole mesh with its witness, ready for rounds."""
+    mesh, witness = ChaosMesh(folder, size), Witness()
+    try:
+        await mesh.start()
+        await witness.start(mesh.nats_url)
+        yield Rounds(mesh, witness)
+    finally:
+        await witness.close()
+        await mesh.stop()
+
+
+class Rounds:
+    """Rounds upon one mesh, which lives on from round to round."""
+
+    def __init__(self, mesh: ChaosMesh, witness: Witness) -> None:
+        self.mesh = mesh
+        self.witness = witness
+        self.seeds: list[int] = []
+
+    async def run(self, seed: int, plan: Sequence[Fault] = (), *, rest_s: float = 45.0) -> str:
+        """Run one round; return it in one line, or fail with all there is to know.
+
+        Without a `plan` its faults are drawn from the seed, as the clients' requests are.
+        """
+        rng = random.Random(seed)
+        self.seeds.append(seed)
+        clients, storm = Clients(self.mesh.front.url, rng), Storm(self.mesh)
+        plan = plan or draw_faults(rng, 1 + seed % 4, STORM_S)
+        clients.start()
+        try:
+            await asyncio.sleep(0.5)
+            await storm.rage(plan)
+            await self.mesh.heal()
+            healed_s = time.monotonic()
+            await clients.stop()
+            wrong = await self._rest(rest_s)
+            agreed_s = time.monotonic() - healed_s
+            if not wrong:
+                wrong = await self._ask_everybody(clients)
+        finally:
+            await clients.close()
+        if wrong or clients.wrong:
+            self._fail(storm, clients, wrong)
+        outcomes = ", ".join(f"{count} {what}" for what, count in sorted(clients.outcomes.items()))
+        return (
+            f"seed {seed}: {len(plan)} faults; agreed {agreed_s:.1f} s after healing; {outcomes}; "
+            f"{self.witness.events} events, {self.witness.position} records"
+        )
+
+    async def _rest(self, rest_s: float) -> list[str]:
+        """Wait until nothing is wrong; return what still is at the end."""
+        deadline_s = time.monotonic() + rest_s
+        async with httpx.AsyncClient(timeout=5.0) as client:
+            while True:
+                wrong = await differences(self.mesh, self.witness, client)
+                if not wrong or time.monotonic() > deadline_s:
+                    return wrong
+                await asyncio.sleep(POLL_S)
+
+    async def _ask_everybody(self, clients: Clients) -> list[str]:
+        """Ask each door a few times: at rest no request may fail."""
+        found: list[str] = []
+        for door in (self.mesh.front, *self.mesh.routers):
+            outcomes = [await clients.ask(door.url) for _ in range(3)]
+            if set(outcomes) != {"whole"}:
+                found.append(f"after the storm {door.name} answers {outcomes}")
+        return found
+
+    def _fail(self, storm: Storm, clients: Clients, wrong: list[str]) -> None:
+        lines = [
+            f"seed {self.seeds[-1]} (rounds on this mesh: {self.seeds})",
+            *storm.history,
+            f"outcomes: {dict(clients.outcomes)}",
+            *(f"WRONG ANSWER: {what}" for what in clients.wrong),
+            *(f"WRONG AT REST: {what}" for what in wrong),
+            self.mesh.last_words(),
+        ]
+        raise AssertionError("\n".join(lines))

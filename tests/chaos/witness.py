@@ -1,0 +1,91 @@
+"""Reads journal and heartbeats beside the routers: is all stored that a sidecar believes to be?"""
+
+import contextlib
+
+import msgspec
+
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.wire import Subjects, last_token
+from kvmesh.core.events import decode_batch
+from kvmesh.errors import CodecError
+from kvmesh.ports import Record, StreamState
+from kvmesh.transport.nats.bus import NatsBus
+from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.log import JournalOptions, NatsJournal
+from tests.chaos.mesh import BUCKET
+
+Incarnation = tuple[str, int]
+
+
+class Witness:
+    """`stored` is the end of each incarnation's unbroken run of events; `confirmed` its claim."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.stored: dict[Incarnation, int] = {}
+        self.confirmed: dict[Incarnation, int] = {}
+        self.strange: list[str] = []
+        self.events = 0
+        self._ahead: dict[Incarnation, list[tuple[int, int]]] = {}
+        self._stack = contextlib.AsyncExitStack()
+
+    async def start(self, url: str) -> None:
+        subjects = Subjects("kvmesh", BUCKET)
+        connection = NatsConnection(NatsOptions(url=url, name="witness"))
+        await connection.connect()
+        self._stack.push_async_callback(connection.close)
+        options = JournalOptions(stream=subjects.stream(), subjects=(subjects.events(),))
+        journal = NatsJournal(connection, options)
+        self._stack.push_async_callback((await journal.tail(0, "", self)).close)
+        subscription = await NatsBus(connection).subscribe(subjects.heartbeats(), self._on_beat)
+        self._stack.push_async_callback(subscription.close)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    def differences(self) -> list[str]:
+        """Say which events a sidecar took for stored that are not in the journal."""
+        found = list(self.strange)
+        for (worker, epoch), last in self.confirmed.items():
+            stored = self.stored.get((worker, epoch), 0)
+            if stored < last:
+                found.append(
+                    f"{worker} (epoch {epoch}) holds events up to {last} for acknowledged, "
+                    f"the journal has them up to {stored}"
+                )
+        return found
+
+    def on_record(self, record: Record) -> None:
+        self.position = record.sequence
+        try:
+            batch = decode_batch(record.data)
+        except CodecError as error:
+            self.strange.append(f"record {record.sequence}: {error}")
+            return
+        self.events += len(batch.events)
+        key = last_token(record.subject), batch.epoch
+        runs = self._ahead.setdefault(key, [])
+        runs.append((batch.first_seq, batch.first_seq + len(batch.events) - 1))
+        end = self.stored.get(key, 0)
+        while fitting := [run for run in runs if run[0] <= end + 1]:
+            for run in fitting:
+                runs.remove(run)
+                end = max(end, run[1])
+        self.stored[key] = end
+
+    def on_gap(self, first: int, last: int) -> None:
+        self.strange.append(f"records {first}..{last} were purged before everybody had read them")
+        self.position = last
+
+    def on_recreated(self, state: StreamState) -> None:
+        self.strange.append(f"the stream was remade: {state}")
+        self.position = 0
+
+    def on_caught_up(self, sequence: int) -> None:
+        assert sequence <= self.position
+
+    def _on_beat(self, subject: str, data: bytes) -> None:
+        del subject
+        beat = msgspec.msgpack.decode(data, type=WorkerHeartbeat)
+        key = beat.worker, beat.epoch
+        self.confirmed[key] = max(beat.last_seq, self.confirmed.get(key, 0))
