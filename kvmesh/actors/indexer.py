@@ -222,9 +222,10 @@ class Indexer:
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
-            case CaughtUp():
+            case CaughtUp(sequence):
                 self.caught_up = True
-                return self._review(now)
+                log = Log("info", "journal is read", {"sequence": sequence})
+                return (log, *self._review(now))
             case JournalGap(first, last):
                 return self._on_gap(first, last, now)
             case JournalRecreated(created):

@@ -94,7 +94,8 @@ class SnapshotLoader:
             if hashlib.sha256(answer.data).hexdigest() != first.sha256:
                 return self._reject(first, others, "sha256 differs from the manifest's", now)
             self._slices = self._decode(answer.data, first, others, now)
-            return (Wake(0.0, Tick("slice")),)
+            fields: Fields = {"object": first.name, "bytes": len(answer.data)}
+            return (Log("info", "snapshot fetched", fields), Wake(0.0, Tick("slice")))
 
         return (self._wishes.make(partial(FetchObject, first.name), on_fetched),)
 

@@ -218,4 +218,5 @@ def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
     options = settings or RouterSettings()
     configure_logging(options.log.log_level, options.log.log_format, role="router")
     server = RouterServer(options)
+    get_logger().info("router starts", router=server.router_id, bucket=options.bucket)
     run(server.serve)
