@@ -131,6 +131,9 @@ class RouterSettings:
     """Engine URL, `[name=]http://host:port[@model]`; repeat. The router then is alone, without
     NATS, and follows the engines' KV events itself. Where the engine does not tell where they are,
     add `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]`; `,zmq=off`: no events."""
+    http_processes: Positive = 1
+    """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
+    decides."""
     tokenizer: Path | None = None
     """Model directory (tokenizer.json, chat template); default: the byte tokenizer."""
     tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"

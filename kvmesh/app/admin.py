@@ -10,6 +10,7 @@ from prometheus_client.core import (
     Metric,
     SummaryMetricFamily,
 )
+from prometheus_client.registry import Collector
 
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.prediction_metrics import prediction_metrics
@@ -49,6 +50,10 @@ class RouterAdmin:
         self._mesh = mesh
         self._registry = CollectorRegistry()
         self._registry.register(self)
+
+    def register(self, metrics: Collector) -> None:
+        """Show further metrics."""
+        self._registry.register(metrics)
 
     def mount(self, routes: Routes) -> None:
         """Serve the admin paths."""

@@ -1,5 +1,6 @@
 """The front door of router and meta-router: listener, TLS, routes, orderly end."""
 
+import dataclasses
 import ssl
 from collections.abc import Callable
 
@@ -70,20 +71,39 @@ class FrontDoor:
         limits = HttpLimits(max_body_bytes=settings.max_body_bytes)
         self.server = HttpServer(handler, limits=limits)
 
-    async def open(self) -> str:
-        """Listen; return the URL others reach this process by.
+    async def open(self, *, reuse_port: bool = False) -> str:
+        """Listen, with `reuse_port` beside other processes; return the URL others reach this by.
 
         Raises `ConfigError` for unusable TLS files, `TransportError` for a taken port.
         """
         settings = self._settings
         context = tls_context(settings)
-        await self.server.start(settings.http_host, settings.http_port, ssl=context)
-        scheme = "https" if context else "http"
-        return settings.advertise_url or f"{scheme}://{settings.http_host}:{self.server.port}"
+        await self.server.start(
+            settings.http_host, settings.http_port, reuse_port=reuse_port, ssl=context
+        )
+        return public_url(settings, self.server.port)
 
     async def drain(self) -> None:
         """Stop accepting, let open streams finish for --drain-s, cut the rest."""
         await self.server.drain(self._settings.drain_s)
+
+
+def behind_edges(settings: HttpSettings) -> HttpSettings:
+    """Return the settings of a listener that only processes of this machine come to."""
+    return dataclasses.replace(
+        settings,
+        http_host="127.0.0.1",
+        http_port=0,
+        advertise_url="",
+        tls_cert=None,
+        tls_key=None,
+    )
+
+
+def public_url(settings: HttpSettings, port: int) -> str:
+    """Return the URL others reach a front door on `port` by."""
+    scheme = "https" if settings.tls_cert else "http"
+    return settings.advertise_url or f"{scheme}://{settings.http_host}:{port}"
 
 
 def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:

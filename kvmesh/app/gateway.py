@@ -1,17 +1,12 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
-import asyncio
-from collections.abc import Callable
-from math import inf
-
-import msgspec
-
 from kvmesh.app.explain import view_decision
 from kvmesh.app.front import answer_json
-from kvmesh.app.intake import Intake, read_timeout_s
+from kvmesh.app.intake import Intake
+from kvmesh.app.reading import Reading, within_patience
 from kvmesh.app.routed import RoutedRequest, RoutingContext
 from kvmesh.core.decision import RouteRequest
-from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.errors import RequestError
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
@@ -19,18 +14,12 @@ from kvmesh.transport.http.openai import (
     InferenceRequest,
     find_endpoint,
 )
-from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.upstream import UpstreamPool
 
-Then = Callable[[Exchange, InferenceRequest, RouteRequest], None]
-
 
 class Gateway:
-    """Serves the OpenAI paths of one router. One call an exchange, never blocking.
-
-    A long prompt is tokenised in a thread, so that other streams go on meanwhile.
-    """
+    """Serves the OpenAI paths of one router. One call an exchange, never blocking."""
 
     def __init__(
         self,
@@ -43,7 +32,7 @@ class Gateway:
         self._intake = intake
         self._pool = pool
         self._options = options
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading = Reading(intake)
 
     def serve(self, exchange: Exchange) -> None:
         """Forward an inference request to the worker where it costs least."""
@@ -52,7 +41,7 @@ class Gateway:
         if endpoint.kind == "models":
             self._models(exchange)
             return
-        self._read(exchange, endpoint, self._forward)
+        self._reading.read(exchange, endpoint, self._forward)
 
     def explain(self, exchange: Exchange) -> None:
         """Answer what would be decided, and why, without sending or booking anything.
@@ -64,34 +53,11 @@ class Gateway:
             request = self._intake.read_binary(exchange)
             self._answer_decision(exchange, InferenceRequest(), request)
             return
-        self._read(exchange, self._dry_endpoint(exchange), self._answer_decision)
-
-    def _read(self, exchange: Exchange, endpoint: Endpoint, then: Then) -> None:
-        parsed = self._intake.parse(exchange, endpoint)
-        if not self._intake.is_long(exchange.request):
-            then(exchange, parsed, self._intake.read(exchange, endpoint, parsed))
-            return
-        work = self._read_in_thread(exchange, endpoint, parsed, then)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _read_in_thread(
-        self, exchange: Exchange, endpoint: Endpoint, parsed: InferenceRequest, then: Then
-    ) -> None:
-        try:
-            request = await asyncio.to_thread(self._intake.read, exchange, endpoint, parsed)
-            if not exchange.disconnected:
-                then(exchange, parsed, request)
-        except KvMeshError as error:
-            exchange.fail(Problem.from_error(error))
+        self._reading.read(exchange, self._dry_endpoint(exchange), self._answer_decision)
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
         plan = RoutedRequest(self._context, request, exchange.request_id)
-        options = self._options
-        timeout_s = read_timeout_s(exchange.request)
-        if timeout_s is not None and timeout_s < (options.deadline_s or inf):
-            options = msgspec.structs.replace(options, deadline_s=timeout_s)
+        options = within_patience(self._options, exchange.request)
         going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
         plan.proceed = going.proceed
 

@@ -213,6 +213,12 @@ class RoutedRequest:
         self.answering(status)
         return self.answer_headers()
 
+    @property
+    def worker(self) -> WorkerId:
+        """Return the worker chosen last."""
+        assert self._decision is not None
+        return self._decision.worker
+
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
         decision = self._decision

@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Protocol, cast
 
 from kvmesh.actors.kernel import Message
@@ -16,11 +17,15 @@ from kvmesh.app.admin import RouterAdmin
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.admission_admin import AdmissionAdmin
 from kvmesh.app.dashboard_page import ViewPages
-from kvmesh.app.front import FrontDoor, Routes, upstream_pool
+from kvmesh.app.edge import EdgeServer
+from kvmesh.app.edge_desk import EdgeDesk
+from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
 from kvmesh.app.gateway import Gateway
-from kvmesh.app.intake import Intake
 from kvmesh.app.process import Stop, first_of, run
+from kvmesh.app.reading import forward_options, intake_of
 from kvmesh.app.routed import RoutingContext, RoutingCounters
+from kvmesh.app.router_part import RouterPart, read_part
+from kvmesh.app.router_processes import RouterProcesses
 from kvmesh.app.router_view import RouterView
 from kvmesh.app.static_workers import StaticWorkers
 from kvmesh.app.worker_option import parse_workers
@@ -36,8 +41,6 @@ from kvmesh.core.sequences import ActiveSequences
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import RouterSettings
-from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
-from kvmesh.transport.http.proxy import ForwardOptions
 
 HOUSEKEEPING_S = 1.0
 
@@ -89,11 +92,17 @@ class Mesh(Protocol):
 
 
 class RouterServer:
-    """One router replica with everything it needs; `serve` runs it."""
+    """One router replica with everything it needs; `serve` runs it.
 
-    def __init__(self, settings: RouterSettings) -> None:
+    As a `part` it is the index process of several: edges serve the clients and ask it.
+    """
+
+    def __init__(self, settings: RouterSettings, part: RouterPart | None = None) -> None:
         self.settings = settings
+        self.part = part
         self.router_id = settings.router_id or f"{socket.gethostname()}-{os.getpid()}"
+        if part is not None:
+            self.router_id = part.router_id
         cost = settings.cost
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = RouterOptions(
@@ -126,74 +135,75 @@ class RouterServer:
         mesh = import_module("kvmesh.app.mesh")
         return cast("Mesh", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
 
+    def _context(self) -> RoutingContext:
+        settings = self.settings
+        decisions = DecisionLog(
+            settings.cost.kv_cache_block_size,
+            capacity=settings.decision_log,
+            whole_per_s=settings.explain_per_s,
+        )
+        return RoutingContext(
+            router=self.router,
+            router_id=self.router_id,
+            bucket=settings.bucket,
+            counters=RoutingCounters(),
+            clock=time.monotonic,
+            log=get_logger(),
+            fixed_headers=(
+                (b"x-kvmesh-router", self.router_id.encode()),
+                (b"x-kvmesh-bucket", settings.bucket.encode()),
+            ),
+            open_requests=set(),
+            tell=self.mesh.tell,
+            decisions=decisions,
+            gate=AdmissionGate(
+                self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
+            ),
+            predictions=Predictions(settings.cost.kv_cache_block_size),
+            doubt=self.mesh.doubt,
+        )
+
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
         settings = self.settings
         log = get_logger()
-        tokenizer = load_tokenizer(
-            str(settings.tokenizer) if settings.tokenizer else None,
-            options=TokenizerOptions(engine=settings.tokenizer_engine),
-        )
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream)
             stack.push_async_callback(pool.close)
-            decisions = DecisionLog(
-                settings.cost.kv_cache_block_size,
-                capacity=settings.decision_log,
-                whole_per_s=settings.explain_per_s,
-            )
-            context = RoutingContext(
-                router=self.router,
-                router_id=self.router_id,
-                bucket=settings.bucket,
-                counters=RoutingCounters(),
-                clock=time.monotonic,
-                log=log,
-                fixed_headers=(
-                    (b"x-kvmesh-router", self.router_id.encode()),
-                    (b"x-kvmesh-bucket", settings.bucket.encode()),
-                ),
-                open_requests=set(),
-                tell=self.mesh.tell,
-                decisions=decisions,
-                gate=AdmissionGate(
-                    self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
-                ),
-                predictions=Predictions(settings.cost.kv_cache_block_size),
-                doubt=self.mesh.doubt,
-            )
-            intake = Intake(
-                tokenizer,
-                settings.cost.kv_cache_block_size,
-                self.router_id,
-                settings.vocab_size,
-                tenant_header=settings.admission.tenant_header,
-            )
-            options = ForwardOptions(
-                max_retries=settings.upstream.max_retries,
-                deadline_s=settings.stream.request_timeout_s or None,
-                comments_s=settings.stream.sse_comment_s or None,
-            )
-            gateway = Gateway(context, intake, pool, options)
+            context = self._context()
+            intake = intake_of(settings, self.router_id)
+            gateway = Gateway(context, intake, pool, forward_options(settings))
             routes = Routes()
             routes.add("POST", "/v1/route", gateway.explain)
             routes.add_prefix("/v1/", gateway.serve)
-            RouterAdmin(context, self.mesh).mount(routes)
+            admin = RouterAdmin(context, self.mesh)
+            admin.mount(routes)
             AdmissionAdmin(context.gate, settings.admission).mount(routes)
             pages = ViewPages(RouterView(context, self.mesh))
             pages.mount(routes)
-            front = FrontDoor(settings.http, routes)
+            inner = settings.http if self.part is None else behind_edges(settings.http)
+            front = FrontDoor(inner, routes)
             url = await front.open()
             stack.push_async_callback(front.server.close)
             stack.push_async_callback(self.mesh.stop)
+            desk = EdgeDesk(context, url)
+            if self.part is not None:
+                url = self.part.url
+                desk.mount(routes)
+                admin.register(desk)
+                await desk.open(Path(self.part.socket))
+                stack.callback(desk.close)
             await self.mesh.start(url)
-            log.info("router serves", url=url, router=self.router_id, bucket=settings.bucket)
+            said = "router serves" if self.part is None else "router decides"
+            log.info(said, url=url, router=self.router_id, bucket=settings.bucket)
             await first_of(
-                stop.wait(), self.mesh.failed(), self._housekeeping(context), pages.live.run()
+                *(stop.wait(), self.mesh.failed(), self._housekeeping(context)),
+                *(pages.live.run(), desk.tell()),
             )
             self.mesh.draining = True
             pages.live.close()
             context.gate.close_in(settings.http.drain_s / 2)
+            await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
@@ -217,6 +227,12 @@ def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
     options = settings or RouterSettings()
     configure_logging(options.log.log_level, options.log.log_format, role="router")
-    server = RouterServer(options)
-    get_logger().info("router starts", router=server.router_id, bucket=options.bucket)
-    run(server.serve)
+    part = read_part()
+    if part is not None and part.role == "edge":
+        run(EdgeServer(options, part).serve)
+    elif part is None and options.http_processes > 1:
+        run(RouterProcesses(options).serve)
+    else:
+        server = RouterServer(options, part)
+        get_logger().info("router starts", router=server.router_id, bucket=options.bucket)
+        run(server.serve)

@@ -29,15 +29,25 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """One supervised process. Its output goes to `<log_dir>/<name>.log`."""
+    """One supervised process. Its output goes to `<log_dir>/<name>.log`, or where this process's
+    goes. It is killed when it has not ended `terminate_s` after it was asked to.
+    """
 
-    def __init__(self, spec: ChildSpec, environment: Mapping[str, str], log_dir: Path) -> None:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        environment: Mapping[str, str],
+        log_dir: Path | None = None,
+        *,
+        terminate_s: float = TERMINATE_S,
+    ) -> None:
         self.spec = spec
         self.restarts = 0
         self.process: Process | None = None
         self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
         self._environment = environment
-        self._log_path = log_dir / f"{spec.name}.log"
+        self._log_path = log_dir / f"{spec.name}.log" if log_dir is not None else None
+        self._terminate_s = terminate_s
         self._watcher: asyncio.Task[None] | None = None
         self._log = get_logger(child=spec.name)
 
@@ -47,7 +57,8 @@ class Child:
         self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.spec.name}")
 
     async def _spawn(self) -> None:
-        with self._log_path.open("ab") as log_file:
+        with contextlib.ExitStack() as stack:
+            log_file = stack.enter_context(self._log_path.open("ab")) if self._log_path else None
             self.process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=DEVNULL,
@@ -66,7 +77,10 @@ class Child:
             if loop.time() - started > STABLE_S:
                 delay_s = RESTART_DELAY_S
             self._log.warning(
-                "child died, restarting", code=code, after_s=delay_s, log=str(self._log_path)
+                "child died, restarting",
+                code=code,
+                after_s=delay_s,
+                log=str(self._log_path or "here"),
             )
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
@@ -74,7 +88,7 @@ class Child:
             await self._spawn()
 
     async def stop(self) -> None:
-        """Ask the process to end, kill it when it does not within 10 s."""
+        """Ask the process to end, kill it when it does not in time."""
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -84,15 +98,17 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         try:
-            await asyncio.wait_for(self.process.wait(), TERMINATE_S)
+            await asyncio.wait_for(self.process.wait(), self._terminate_s)
         except TimeoutError:
-            self._log.warning("child did not stop, killing it", after_s=TERMINATE_S)
+            self._log.warning("child did not stop, killing it", after_s=self._terminate_s)
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
 
     def last_words(self) -> str:
         """Return the end of the child's log, for an error message."""
+        if self._log_path is None:
+            return ""
         text = self._log_path.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-5:])
 

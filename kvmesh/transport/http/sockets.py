@@ -35,8 +35,9 @@ def listen(
 ) -> list[socket.socket]:
     """Return one listening socket per address of `host` ("" for all), all on the same port.
 
-    Port 0 takes a free one. An address family this machine does not have is left out. Raises
-    `TransportError` naming the address.
+    Port 0 takes a free one. `backlog` 0 only binds: with `reuse_port` that keeps the port for
+    processes which listen on it later. An address family this machine does not have is left out.
+    Raises `TransportError` naming the address.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None
@@ -76,7 +77,8 @@ def _listen(
         tune(sock)
         sock.setblocking(False)
         sock.bind(address)
-        sock.listen(backlog)
+        if backlog:
+            sock.listen(backlog)
     except OSError:
         sock.close()
         raise

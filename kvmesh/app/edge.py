@@ -1,0 +1,142 @@
+"""One edge process of a router: parses, tokenises, forwards and streams; the index process decides.
+
+All edges share the port. What is not an inference request is passed on to the index process.
+"""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Final
+
+from kvmesh.app.edge_messages import EdgeReport
+from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
+from kvmesh.app.index_link import IndexLink
+from kvmesh.app.intake import Intake
+from kvmesh.app.process import Stop, first_of
+from kvmesh.app.reading import Reading, forward_options, intake_of, within_patience
+from kvmesh.app.remote_request import RemoteRequest
+from kvmesh.app.router_part import RouterPart
+from kvmesh.core.decision import RouteRequest
+from kvmesh.observe import get_logger
+from kvmesh.settings import RouterSettings
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.openai import ENDPOINTS, InferenceRequest, find_endpoint
+from kvmesh.transport.http.plan import Outcome, Target
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.proxy import ForwardOptions, forward
+from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
+
+_AWAY: Final = Problem(503, "the router's index process is away", "starting", retry_after_s=1)
+
+
+class OnePlace:
+    """The plan of a cold path: the index process or nobody."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, origin: str) -> None:
+        self._target: Target | None = Target(origin)
+
+    def next_target(self) -> Target | None:
+        """Return the one target, once."""
+        target, self._target = self._target, None
+        return target
+
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
+        """Try nobody else."""
+        del failure
+        return False
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Add nothing."""
+        del status, headers
+        return ()
+
+    def on_body(self, data: bytes) -> None:
+        """Look at nothing."""
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Count nothing."""
+
+
+class EdgeGateway:
+    """Serves every path of one edge."""
+
+    def __init__(
+        self,
+        link: IndexLink,
+        intake: Intake,
+        pool: UpstreamPool,
+        options: ForwardOptions,
+        fixed_headers: Headers,
+    ) -> None:
+        self._link = link
+        self._reading = Reading(intake)
+        self._pool = pool
+        self._options = options
+        self._fixed_headers = fixed_headers
+
+    def mount(self, routes: Routes) -> None:
+        """Serve all paths."""
+        routes.add("GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"}))
+        for path, endpoint in ENDPOINTS.items():
+            if endpoint.kind != "models":
+                routes.add("POST", path, self._infer)
+        routes.add_prefix("/", self._pass_on)
+
+    def _infer(self, exchange: Exchange) -> None:
+        request = exchange.request
+        endpoint = find_endpoint(request.method, request.path, passthrough=False)
+        self._reading.read(exchange, endpoint, self._forward)
+
+    def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
+        plan = RemoteRequest(
+            self._link, request, exchange.request_id, self._pool.wheel, self._fixed_headers
+        )
+        options = within_patience(self._options, exchange.request)
+        going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
+        plan.proceed = going.proceed
+
+    def _pass_on(self, exchange: Exchange) -> None:
+        if self._link.origin:
+            forward(exchange, OnePlace(self._link.origin), self._pool)
+        else:
+            exchange.fail(_AWAY)
+
+
+class EdgeServer:
+    """One edge with everything it needs."""
+
+    def __init__(self, settings: RouterSettings, part: RouterPart) -> None:
+        self._settings = settings
+        self._part = part
+
+    async def serve(self, stop: Stop) -> None:
+        """Serve until `stop`, then drain: no new requests, open streams finish."""
+        settings, part, log = self._settings, self._part, get_logger()
+        async with contextlib.AsyncExitStack() as stack:
+            pool = upstream_pool(settings.upstream)
+            stack.push_async_callback(pool.close)
+            link = IndexLink(Path(part.socket), part.number)
+            intake = intake_of(settings, f"{part.router_id}-{part.number}")
+            fixed_headers = (
+                (b"x-kvmesh-router", part.router_id.encode()),
+                (b"x-kvmesh-bucket", settings.bucket.encode()),
+            )
+            options = forward_options(settings)
+            routes = Routes()
+            EdgeGateway(link, intake, pool, options, fixed_headers).mount(routes)
+            http = dataclasses.replace(settings.http, http_port=part.port)
+            front = FrontDoor(http, routes)
+            await front.open(reuse_port=True)
+            stack.push_async_callback(front.server.close)
+            log.info("edge serves", url=part.url, edge=part.number)
+
+            def report() -> EdgeReport:
+                return EdgeReport(front.server.statistics(), link.unguided)
+
+            await first_of(stop.wait(), link.run(report))
+            log.info("draining", open_requests=front.server.statistics().open_requests)
+            await front.drain()
+            await link.close()

@@ -1,0 +1,83 @@
+"""Requests are read before they are routed: parsed, tokenised, hashed."""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+
+import msgspec
+
+from kvmesh.app.intake import Intake, read_timeout_s
+from kvmesh.core.decision import RouteRequest
+from kvmesh.errors import KvMeshError
+from kvmesh.settings import RouterSettings
+from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
+from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.openai import Endpoint, InferenceRequest
+from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.proxy import ForwardOptions
+from kvmesh.transport.http.request import Request
+
+Then = Callable[[Exchange, InferenceRequest, RouteRequest], None]
+
+
+class Reading:
+    """Reads a request and hands it on; a long prompt is tokenised in a thread, so that other
+    streams go on meanwhile.
+    """
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def read(self, exchange: Exchange, endpoint: Endpoint, then: Then) -> None:
+        """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`."""
+        parsed = self._intake.parse(exchange, endpoint)
+        if not self._intake.is_long(exchange.request):
+            then(exchange, parsed, self._intake.read(exchange, endpoint, parsed))
+            return
+        work = self._read_in_thread(exchange, endpoint, parsed, then)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_in_thread(
+        self, exchange: Exchange, endpoint: Endpoint, parsed: InferenceRequest, then: Then
+    ) -> None:
+        try:
+            request = await asyncio.to_thread(self._intake.read, exchange, endpoint, parsed)
+            if not exchange.disconnected:
+                then(exchange, parsed, request)
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+
+
+def intake_of(settings: RouterSettings, router_id: str) -> Intake:
+    """Return what reads requests by these settings; loads the tokenizer."""
+    tokenizer = load_tokenizer(
+        str(settings.tokenizer) if settings.tokenizer else None,
+        options=TokenizerOptions(engine=settings.tokenizer_engine),
+    )
+    return Intake(
+        tokenizer,
+        settings.cost.kv_cache_block_size,
+        router_id,
+        settings.vocab_size,
+        tenant_header=settings.admission.tenant_header,
+    )
+
+
+def forward_options(settings: RouterSettings) -> ForwardOptions:
+    """Return how requests are forwarded by these settings."""
+    return ForwardOptions(
+        max_retries=settings.upstream.max_retries,
+        deadline_s=settings.stream.request_timeout_s or None,
+        comments_s=settings.stream.sse_comment_s or None,
+    )
+
+
+def within_patience(options: ForwardOptions, request: Request) -> ForwardOptions:
+    """Return `options` with the client's own deadline, if that is nearer. Raises `RequestError`."""
+    timeout_s = read_timeout_s(request)
+    if timeout_s is None or timeout_s >= (options.deadline_s or inf):
+        return options
+    return msgspec.structs.replace(options, deadline_s=timeout_s)
