@@ -1,28 +1,32 @@
 """The cheapest workers without weighing each in full."""
 
+from collections.abc import Iterable
+from math import inf
 from typing import Final
 
 from kvmesh.core.cost import Cost, Weights
 from kvmesh.core.events import WorkerId
-from kvmesh.core.load_order import LoadOrder
+from kvmesh.core.load_bounds import LoadBounds
 from kvmesh.core.quick_cost import QUICK_COSTS, QuickCost
 from kvmesh.core.selection import tie_limit
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.weighing import Weighing
-from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
+from kvmesh.core.worker_registry import WorkerRegistry
 
-ORDERED_FROM: Final = 32
-"""Workers from which keeping them in the order of load is cheaper than looking at all."""
+BOUNDED_FROM: Final = 16
+"""Workers from which ruling most out by their bounds is cheaper than looking at all."""
 
-SMALL_GROUP: Final = 8
-"""Workers of equal prefix that are looked at before the load order is walked."""
+LARGE_GROUP: Final = 0.25
+"""Share of the fleet from which asking for all low bounds beats going through a group."""
+
+_ROUNDING: Final = 1.0 + 1e-9
 
 
 class QuickChoice:
     """Finds the workers of least cost within its margin, for formulas that have a `QuickCost`.
 
-    Small fleets are looped over. In large ones the few workers with the longest prefixes are
-    looked at, then the others in the order of load, until no further one can cost less.
+    Small fleets are looped over. In large ones workers are weighed by group, the longest prefix
+    first, and only those that, by a bound under their cost, may cost as little as the least so far.
     """
 
     def __init__(
@@ -32,64 +36,100 @@ class QuickChoice:
         workers: WorkerRegistry,
         sequences: ActiveSequences,
         *,
-        ordered_from: int = ORDERED_FROM,
-        small_group: int = SMALL_GROUP,
+        bounded_from: int = BOUNDED_FROM,
+        large_group: float = LARGE_GROUP,
     ) -> None:
         self._weights = weights
         self._workers = workers
         self._sequences = sequences
-        self._ordered_from = ordered_from
-        self._small_group = small_group
-        self._ordered = QUICK_COSTS.get(cost.name)
-        self._fleet: tuple[WorkerState, ...] = ()
-        self._order: LoadOrder | None = None
-        if self._ordered is not None:
-            load_key, size = self._ordered.load_key, sequences.block_size
-            self._order = LoadOrder(lambda state: load_key(state, weights, size))
+        self._bounded_from = bounded_from
+        self._large_group = large_group
+        self._bounded = QUICK_COSTS.get(cost.name)
+        self._bounds: LoadBounds | None = None
+        if self._bounded is not None:
+            line, size = self._bounded.line, sequences.block_size
+            self._bounds = LoadBounds(lambda state, rate: line(state, weights, size, rate))
 
     def find_cheapest(
         self, names: tuple[WorkerId, ...], quick: QuickCost, weighing: Weighing
     ) -> list[WorkerId]:
         """Return every one of `names` (sorted, at least one) that costs least, sorted."""
         fleet = self._workers.states(names)
-        order = self._order
+        bounds = self._bounds
         if (
-            order is None
-            or quick is not self._ordered
+            bounds is None
+            or quick is not self._bounded
             or weighing.weights is not self._weights
-            or len(names) < self._ordered_from
+            or len(names) < self._bounded_from
             or not self._workers.is_everyone(names)
         ):
             costs = list(map(quick.costing(weighing), fleet))
             limit = tie_limit(min(costs), weighing.cost.margin)
             return [one for one, cost in zip(names, costs, strict=True) if cost <= limit]
-        if fleet is not self._fleet:
-            self._fleet = fleet
-            order.rebuild(fleet)
-        else:
-            order.update(self._sequences.changed)
-        self._sequences.changed.clear()
-        return self._walk(order, quick, weighing)
+        changed = self._sequences.changed
+        bounds.update(fleet, changed, weighing.speeds.fleet_ms_per_token)
+        changed.clear()
+        return _Search(bounds, quick, weighing).find(self._large_group * len(fleet))
 
-    def _walk(self, order: LoadOrder, quick: QuickCost, weighing: Weighing) -> list[WorkerId]:
-        costing = quick.costing(weighing)
-        floor = quick.floor(weighing, order.most_requests)
-        costs: dict[WorkerId, float] = {}
-        longest = 0
-        for depth, group in weighing.groups:
-            if len(group) > self._small_group:
-                longest = depth
+
+class _Search:
+    """The costs found so far for one request; `_limit` is the largest that counts as least."""
+
+    def __init__(self, bounds: LoadBounds, quick: QuickCost, weighing: Weighing) -> None:
+        self._bounds = bounds
+        self._costing = quick.costing(weighing)
+        self._measure = quick.measure(weighing)
+        self._groups = weighing.groups
+        self._overlaps = weighing.overlaps
+        self._margin = weighing.cost.margin
+        self._costs: dict[WorkerId, float] = {}
+        self._limit = inf
+        self._widening = _ROUNDING / bounds.scale
+
+    def find(self, large: float) -> list[WorkerId]:
+        """Return every worker whose cost counts as least, sorted.
+
+        O(1) where a long prefix at an idle worker decides; a group of more than `large` workers, or
+        no prefix worth its wait, costs a look at every bound.
+        """
+        bounds = self._bounds
+        for depth, group in self._groups:
+            extent = self._measure(depth)
+            if bounds.least(extent) > self._reach():
                 break
-            for worker in group:
-                state = order.state(worker)
-                if state is not None and worker not in costs:
-                    costs[worker] = costing(state)
-        margin = weighing.cost.margin
-        limit = tie_limit(min(costs.values(), default=float("inf")), margin)
-        for key, worker, state in order:
-            if floor(key, longest) > limit:
+            if len(group) > large:
+                self._weigh(group[:1])
+                self._weigh_below(depth)
                 break
-            if worker not in costs:
-                cost = costs[worker] = costing(state)
-                limit = min(limit, tie_limit(cost, margin))
-        return sorted(worker for worker, cost in costs.items() if cost <= limit)
+            if self._limit == inf:
+                self._weigh(group[:1])
+            self._weigh(bounds.find_among(group, self._reach(), extent))
+        else:
+            if bounds.least(self._measure(0)) <= self._reach():
+                self._weigh_below(0)
+        limit = self._limit
+        return sorted(worker for worker, cost in self._costs.items() if cost <= limit)
+
+    def _reach(self) -> float:
+        """Return the largest bound of a worker that may cost as little as the least so far."""
+        return self._limit * self._widening
+
+    def _weigh_below(self, longest: int) -> None:
+        """Weigh all with no more overlap than `longest` who may cost as little as the least."""
+        bounds, extent = self._bounds, self._measure(longest)
+        if not self._costs:
+            self._weigh((bounds.find_least(extent),))
+        by_overlap: dict[int, list[WorkerId]] = {}
+        for worker in bounds.find_below(self._reach(), extent):
+            by_overlap.setdefault(self._overlaps.get(worker, 0), []).append(worker)
+        for overlap in sorted(by_overlap, reverse=True):
+            self._weigh(
+                bounds.find_among(by_overlap[overlap], self._reach(), self._measure(overlap))
+            )
+
+    def _weigh(self, workers: Iterable[WorkerId]) -> None:
+        for worker in workers:
+            state = self._bounds.state(worker)
+            if state is not None and worker not in self._costs:
+                cost = self._costs[worker] = self._costing(state)
+                self._limit = min(self._limit, tie_limit(cost, self._margin))

@@ -1,7 +1,7 @@
 """The two usual costs without a `Candidate`: the same numbers to the last bit, ten times sooner.
 
-Each comes with a floor under it that depends only on a worker's own load, so that workers kept in
-the order of that load need not all be looked at.
+Each comes with a bound under it, a straight line over the prompt's uncached tokens that changes
+only with a worker's own load and speed: most workers are ruled out by their line alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.cost import Weights
+from kvmesh.core.load_bounds import Extent, Line
 from kvmesh.core.speeds import FLEET_TOKENS
 from kvmesh.core.weighing import MEMORY_MARGIN, Weighing
 from kvmesh.core.worker_registry import WorkerState
@@ -17,29 +18,34 @@ from kvmesh.core.worker_registry import WorkerState
 Costing = Callable[[WorkerState], float]
 """Worker -> what the formula gives its `Candidate`."""
 
-Floor = Callable[[float, int], float]
-"""(load key, overlap) -> no worker with that key or more and that overlap or less costs less."""
+Measure = Callable[[int], Extent]
+"""Overlap -> the prompt's share in the bound of a worker with that overlap.
 
-_TYPICAL_TOKENS: Final = 4096.0
-_ROUNDING: Final = 1.0 - 1e-9
+Less overlap never lowers a bound.
+"""
 
 
 class QuickCost(msgspec.Struct, frozen=True):
-    """One formula of `core.cost`, prepared for many workers.
+    """One formula of `core.cost`, prepared for many workers; its weights must not be negative.
 
-    `load_key(worker, weights, block_size)` must only change when the worker's loads do;
-    `floor(weighing, most_requests)` is for a fleet where no worker has more requests than that.
+    `line(worker, weights, block_size, fleet_ms_per_token)` may change only when the worker's loads
+    or its measured speed do, or, at most in proportion, with the fleet's.
     """
 
-    load_key: Callable[[WorkerState, Weights, int], float]
+    line: Callable[[WorkerState, Weights, int, float], Line]
     costing: Callable[[Weighing], Costing]
-    floor: Callable[[Weighing, int], Floor]
+    measure: Callable[[Weighing], Measure]
 
 
-def prefill_decode_key(state: WorkerState, weights: Weights, block_size: int) -> float:
-    """Return what the load alone costs, in blocks."""
-    loads = state.loads
-    return weights.overlap_score_weight * loads.prefill_tokens / block_size + loads.active_blocks
+def prefill_decode_line(
+    state: WorkerState, weights: Weights, block_size: int, fleet_ms_per_token: float
+) -> Line:
+    """Return what the load alone costs, in blocks; all that is active might be shared."""
+    del fleet_ms_per_token
+    loads, per_token = state.loads, weights.overlap_score_weight / block_size
+    return Line(
+        per_token * loads.prefill_tokens + loads.active_blocks, per_token, loads.active_blocks
+    )
 
 
 def prefill_decode_costing(weighing: Weighing) -> Costing:
@@ -59,28 +65,30 @@ def prefill_decode_costing(weighing: Weighing) -> Costing:
     return cost
 
 
-def prefill_decode_floor(weighing: Weighing, most_requests: int) -> Floor:
-    """Return load + own prefill + own blocks, all of the overlap taken for shared."""
-    del most_requests
-    weight, size = weighing.weights.overlap_score_weight, weighing.block_size
-    prompt, blocks = weighing.prompt_tokens, weighing.request_blocks
+def prefill_decode_measure(weighing: Weighing) -> Measure:
+    """Return own prefill, own blocks, and what whole sharing keys of the overlap can share."""
+    size, prompt, stride = weighing.block_size, weighing.prompt_tokens, weighing.stride
+    blocks = weighing.request_blocks
 
-    def floor(key: float, overlap: int) -> float:
-        own = weight * max(0, prompt - overlap * size) / size
-        return (key + own + blocks - overlap) * _ROUNDING
+    def measure(overlap: int) -> Extent:
+        return Extent(max(0, prompt - overlap * size), overlap // stride * stride, blocks)
 
-    return floor
+    return measure
 
 
-def predicted_time_key(state: WorkerState, weights: Weights, block_size: int) -> float:
-    """Return the cost of a typical prompt there in prefilled tokens, waiting as if just begun."""
+def predicted_time_line(
+    state: WorkerState, weights: Weights, block_size: int, fleet_ms_per_token: float
+) -> Line:
+    """Return the cost in ms as if the oldest prefill were about to end, and that of a token."""
     del block_size
-    loads = state.loads
+    loads, ratio = state.loads, state.prefill
+    rate = (ratio.ms + FLEET_TOKENS * fleet_ms_per_token) / (ratio.tokens + FLEET_TOKENS)
     waiting = loads.prefill_tokens
     if loads.prefilling:
         waiting -= next(iter(loads.prefilling.values())).uncached_tokens
-    slowed = (waiting + _TYPICAL_TOKENS) * (1.0 + weights.contention * loads.active_requests)
-    return slowed + weights.decode_weight * loads.prompt_tokens
+    slowed = rate * (1.0 + weights.contention * loads.active_requests)
+    outstanding = weights.decode_weight * rate * loads.prompt_tokens
+    return Line(waiting * slowed + outstanding, slowed, 0.0)
 
 
 def predicted_time_costing(weighing: Weighing) -> Costing:
@@ -108,27 +116,23 @@ def predicted_time_costing(weighing: Weighing) -> Costing:
     return cost
 
 
-def predicted_time_floor(weighing: Weighing, most_requests: int) -> Floor:
-    """Return the key's cost at the fastest worker's speed, moved to this prompt's length."""
-    weights = weighing.weights
-    rate = weighing.speeds.least_ms_per_token() * _ROUNDING
-    most_slowed = 1.0 + weights.contention * most_requests
-    weight, size, prompt = (
-        weights.overlap_score_weight,
-        weighing.block_size,
-        weighing.prompt_tokens,
-    )
+def predicted_time_measure(weighing: Weighing) -> Measure:
+    """Return own prefill."""
+    weight = weighing.weights.overlap_score_weight
+    size, prompt = weighing.block_size, weighing.prompt_tokens
 
-    def floor(key: float, overlap: int) -> float:
-        own = weight * max(0, prompt - overlap * size)
-        more = own - _TYPICAL_TOKENS
-        return rate * max(0.0, key + (more if more > 0.0 else more * most_slowed))
+    def measure(overlap: int) -> Extent:
+        return Extent(weight * max(0, prompt - overlap * size), 0.0, 0.0)
 
-    return floor
+    return measure
 
 
 QUICK_COSTS: Final[Mapping[str, QuickCost]] = {
-    "prefill-decode": QuickCost(prefill_decode_key, prefill_decode_costing, prefill_decode_floor),
-    "predicted-time": QuickCost(predicted_time_key, predicted_time_costing, predicted_time_floor),
+    "prefill-decode": QuickCost(
+        prefill_decode_line, prefill_decode_costing, prefill_decode_measure
+    ),
+    "predicted-time": QuickCost(
+        predicted_time_line, predicted_time_costing, predicted_time_measure
+    ),
 }
 """By the name of the formula."""

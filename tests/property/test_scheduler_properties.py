@@ -43,7 +43,7 @@ class Way:
     index: KvIndex
 
 
-def make_way(options: RouterOptions, *, ordered_from: int, small_group: int, seed: int) -> Way:
+def make_way(options: RouterOptions, *, bounded_from: int, large_group: float, seed: int) -> Way:
     membership, index = Membership(), KvIndex()
     scheduler = Scheduler(
         options,
@@ -53,8 +53,8 @@ def make_way(options: RouterOptions, *, ordered_from: int, small_group: int, see
         index=index,
         routed=ApproxIndex(),
     )
-    scheduler._chooser._quick._ordered_from = ordered_from
-    scheduler._chooser._quick._small_group = small_group
+    scheduler._chooser._quick._bounded_from = bounded_from
+    scheduler._chooser._quick._large_group = large_group
     return Way(scheduler, membership, index)
 
 
@@ -70,7 +70,7 @@ class ThreeWays(RuleBasedStateMachine):
         contention=st.sampled_from([0.0, 0.05, 2.0]),
         seed=st.integers(0, 3),
         fleet=st.integers(1, len(WORKERS)),
-        small_group=st.integers(0, 3),
+        large_group=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
     )
     def begin(
         self,
@@ -81,7 +81,7 @@ class ThreeWays(RuleBasedStateMachine):
         contention: float,
         seed: int,
         fleet: int,
-        small_group: int,
+        large_group: float,
     ) -> None:
         options = RouterOptions(
             cost=cost,
@@ -93,8 +93,8 @@ class ThreeWays(RuleBasedStateMachine):
         self.numbers = 0
         self.live: list[str] = []
         self.ways = [
-            make_way(options, ordered_from=ordered_from, small_group=small_group, seed=seed)
-            for ordered_from in (1, 99, 99)
+            make_way(options, bounded_from=bounded_from, large_group=large_group, seed=seed)
+            for bounded_from in (1, 99, 99)
         ]
         self.ways[2].scheduler.trace = True
         for way in self.ways:

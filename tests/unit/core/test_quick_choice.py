@@ -17,7 +17,7 @@ WEIGHTS = Weights()
 
 
 class Fleet:
-    def __init__(self, cost: str, small_group: int = 2) -> None:
+    def __init__(self, cost: str, large_group: float = 0.4) -> None:
         self.cost = COSTS[cost]
         self.quick = QUICK_COSTS[cost]
         self.sequences = ActiveSequences(16)
@@ -32,8 +32,8 @@ class Fleet:
             WEIGHTS,
             self.workers,
             self.sequences,
-            ordered_from=1,
-            small_group=small_group,
+            bounded_from=1,
+            large_group=large_group,
         )
 
     def find(self, groups: Groups, names: tuple[WorkerId, ...] | None = None) -> list[WorkerId]:

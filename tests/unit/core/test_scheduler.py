@@ -385,7 +385,7 @@ def test_a_large_fleet_is_not_weighed_one_by_one() -> None:
         store(index, name, 2 + (number == 7) * 6)
         scheduler.schedule(make_request(name, 2 + number // 10, family=9, pinned_worker=name), 0.0)
     chooser = scheduler._chooser
-    quick = chooser._quick._ordered
+    quick = chooser._quick._bounded
     assert quick is not None
     weighed: list[WorkerId] = []
 
@@ -398,7 +398,7 @@ def test_a_large_fleet_is_not_weighed_one_by_one() -> None:
 
         return cost
 
-    chooser._quick._ordered = counted = msgspec.structs.replace(quick, costing=counting)
+    chooser._quick._bounded = counted = msgspec.structs.replace(quick, costing=counting)
     request = make_request("x")
     fleet = scheduler.workers.eligible(request, 0.0)
     cheapest = chooser._quick.find_cheapest(fleet, counted, chooser._weigh(request, 0.0, "kv"))
