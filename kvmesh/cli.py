@@ -26,6 +26,7 @@ COMMANDS = {
     "nats-accounts": "Write nkeys and a NATS configuration in which each process may do the least.",
     "nats-streams": "Make the event streams of buckets, as the NATS account that may.",
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",
+    "analyze": "Say what of a load could be reused, and what to set for it.",
     "snapshot": "List, inspect, verify and take snapshots of a bucket's index.",
     "simulate": "Play a trace against simulated engines: routing policies side by side.",
     "top": "Show workers, replicas, traffic and requests live in the terminal.",

@@ -4,24 +4,19 @@ import asyncio
 import contextlib
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from kvmesh.app.fetch import HTTP_OK, fetch
-from kvmesh.app.overview import Overview
-from kvmesh.app.replay_client import error_words, split_url
+from kvmesh.app.ask import ask_with
 from kvmesh.app.top_view import WINDOW_S, draw
 from kvmesh.errors import TransportError
 from kvmesh.setting_types import Flat
 from kvmesh.transport.http.upstream import UpstreamPool
-
-TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +75,16 @@ class _Source:
 
         Time is the other side's: it is first asked for all seconds that it keeps.
         """
-        overview = await self._fetch()
+        options = self._options
+        overview = await ask_with(
+            self._pool,
+            options.url,
+            api_key=options.api_key,
+            since=self._since,
+            limit=options.requests,
+        )
         self._since = int(overview.now) - WINDOW_S - 1
-        self._last = draw(overview, overview.seconds, rows=self._options.requests)
+        self._last = draw(overview, overview.seconds, rows=options.requests)
         return self._last
 
     async def look_or_say(self) -> RenderableType:
@@ -95,18 +97,3 @@ class _Source:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._pool.close()
-
-    async def _fetch(self) -> Overview:
-        options = self._options
-        origin, prefix = split_url(options.url.removesuffix("/v1"))
-        path = f"{prefix}/v1/overview?since={self._since}&limit={options.requests}"
-        headers = (
-            ((b"authorization", f"Bearer {options.api_key}".encode()),) if options.api_key else ()
-        )
-        status, body = await fetch(self._pool, origin, path, timeout_s=TIMEOUT_S, headers=headers)
-        if status != HTTP_OK:
-            raise TransportError(f"{origin}{path}: {status}: {error_words(body)}")
-        try:
-            return msgspec.json.decode(body, type=Overview)
-        except msgspec.MsgspecError as error:
-            raise TransportError(f"{origin}: {error}; is --url a kvmesh router?") from error
