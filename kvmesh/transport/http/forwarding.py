@@ -95,7 +95,7 @@ class Forward:
                 return
         else:
             head.append((b"x-request-id", exchange.request_id))
-            if events:
+            if events and _UNBUFFERED not in head:
                 head.append(_UNBUFFERED)
             head += added
             exchange.start(status, head, length, hold=True)

@@ -128,6 +128,20 @@ async def test_a_stream_passes_byte_by_byte_the_same_however_it_is_cut(
         assert proxy.used[-1].seen == got.body
 
 
+async def test_a_stream_through_two_proxies_says_once_that_it_is_not_to_be_buffered(
+    client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        head = chunked(*EVENTS).partition(b"\r\n")
+        turn.send(head[0] + b"\r\nX-Accel-Buffering: no\r\n" + head[2])
+
+    upstream.script = script
+    client.send(POST)
+    text = await client.until(b"\r\n\r\n")
+
+    assert text.count(b"x-accel-buffering: no\r\n") == 1
+
+
 async def test_each_event_is_passed_on_as_soon_as_it_is_whole(
     proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:
