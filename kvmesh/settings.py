@@ -143,6 +143,11 @@ class RouterSettings:
     vocabulary of --tokenizer."""
     seed: int = 0
     """Seed of random choices; 0 takes one from the system."""
+    client_overrides: bool = True
+    """Let requests choose policy, worker, labels and priority with x-kvmesh-… or `kvmesh`."""
+    model_policy: tuple[str, ...] = ()
+    """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
+    Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +)."""
     decision_log: Positive = 4096
     """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
     explain_per_s: Annotated[int, Parameter(validator=Number(gte=0))] = 20
@@ -195,6 +200,10 @@ class WorkerSettings:
     """Bind the event socket instead of connecting (engines that connect out)."""
     kv_cache_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
     """Tokens a block; default: asked of the engine."""
+    label: tuple[str, ...] = ()
+    """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
+    taint: tuple[str, ...] = ()
+    """Word without whose x-kvmesh-tolerations no request comes here, e.g. batch; repeat."""
     load_interval_s: Seconds = 1.0
     """Seconds between two looks at the engine's load."""
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)

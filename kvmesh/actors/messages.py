@@ -86,6 +86,7 @@ class WorkerHeartbeat(Message, frozen=True):
     `last_seq` is the last event sequence of `epoch` that the journal acknowledged, so a lost tail
     event shows. `url` is where requests go; `events` is False for a worker without KV events, and
     `complete` is False while part of the engine's history is lost and overlap is counted too low.
+    `labels` and `taints` are `WorkerInfo`'s.
     """
 
     worker: WorkerId
@@ -100,6 +101,8 @@ class WorkerHeartbeat(Message, frozen=True):
     dp_rank: int | None = None
     draining: bool = False
     complete: bool = True
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
 
 
 class RouterHeartbeat(Message, frozen=True):

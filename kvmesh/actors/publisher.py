@@ -41,6 +41,8 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     block_size: int | None = None
     namespace: str = "kvmesh"
     dp_rank: int | None = None
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
     secret: bytes = b""
     flush_s: float = 0.003
     heartbeat_s: float = 1.0
@@ -108,6 +110,8 @@ class Publisher:
             dp_rank=options.dp_rank,
             draining=self._draining,
             complete=self._cache.complete,
+            labels=options.labels,
+            taints=options.taints,
         )
 
     def dump(self) -> list[Event]:

@@ -130,7 +130,9 @@ class Registry:
         self._heartbeats[worker] = beat
         trust = self.workers.info(worker).trust
         load = beat.load
-        self.workers.describe(worker, WorkerInfo(beat.models, load.total_blocks, trust))
+        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
+        info = WorkerInfo(beat.models, load.total_blocks, trust, labels, taints)
+        self.workers.describe(worker, info)
         self.workers.report(worker, load.report())
         joined, restarted = _kind(change)
         sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)

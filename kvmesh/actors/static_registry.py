@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Send, Wake
 from kvmesh.actors.messages import (
     EngineSilent,
@@ -50,7 +52,7 @@ class StaticRegistry:
             case TrustChanged(worker):
                 self._trust[worker] = message
                 info = self._workers.info(worker)
-                self._describe(worker, info.models, info.total_blocks, events=True)
+                self._describe(worker, info, events=True)
                 return ()
             case WorkerGone(worker):
                 return self._on_gone(worker)
@@ -62,7 +64,9 @@ class StaticRegistry:
     def _on_answer(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         worker, load = beat.worker, beat.load
         self._workers.membership.observe(worker, beat.epoch, now, ready=True)
-        self._describe(worker, beat.models, load.total_blocks, events=beat.events)
+        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
+        info = WorkerInfo(beat.models, load.total_blocks, labels=labels, taints=taints)
+        self._describe(worker, info, events=beat.events)
         report = load.report()
         if report != LoadReport():
             self._workers.report(worker, report)
@@ -88,14 +92,12 @@ class StaticRegistry:
             self._index.remove_worker(worker)
         return (Send(self._router, WorkerGone(worker)),)
 
-    def _describe(
-        self, worker: WorkerId, models: tuple[str, ...], total_blocks: int, *, events: bool
-    ) -> None:
+    def _describe(self, worker: WorkerId, info: WorkerInfo, *, events: bool) -> None:
         trust, reason = Trust.APPROX, "its engine publishes no KV events"
         if events:
             told = self._trust.get(worker)
             trust, reason = (told.trust, told.reason) if told else _NEW
-        self._workers.describe(worker, WorkerInfo(models, total_blocks, trust))
+        self._workers.describe(worker, msgspec.structs.replace(info, trust=trust))
         if reason:
             self.reasons[worker] = reason
         else:

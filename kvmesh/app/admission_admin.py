@@ -59,14 +59,23 @@ class AdmissionAdmin:
                 raise RequestError(
                     f"{PATH}: send the token of --admin-token-file as a bearer", status=UNAUTHORIZED
                 )
-        elif (
-            not request.client.startswith(LOOPBACK)
-            or request.header(b"x-forwarded-for") is not None
-        ):
+        elif not all(map(is_loopback, hops(request))):
             raise RequestError(
                 f"{PATH}: without --admin-token-file only this machine may change it",
                 status=FORBIDDEN,
             )
+
+
+def hops(request: Request) -> list[str]:
+    """Return the addresses a request came by: its peer's, and those proxies tell."""
+    told = request.header(b"x-forwarded-for") or b""
+    listed = [one.strip() for one in told.decode("latin-1").split(",")]
+    return [request.client, *(one for one in listed if one)]
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is this machine's own."""
+    return address.startswith(LOOPBACK)
 
 
 def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:

@@ -31,6 +31,18 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     pid: int
 
 
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """What few requests wish; the fields are `RouteRequest`'s."""
+
+    cost: str | None
+    allowed_workers: frozenset[WorkerId] | None
+    labels: frozenset[str]
+    tolerations: frozenset[str]
+
+
+_NOTHING: Final = Wanted(None, None, frozenset(), frozenset())
+
+
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Choose a worker and book. `hashes` is packed; the other fields are `RouteRequest`'s."""
 
@@ -48,6 +60,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     priority: int
     streams: bool
     tenant: str
+    wanted: Wanted | None
 
 
 class AttemptFailed(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -171,6 +184,7 @@ class IndexCodec:
 def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
     """Return `request` as it travels: hashed to the end."""
     hashes = request.hashes
+    wanted = Wanted(request.cost, request.allowed_workers, request.labels, request.tolerations)
     return Ask(
         n=n,
         visible_id=visible_id,
@@ -186,11 +200,13 @@ def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
         priority=request.priority,
         streams=request.streams,
         tenant=request.tenant,
+        wanted=None if wanted == _NOTHING else wanted,
     )
 
 
 def asked(message: Ask, block_size: int) -> RouteRequest:
     """Return the request that travelled as `message`. Raises `CodecError`."""
+    wanted = message.wanted or _NOTHING
     return RouteRequest(
         request_id=message.request_id,
         hashes=BlockHashes.of(unpack_hashes(message.hashes), block_size),
@@ -204,4 +220,8 @@ def asked(message: Ask, block_size: int) -> RouteRequest:
         priority=message.priority,
         streams=message.streams,
         tenant=message.tenant,
+        cost=wanted.cost,
+        allowed_workers=wanted.allowed_workers,
+        labels=wanted.labels,
+        tolerations=wanted.tolerations,
     )

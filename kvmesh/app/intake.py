@@ -2,28 +2,27 @@
 
 import itertools
 from array import array
-from typing import Final, get_args
+from typing import Final
 
 import msgspec
 
+from kvmesh.app.request_wishes import WishOptions, WishReader
 from kvmesh.core.chat import ChatInput, JsonObject
-from kvmesh.core.decision import RouteRequest, RouterMode
-from kvmesh.core.events import HASH_BYTES, WorkerId
+from kvmesh.core.decision import RouteRequest
+from kvmesh.core.events import HASH_BYTES
 from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, namespace_root, unpack_hashes
+from kvmesh.core.model_policy import ModelPolicies
 from kvmesh.errors import RequestError
 from kvmesh.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
     Endpoint,
-    Extension,
     InferenceRequest,
     parse_request,
     read_prompts,
 )
 from kvmesh.transport.http.request import Request
 
-_MODES: Final = get_args(RouterMode)
-_NO_EXTENSION: Final = Extension()
 _NO_TOKENS: Final = array("I")
 _ANY_ID: Final = 1 << 31
 """Engines keep token ids in signed 32-bit numbers."""
@@ -34,7 +33,7 @@ class Intake:
 
     A request id that the client chose may come twice; bookings need one that never does, so
     `router_id` and a number are put behind it. Token ids of `vocab_size` and more are refused;
-    0: those of the tokenizer, if it is a model's. `tenant_header` names whose request it is.
+    0: those of the tokenizer, if it is a model's. `wishes` reads what requests ask of the router.
     """
 
     def __init__(
@@ -44,12 +43,12 @@ class Intake:
         router_id: str,
         vocab_size: int = 0,
         *,
-        tenant_header: str = "",
+        wishes: WishReader | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
-        self._tenant_header = tenant_header.lower().encode()
+        self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
         self._router_id = router_id
         self._block_size = block_size
         self._numbers = itertools.count(1)
@@ -75,9 +74,8 @@ class Intake:
         request = exchange.request
         tokens = self._tokens(request, endpoint, parsed)
         root = namespace_root(cache_salt=parsed.cache_salt or "", lora=_lora(parsed))
-        extension = parsed.kvmesh or _NO_EXTENSION
-        pinned = _text(request, b"x-kvmesh-worker-id") or extension.worker
-        output = extension.output_tokens
+        wishes = self._wishes.read(request, parsed)
+        output = wishes.output_tokens
         if output is None:
             output = parsed.output_limit or 0
         visible = exchange.request_id.decode("latin-1")
@@ -90,13 +88,17 @@ class Intake:
             prompt_tokens=len(tokens),
             expected_output_tokens=output * parsed.choices,
             model=parsed.model or "",
-            mode=_mode(request),
-            temperature=_number(request, b"x-kvmesh-temperature"),
-            overlap_score_weight=_number(request, b"x-kvmesh-overlap-score-weight"),
-            pinned_worker=WorkerId(pinned) if pinned else None,
-            priority=_priority(request, parsed, extension),
+            mode=wishes.mode,
+            cost=wishes.cost,
+            temperature=wishes.temperature,
+            overlap_score_weight=wishes.overlap_score_weight,
+            allowed_workers=wishes.allowed_workers,
+            pinned_worker=wishes.pinned_worker,
+            priority=wishes.priority,
             streams=bool(parsed.stream),
-            tenant=(_text(request, self._tenant_header) or "") if self._tenant_header else "",
+            tenant=wishes.tenant,
+            labels=wishes.labels,
+            tolerations=wishes.tolerations,
         )
 
     def read_binary(self, exchange: Exchange) -> RouteRequest:
@@ -106,7 +108,7 @@ class Intake:
         costs more than the index itself. Raises `RequestError`.
         """
         request = exchange.request
-        kind = _text(request, b"x-kvmesh-body") or "tokens"
+        kind = (request.header(b"x-kvmesh-body") or b"tokens").decode("latin-1").strip()
         width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
         if width is None:
             raise RequestError(f"header x-kvmesh-body is {kind!r}: use tokens or hashes")
@@ -120,15 +122,19 @@ class Intake:
         else:
             hashes = BlockHashes.of(unpack_hashes(request.body), self._block_size)
             count = len(hashes) * self._block_size
-        pinned = _text(request, b"x-kvmesh-worker-id")
+        wishes = self._wishes.read(request)
         return RouteRequest(
             request_id=exchange.request_id.decode("latin-1"),
             hashes=hashes,
             prompt_tokens=count,
-            mode=_mode(request),
-            temperature=_number(request, b"x-kvmesh-temperature"),
-            overlap_score_weight=_number(request, b"x-kvmesh-overlap-score-weight"),
-            pinned_worker=WorkerId(pinned) if pinned else None,
+            mode=wishes.mode,
+            cost=wishes.cost,
+            temperature=wishes.temperature,
+            overlap_score_weight=wishes.overlap_score_weight,
+            allowed_workers=wishes.allowed_workers,
+            pinned_worker=wishes.pinned_worker,
+            labels=wishes.labels,
+            tolerations=wishes.tolerations,
         )
 
     def _tokens(
@@ -198,57 +204,8 @@ def _chat(messages: msgspec.Raw, system: msgspec.Raw, tools: msgspec.Raw) -> Cha
     return ChatInput.from_body(body)
 
 
-def read_timeout_s(request: Request) -> float | None:
-    """Return for how long the client will wait for the whole answer. Raises `RequestError`."""
-    return _number(request, b"x-kvmesh-timeout-s") or None
-
-
-def _priority(request: Request, parsed: InferenceRequest, extension: Extension) -> int:
-    """Return how urgent a request is, larger first. The body's own `priority` is vLLM's: smaller
-    is served first.
-    """
-    text = _text(request, b"x-kvmesh-priority")
-    if text is None:
-        return extension.priority or -(parsed.priority or 0)
-    try:
-        return int(text)
-    except ValueError:
-        raise RequestError(f"header x-kvmesh-priority is {text!r}: use a whole number") from None
-
-
 def _lora(parsed: InferenceRequest) -> str:
     lora = parsed.lora_path
     if isinstance(lora, list):
         return (lora[0] if lora else None) or ""
     return lora or ""
-
-
-def _text(request: Request, name: bytes) -> str | None:
-    value = request.header(name)
-    return value.decode("latin-1").strip() if value else None
-
-
-def _mode(request: Request) -> RouterMode | None:
-    text = _text(request, b"x-kvmesh-router-mode")
-    if text is None:
-        return None
-    for mode in _MODES:
-        if mode == text:
-            return mode  # type: ignore[no-any-return]  # get_args forgets the literal's type
-    raise RequestError(
-        f"header x-kvmesh-router-mode is {text!r}: use one of {', '.join(_MODES)}",
-        param="x-kvmesh-router-mode",
-    )
-
-
-def _number(request: Request, name: bytes) -> float | None:
-    text = _text(request, name)
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise RequestError(f"header {name.decode()} is {text!r}: use a number >= 0")
-    return value

@@ -6,8 +6,10 @@ from math import inf
 
 import msgspec
 
-from kvmesh.app.intake import Intake, read_timeout_s
+from kvmesh.app.intake import Intake
+from kvmesh.app.request_wishes import WishOptions, WishReader, read_timeout_s
 from kvmesh.core.decision import RouteRequest
+from kvmesh.core.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.errors import KvMeshError
 from kvmesh.settings import RouterSettings
 from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
@@ -62,7 +64,13 @@ def intake_of(settings: RouterSettings, router_id: str) -> Intake:
         settings.cost.kv_cache_block_size,
         router_id,
         settings.vocab_size,
-        tenant_header=settings.admission.tenant_header,
+        wishes=WishReader(
+            WishOptions(
+                obeyed=settings.client_overrides,
+                tenant_header=settings.admission.tenant_header,
+            ),
+            ModelPolicies([parse_model_policy(one) for one in settings.model_policy]),
+        ),
     )
 
 

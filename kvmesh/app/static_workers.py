@@ -200,4 +200,6 @@ class StaticWorkers:
             load=WorkerLoad(),
             events=engine.follows(rank.worker),
             dp_rank=rank.number,
+            labels=engine.static.labels,
+            taints=engine.static.taints,
         )

@@ -32,6 +32,7 @@ from kvmesh.app.fetch import fetch_ok
 from kvmesh.app.load_feed import LoadFeed
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
+from kvmesh.app.worker_option import parse_words
 from kvmesh.core.events import WorkerId
 from kvmesh.core.ordering import NOTHING_FITS
 from kvmesh.errors import ConfigError
@@ -193,6 +194,8 @@ class Sidecar:
             block_size=settings.kv_cache_block_size or facts.block_size or None,
             namespace=settings.nats.namespace,
             dp_rank=None if alone else endpoint.rank,
+            labels=parse_words(settings.label, "--label"),
+            taints=parse_words(settings.taint, "--taint"),
         )
         publisher = Publisher(options, name=f"publisher-{endpoint.rank}")
         driver.add(publisher)

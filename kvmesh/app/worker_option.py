@@ -9,16 +9,21 @@ import msgspec
 from kvmesh.core.events import WorkerId
 from kvmesh.errors import ConfigError
 
-FORM = "[name=]http://host:port[@model][,zmq=tcp://host:port][,replay=tcp://host:port][,topic=T]"
+FORM = (
+    "[name=]http://host:port[@model][,zmq=tcp://host:port][,replay=tcp://host:port][,topic=T]"
+    "[,label=WORD][,taint=WORD]"
+)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_KEYS = ("zmq", "replay", "topic", "bind")
+_WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+_KEYS = ("zmq", "replay", "topic", "bind", "label", "taint")
 
 
 class StaticWorker(msgspec.Struct, frozen=True):
     """One engine of the configuration.
 
     Its event publisher is that of rank 0: rank r adds r to both ports. "" is asked of the engine;
-    `zmq` "off" follows none. `bind` is for engines that connect to their listener.
+    `zmq` "off" follows none. `bind` is for engines that connect to their listener. `labels` and
+    `taints` are `WorkerInfo`'s.
     """
 
     worker: WorkerId
@@ -28,6 +33,16 @@ class StaticWorker(msgspec.Struct, frozen=True):
     replay: str = ""
     topic: str = ""
     bind: bool = False
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+
+
+def parse_words(texts: Sequence[str], place: str) -> tuple[str, ...]:
+    """Return labels or taints, each once, sorted. Raises `ConfigError` naming the value."""
+    for text in texts:
+        if not _WORD.fullmatch(text):
+            raise ConfigError(f"{place} {text!r}: use letters, digits and -_.:/, up to 64")
+    return tuple(sorted({*texts}))
 
 
 def parse_workers(texts: Sequence[str]) -> list[StaticWorker]:
@@ -59,7 +74,8 @@ def _parse(text: str) -> StaticWorker:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(f"--worker {text!r}: write {FORM}")
     name = name or re.sub(r"[^A-Za-z0-9_-]", "-", parts.netloc)[:64]
-    options = dict(_option(text, wish) for wish in wishes)
+    given = [_option(text, wish) for wish in wishes]
+    options = dict(given)
     endpoint = options.get("zmq", "")
     if not endpoint and options.keys() & {"replay", "bind"}:
         raise ConfigError(f"--worker {text!r}: replay and bind need zmq=tcp://host:port, too")
@@ -71,6 +87,8 @@ def _parse(text: str) -> StaticWorker:
         replay=options.get("replay", ""),
         topic=options.get("topic", ""),
         bind=options.get("bind", "") in {"true", "yes", "1"},
+        labels=parse_words([value for key, value in given if key == "label"], f"--worker {text!r}"),
+        taints=parse_words([value for key, value in given if key == "taint"], f"--worker {text!r}"),
     )
 
 

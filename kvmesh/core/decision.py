@@ -54,11 +54,16 @@ NO_THRESHOLDS: Final = BusyThresholds()
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """What a worker says of itself. No `models`: it serves any. `total_blocks` 0: unknown."""
+    """What a worker says of itself. No `models`: it serves any. `total_blocks` 0: unknown.
+
+    It takes only requests that tolerate all its `taints` and ask for none but its `labels`.
+    """
 
     models: tuple[str, ...] = ()
     total_blocks: int = 0
     trust: Trust = Trust.EXACT
+    labels: frozenset[str] = frozenset()
+    taints: frozenset[str] = frozenset()
 
 
 class LoadReport(msgspec.Struct, frozen=True):
@@ -82,6 +87,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
 
     `allowed_workers` None allows all; `excluded` are those that already failed this request.
+    Its worker has all `labels`, and no taint but the `tolerations`.
     `streams` False: the client gets one whole answer, so no first token will be seen.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
     """
@@ -101,6 +107,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
     priority: int = 0
     streams: bool = True
     tenant: str = ""
+    labels: frozenset[str] = frozenset()
+    tolerations: frozenset[str] = frozenset()
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -54,6 +54,7 @@ class WorkerRegistry:
         self._states: dict[WorkerId, WorkerState] = {}
         self._generation = sequences.generation
         self._picky = 0
+        self._tainted = 0
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
@@ -74,6 +75,7 @@ class WorkerRegistry:
         if info.models != state.info.models:
             self._serving.clear()
         self._picky += bool(info.models) - bool(state.info.models)
+        self._tainted += bool(info.taints) - bool(state.info.taints)
         state.info = info
         state.capacity_blocks = state.report.total_blocks or info.total_blocks
         if info.trust in (Trust.DEGRADED, Trust.APPROX):
@@ -111,6 +113,7 @@ class WorkerRegistry:
         state = self._states.pop(worker, None)
         if state is not None:
             self._picky -= bool(state.info.models)
+            self._tainted -= bool(state.info.taints)
             self._serving.clear()
             self._states_of = ((), ())
         self.distrusted.discard(worker)
@@ -162,6 +165,8 @@ class WorkerRegistry:
         alive = self.everyone(now)
         plain = not (
             request.excluded
+            or request.labels
+            or self._tainted
             or request.allowed_workers is not None
             or request.pinned_worker is not None
             or self.thresholds is not NO_THRESHOLDS
@@ -202,10 +207,7 @@ class WorkerRegistry:
             return "already failed this request"
         if request.allowed_workers is not None and worker not in request.allowed_workers:
             return "not allowed for this request"
-        models = self.info(worker).models
-        if request.model and models and request.model not in models:
-            return f"does not serve {request.model!r}"
-        return None
+        return _unserved(self.info(worker), request)
 
     def _busy(self, worker: WorkerId) -> str | None:
         limits = self.thresholds
@@ -235,3 +237,14 @@ class WorkerRegistry:
             reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
         listed = "; ".join(reasons) or "no worker has joined"
         return f"request {request.request_id}: no worker may take it ({listed})"
+
+
+def _unserved(info: WorkerInfo, request: RouteRequest) -> str | None:
+    """Return what a worker lacks of what a request asks for."""
+    if request.model and info.models and request.model not in info.models:
+        return f"does not serve {request.model!r}"
+    if not request.labels <= info.labels:
+        return f"has no label {', '.join(sorted(request.labels - info.labels))}"
+    if not info.taints <= request.tolerations:
+        return f"tainted {', '.join(sorted(info.taints - request.tolerations))}"
+    return None

@@ -68,7 +68,9 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body's own field `kvmesh`; engines ignore it. Headers of the same meaning win.
 
     `worker` pins the request, `bucket` names its bucket, `session` keeps a conversation together,
-    `priority` orders the queue (higher first), `output_tokens` is the caller's estimate.
+    `priority` orders the queue (higher first), `output_tokens` is the caller's estimate. `mode`,
+    `cost`, `temperature` and `overlap_score_weight` choose the policy of this request; it goes to
+    one of `allowed_workers` that has all `labels` and no taint but the `tolerations`.
     """
 
     worker: str | None = None
@@ -76,6 +78,13 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: str | None = None
     priority: int = 0
     output_tokens: int | None = None
+    mode: str | None = None
+    cost: str | None = None
+    temperature: float | None = None
+    overlap_score_weight: float | None = None
+    allowed_workers: tuple[str, ...] | None = None
+    labels: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()
 
 
 class InferenceRequest(msgspec.Struct, frozen=True):

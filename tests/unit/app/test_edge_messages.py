@@ -25,8 +25,8 @@ from kvmesh.transport.http.plan import Outcome
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream_messages import UpstreamFailure
 
-NOT_SENT = {"cost", "allowed_workers", "excluded"}
-"""What no client can ask for, or the index process knows by itself."""
+NOT_SENT = {"excluded"}
+"""What the index process knows by itself."""
 
 
 def test_every_wish_of_a_client_reaches_the_index_process() -> None:
@@ -43,6 +43,10 @@ def test_every_wish_of_a_client_reaches_the_index_process() -> None:
         priority=3,
         streams=False,
         tenant="t",
+        cost="dynamo",
+        allowed_workers=frozenset([WorkerId("w1")]),
+        labels=frozenset(["gpu"]),
+        tolerations=frozenset(["batch"]),
     )
     plain = RouteRequest("", BlockHashes([], 16), 0)
     for field in msgspec.structs.fields(RouteRequest):

@@ -37,3 +37,12 @@ def test_what_the_engine_does_not_tell_may_be_given() -> None:
 def test_a_bad_worker_is_named_with_the_remedy(texts: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         parse_workers(texts)
+
+
+def test_labels_and_taints_may_come_more_than_once() -> None:
+    (worker,) = parse_workers(["w0=http://h:1,label=gpu:h100,label=zone:a,taint=batch"])
+
+    assert worker.labels == ("gpu:h100", "zone:a")
+    assert worker.taints == ("batch",)
+    with pytest.raises(ConfigError, match="'a b': use letters"):
+        parse_workers(["http://h:1,label=a b"])

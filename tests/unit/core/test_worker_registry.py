@@ -118,6 +118,34 @@ def test_a_pinned_worker_is_the_only_one_and_must_be_there() -> None:
         registry.eligible(make_request(pinned_worker=W2, excluded=frozenset([W2])), 0.0)
 
 
+def test_labels_are_asked_for_and_taints_tolerated() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(labels=frozenset(["gpu:h100", "zone:a"])))
+    registry.describe(W2, WorkerInfo(taints=frozenset(["batch"])))
+    asking = make_request(labels=frozenset(["gpu:h100"]))
+
+    assert registry.eligible(make_request(), 0.0) == (W1, W3)
+    assert registry.eligible(make_request(tolerations=frozenset(["batch"])), 0.0) == (W1, W2, W3)
+    assert registry.eligible(asking, 0.0) == (W1,)
+    with pytest.raises(NoWorkerError, match="w2: tainted batch"):
+        registry.eligible(make_request(pinned_worker=W2), 0.0)
+    with pytest.raises(NoWorkerError, match="w3: has no label zone:b"):
+        registry.eligible(make_request(labels=frozenset(["zone:b"])), 0.0)
+
+    registry.describe(W2, WorkerInfo())
+    assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
+
+
+def test_a_tainted_worker_that_left_taints_nothing() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W2, WorkerInfo(taints=frozenset(["batch"])))
+
+    registry.remove(W2)
+    registry.membership.remove(W2)
+
+    assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
+
+
 def test_busy_workers_are_left_out_above_the_thresholds() -> None:
     registry, sequences = make_registry(W1, W2, W3)
     registry.describe(W1, WorkerInfo(total_blocks=10))
