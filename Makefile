@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines check bench chaos config coverage format clean help
+.PHONY: up test test-engines check bench chaos fuzz config coverage format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -55,6 +55,14 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+FUZZ_S ?= 200
+
+fuzz: $(VENV)/.dev
+	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz engine $(FUZZ_S)
+	$(BIN)/python -m tests.fuzz journal 60
+	$(BIN)/python -m tests.fuzz load 60
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)

@@ -1,0 +1,102 @@
+"""What is fuzzed: bytes from engines and from the journal, up to the state they change.
+
+A target returns when bytes are taken, or refused as they should be; anything it raises is a bug.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kvmesh.actors.kernel import Append
+from kvmesh.actors.messages import Appended, EnginePayload, Tick
+from kvmesh.actors.publisher import Publisher, PublisherOptions
+from kvmesh.core.engine_load import decode_load_stat, decode_loads
+from kvmesh.core.events import ROOT, VERSION, Batch, Stored, WorkerId, decode_batch, encode_batch
+from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.index import KvIndex
+from kvmesh.core.replica import Replica
+from kvmesh.errors import CodecError
+from tests.fuzz.engine_batches import build_batches
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
+STRUCTURED = 0x80
+"""With this bit in the first byte, the rest chooses among well-formed events."""
+
+W = WorkerId("w")
+
+
+def engine(data: bytes) -> None:
+    """Take engine batches through the journal to an index: it holds what a dump would bring."""
+    publisher = Publisher(PublisherOptions(W, "b", 1, "http://w", block_size=4))
+    replica = Replica(KvIndex())
+    replica.open("today", 0.0)
+    structured = bool(data) and data[0] >= STRUCTURED
+    payloads = build_batches(data[1:]) if structured else [data[1:]]
+    sequence = 0
+    for payload in payloads:
+        waiting = [*publisher.receive(EnginePayload(payload), 0.0)]
+        waiting += publisher.receive(Tick("flush"), 0.0)
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, Append):
+                sequence += 1
+                replica.fold(sequence, W, effect.data, 0.0)
+                waiting += publisher.receive(Appended(effect.token, sequence), 0.0)
+    anew = KvIndex()
+    for event in publisher.dump():
+        assert not anew.apply(W, event), event
+    assert replica.index.blocks(W) == anew.blocks(W), publisher.statistics()
+
+
+def journal(data: bytes) -> None:
+    """Fold journal records: garbage leaves the index as it was."""
+    replica = Replica(KvIndex())
+    replica.open("today", 0.0)
+    for sequence, record in enumerate(_split(data), 1):
+        replica.fold(sequence, W, record, 0.0)
+        with contextlib.suppress(CodecError):
+            decode_batch(record)
+    assert replica.index.blocks(W) >= 0
+
+
+def load(data: bytes) -> None:
+    """Read load reports of both kinds."""
+    with contextlib.suppress(CodecError):
+        decode_load_stat(data)
+    with contextlib.suppress(CodecError):
+        decode_loads(data)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {"engine": engine, "journal": journal, "load": load}
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Yield inputs to begin with: every published schema, live captures, journal records."""
+    if target == "engine":
+        schemas = json.loads((FIXTURES / "wire_fixtures.json").read_text())
+        for schema in schemas.values():
+            for name, payload in schema.items():
+                if name != "versions":
+                    yield b"\0" + bytes.fromhex(payload)
+        for path in sorted(FIXTURES.glob("*.jsonl")):
+            for line in path.read_text().splitlines():
+                yield b"\0" + bytes.fromhex(json.loads(line)["hex"])
+        yield bytes([STRUCTURED]) + bytes(range(256))
+    elif target == "journal":
+        for hashes in ([1, 2, 3], [4], []):
+            record = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes(hashes))]))
+            yield len(record).to_bytes(2, "big") + record
+    else:
+        yield bytes.fromhex("9ba84c6f6164537461740100cce0cd20000000cce0cd1000ccc8ce00016e3c")
+        yield msgspec.json.encode({"loads": [{"dp_rank": 0, "num_running_reqs": 3}]})
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    """Yield records, each behind its length in two bytes."""
+    while len(data) > 1:
+        size = int.from_bytes(data[:2], "big")
+        yield data[2 : 2 + size]
+        data = data[2 + size :]

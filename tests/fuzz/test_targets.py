@@ -1,0 +1,32 @@
+"""The fuzz targets on their seeds, on damaged seeds, and on every input that ever broke one."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.targets import STRUCTURED, TARGETS, seeds
+
+FOUND = Path(__file__).parents[1] / "fixtures" / "fuzz"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_seeds_and_damaged_seeds_break_nothing(target: str) -> None:
+    rng = random.Random(1)
+    for seed in seeds(target):
+        TARGETS[target](seed)
+        for _ in range(5):
+            damaged = bytearray(seed)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            TARGETS[target](bytes(damaged[: rng.randrange(1, len(damaged) + 1)]))
+
+
+def test_well_formed_events_of_any_kind_break_nothing() -> None:
+    rng = random.Random(2)
+    for _ in range(150):
+        TARGETS["engine"](bytes([STRUCTURED]) + rng.randbytes(rng.randrange(300)))
+
+
+def test_what_once_broke_a_target_no_longer_does() -> None:
+    for path in FOUND.glob("*"):
+        TARGETS[path.name.partition("-")[0]](path.read_bytes())
