@@ -280,7 +280,7 @@ class Finished(Message, frozen=True):
 
 
 class StateWanted(Message, frozen=True, tag="state-wanted"):
-    """Replica `router` misses bookings of the replica it asks on `<ns>.ctl.<bucket>.<router>`."""
+    """Replica `router` misses bookings of the replica it asks on `<ns>.rctl.<bucket>.<router>`."""
 
     router: str
 

@@ -178,7 +178,7 @@ class ReplicaSync:
         self._asked[peer] = now
         self._states_asked += 1
         wanted = StateWanted(self._options.router)
-        return (Publish(self._subjects.control(peer), encode(wanted)),)
+        return (Publish(self._subjects.router_control(peer), encode(wanted)),)
 
     def _on_state_wanted(self, wanted: StateWanted, now: float) -> Iterable[Effect]:
         """Send the whole state to everybody; several askers get one answer."""

@@ -33,9 +33,13 @@ class Subjects(msgspec.Struct, frozen=True):
         """Return where a router replica's bookings go."""
         return f"{self.namespace}.seq.{self.bucket}.{router}"
 
-    def control(self, target: str = "*") -> str:
-        """Return where commands to one worker or router go."""
-        return f"{self.namespace}.ctl.{self.bucket}.{target}"
+    def control(self, worker: str = "*") -> str:
+        """Return where commands to one worker go."""
+        return f"{self.namespace}.ctl.{self.bucket}.{worker}"
+
+    def router_control(self, router: str = "*") -> str:
+        """Return where commands to one router replica go; it may bear a worker's name."""
+        return f"{self.namespace}.rctl.{self.bucket}.{router}"
 
     def stream(self) -> str:
         """Return the name of the bucket's event stream."""

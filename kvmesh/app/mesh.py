@@ -276,7 +276,7 @@ class RouterMesh:
         module = await asyncio.to_thread(import_module, "kvmesh.transport.nats.control")
         control = cast("MakeCommands", module.ControlPlane)(
             connection,
-            (self._subjects.control(self.router_id),),
+            (self._subjects.router_control(self.router_id),),
             {
                 StateWanted: self._on_state_wanted,
                 Drain: self._on_drain,

@@ -97,7 +97,7 @@ def worker_rights(subjects: Subjects, name: str, ranks: int = 1) -> Rights:
     publish = [subjects.events(one) for one in names] + [subjects.heartbeats(one) for one in names]
     subscribe = [f"{inbox_prefix('worker', subjects.bucket, name)}.>"]
     subscribe += [subjects.control(one) for one in names]
-    return Rights(tuple(publish), (*subscribe, subjects.control("all")), answers=True)
+    return Rights(tuple(publish), tuple(subscribe), answers=True)
 
 
 def router_rights(subjects: Subjects, name: str) -> Rights:
@@ -117,14 +117,15 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
         publish += [f"$JS.API.STREAM.MSG.GET.{one}"]
         publish += [f"$JS.API.DIRECT.GET.{one}", f"$JS.API.DIRECT.GET.{one}.>"]
     publish += [f"$JS.API.STREAM.PURGE.{one}" for one in (stream, f"OBJ_{snapshots}")]
-    publish += [f"$KV.{meta}.>", f"$O.{snapshots}.>", "$JS.FC.>", subjects.control()]
+    publish += [f"$KV.{meta}.>", f"$O.{snapshots}.>", "$JS.FC.>"]
+    publish += [subjects.control(), subjects.router_control()]
     publish += [subjects.bookings(name), subjects.routers(name)]
     subscribe = (
         f"{inbox_prefix('router', subjects.bucket, name)}.>",
         subjects.heartbeats(),
         subjects.bookings(),
         subjects.routers(),
-        *(subjects.control(target) for target in (name, "router")),
+        subjects.router_control(name),
     )
     return Rights(tuple(publish), subscribe, answers=True)
 
@@ -155,12 +156,9 @@ def plan_members(options: AccountsOptions) -> list[Member]:
         bucket, name, _ = parse_member("--router", text)
         rights = router_rights(Subjects(options.namespace, bucket), name)
         members.append(Member("router", rights, bucket, name))
-    # Also for a worker and a router: commands to one would reach the other.
-    names = [(member.bucket, member.name) for member in members if member.name not in {"", "*"}]
     files = [member.file_name for member in members]
     for member in members:
-        twice = names.count((member.bucket, member.name)) > 1 or files.count(member.file_name) > 1
-        if twice:
+        if files.count(member.file_name) > 1:
             raise ConfigError(
                 f"{member.bucket}/{member.name} is named twice: each worker and router of a bucket "
                 "needs its own name"

@@ -199,7 +199,7 @@ async def ask_routers(shelf: Shelf) -> None:
     await control.start()
     try:
         for router in sorted(routers):
-            await ask_patiently(control, subjects.control(router))
+            await ask_patiently(control, subjects.router_control(router))
     finally:
         await control.close()
 

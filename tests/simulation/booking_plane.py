@@ -148,7 +148,7 @@ class BookingPlane:
         patterns = (
             (SUBJECTS.routers(), "registry"),
             (SUBJECTS.bookings(), "replica_sync"),
-            (SUBJECTS.control(router), "replica_sync"),
+            (SUBJECTS.router_control(router), "replica_sync"),
         )
         self.sim.add(ProcessPlan(router, build, subscriptions=patterns))
 

@@ -1,8 +1,9 @@
 """The control plane: rare, typed commands with an answer, carried by FastStream.
 
-One command is a tagged msgspec struct as msgpack on `<ns>.ctl.<bucket>.<target>`; its answer says
-whether it was done. FastStream costs 100 us a command and 12-25 times a plain callback, so nothing
-frequent goes this way. It runs on the process's one connection: its own would lack the repairs.
+One command is a tagged msgspec struct as msgpack on `<ns>.ctl.<bucket>.<worker>`, or `rctl` for a
+router; its answer says whether it was done. FastStream costs 100 us a command and 12-25 times a
+plain callback, so nothing frequent goes this way. It runs on the process's one connection: its own
+would lack the repairs.
 """
 
 import asyncio

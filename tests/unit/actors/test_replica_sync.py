@@ -183,7 +183,7 @@ def test_a_peer_that_asks_gets_the_whole_state() -> None:
     driver.sequences.first_token("q", 0.0)
     driver.sequences.grow("q", 9, 0.0)
 
-    driver.tell(BusMessage("kvmesh.ctl.code.r1", encode(StateWanted("r2"))))
+    driver.tell(BusMessage("kvmesh.rctl.code.r1", encode(StateWanted("r2"))))
     driver.tell(StateWanted("r3"))
 
     assert driver.batches()[1:] == [
@@ -210,7 +210,7 @@ def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
 
     assert driver.tell(RouterSeen(beat)) == []
     [asked] = of(Publish, driver.tell(joined))
-    assert asked.subject == "kvmesh.ctl.code.r2"
+    assert asked.subject == "kvmesh.rctl.code.r2"
     assert decode(asked.data, StateWanted) == StateWanted("r1")
     assert driver.tell(joined) == []
     driver.tell(RouterGone("r2"))
@@ -242,10 +242,10 @@ def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> Non
 
     [asked] = of(Publish, talk(driver, first_seq=5))
 
-    assert asked.subject == "kvmesh.ctl.code.r2"
+    assert asked.subject == "kvmesh.rctl.code.r2"
     driver.now = 1.0
     subjects = [one.subject for one in of(Publish, driver.tell(Tick("beat")))]
-    assert subjects == ["kvmesh.seq.code.r1", "kvmesh.ctl.code.r2"]
+    assert subjects == ["kvmesh.seq.code.r1", "kvmesh.rctl.code.r2"]
     assert driver.sync.statistics().states_asked == 2
 
 
@@ -260,7 +260,7 @@ def test_garbage_is_counted_and_dropped() -> None:
     driver = Driver()
 
     assert driver.tell(BusMessage("kvmesh.seq.code.r2", b"\xc1")) == []
-    assert driver.tell(BusMessage("kvmesh.ctl.code.r1", b"\xc1")) == []
+    assert driver.tell(BusMessage("kvmesh.rctl.code.r1", b"\xc1")) == []
     assert driver.sync.statistics().garbage == 2
 
 

@@ -23,7 +23,8 @@ def test_subjects_name_bucket_and_member() -> None:
     assert subjects.heartbeats() == "kvmesh.hb.code.*"
     assert subjects.routers("r") == "kvmesh.rt.code.r"
     assert subjects.bookings("r") == "kvmesh.seq.code.r"
-    assert subjects.control("w") == "kvmesh.ctl.code.w"
+    assert subjects.control("x") == "kvmesh.ctl.code.x"
+    assert subjects.router_control("x") == "kvmesh.rctl.code.x"
     assert subjects.stream() == "KVMESH_EVENTS_code"
     assert last_token("a.b.c") == "c"
 

@@ -23,11 +23,7 @@ def test_a_worker_may_write_its_own_two_subjects_and_nothing_else() -> None:
     rights = worker_rights(CODE, "w7")
 
     assert rights.publish == ("kvmesh.ev.code.w7", "kvmesh.hb.code.w7")
-    assert rights.subscribe == (
-        "_INBOX.worker.code.w7.>",
-        "kvmesh.ctl.code.w7",
-        "kvmesh.ctl.code.all",
-    )
+    assert rights.subscribe == ("_INBOX.worker.code.w7.>", "kvmesh.ctl.code.w7")
     assert rights.to_config()["allow_responses"] == {"max": 1, "expires": "5s"}
 
 
@@ -48,7 +44,7 @@ def test_a_router_may_neither_make_nor_delete_streams_nor_write_events() -> None
         assert not [each for each in rights.publish if f"STREAM.{verb}" in each]
     assert "$JS.API.STREAM.PURGE.KVMESH_EVENTS_code" in rights.publish
     assert "kvmesh.seq.code.r1" in rights.publish
-    assert "kvmesh.ctl.code.r1" in rights.subscribe
+    assert "kvmesh.rctl.code.r1" in rights.subscribe
 
 
 def test_a_meta_router_only_listens() -> None:
@@ -96,13 +92,19 @@ def test_a_name_no_subject_may_hold_is_refused(member: str) -> None:
     "options",
     [
         AccountsOptions(worker=("code/w7", "code/w7:2")),
-        AccountsOptions(worker=("code/w7",), router=("code/w7",)),
         AccountsOptions(router=("code/*", "code/*")),
     ],
 )
 def test_one_name_for_two_processes_is_refused(options: AccountsOptions) -> None:
     with pytest.raises(ConfigError, match=r"code/(w7|\*) is named twice"):
         plan_members(options)
+
+
+def test_a_worker_and_a_router_of_one_name_do_not_hear_each_others_commands() -> None:
+    members = plan_members(AccountsOptions(worker=("code/x",), router=("code/x",)))
+
+    worker, router = (set(member.rights.subscribe) for member in members[2:])
+    assert not worker & router
 
 
 def test_a_bad_namespace_directory_or_seed_is_a_configuration_error(tmp_path: Path) -> None:
