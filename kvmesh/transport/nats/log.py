@@ -4,6 +4,7 @@ An append is one `publish` with a reply subject `<inbox>.<token>`; all acks arri
 subscription. That is 8 us of CPU a message, where a future each costs 20 and a request 130.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from kvmesh.transport.nats.tail import NatsTail
 
 MAX_OUTSTANDING = 8192
 QUIET_ERRORS = 100
+QUIET_S = 60.0
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,11 +52,14 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStatistics(msgspec.Struct, frozen=True):
-    """Counts since `open`. `unsent` met a lost connection or a full buffer; `refused` an error."""
+    """Counts since `open`. `unsent` met a lost connection or a full buffer, `homeless` no stream,
+    `refused` another error.
+    """
 
     appended: int
     acked: int
     duplicates: int
+    homeless: int
     refused: int
     unsent: int
     forgotten: int
@@ -73,7 +78,8 @@ class NatsJournal:
         self._token = 0
         self._waiting: dict[int, Callable[[int], None]] = {}
         self._appended = self._acked = self._duplicates = 0
-        self._refused = self._unsent = self._forgotten = 0
+        self._homeless = self._refused = self._unsent = self._forgotten = 0
+        self._homeless_s: float | None = None
         self._decode = msgspec.json.Decoder(Acknowledgement).decode
         self._log = get_logger(stream=options.stream)
 
@@ -137,6 +143,7 @@ class NatsJournal:
             appended=self._appended,
             acked=self._acked,
             duplicates=self._duplicates,
+            homeless=self._homeless,
             refused=self._refused,
             unsent=self._unsent,
             forgotten=self._forgotten,
@@ -151,15 +158,30 @@ class NatsJournal:
             self._refuse(f"unreadable ack: {error}")
             return
         if headers:
-            self._refuse("nobody stores this subject: is there a stream, is JetStream on?")
+            self._wait_for_stream()
             return
         if ack.error is not None:
             self._refuse(f"{ack.error.description} (code {ack.error.err_code})")
             return
+        if self._homeless_s is not None:
+            self._homeless_s = None
+            self._log.info("stream is there")
         self._acked += 1
         self._duplicates += ack.duplicate
         if acked is not None:
             acked(ack.seq)
+
+    def _wait_for_stream(self) -> None:
+        """Say that nobody stores the events yet, once and then each minute: appends are retried."""
+        self._homeless += 1
+        now = asyncio.get_running_loop().time()
+        if self._homeless_s is None:
+            self._log.info("waiting for a router, or kvmesh nats-streams, to make the stream")
+        elif now - self._homeless_s < QUIET_S:
+            return
+        else:
+            self._log.warning("still no stream: is a router running, is JetStream on?")
+        self._homeless_s = now
 
     def _refuse(self, error: str) -> None:
         self._refused += 1

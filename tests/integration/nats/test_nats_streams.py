@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.ports import Record
@@ -46,18 +47,26 @@ async def test_a_stream_deleted_and_remade_under_load_is_read_from_its_start(
     assert reader.errors == []
 
 
-async def test_appends_to_a_deleted_stream_are_refused_and_counted(
+async def test_appends_wait_quietly_for_a_stream_to_come(
     own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
     journal = await open_journal(own_server.url, stack)
     await JetStream(await connect(own_server.url, stack)).delete_stream(STREAM)
     acks: list[int] = []
 
-    journal.append(SUBJECT, b"x", acks.append)
-    await eventually(lambda: journal.statistics().refused)
+    with capture_logs() as logs:
+        for _ in range(3):
+            journal.append(SUBJECT, b"x", acks.append)
+        await eventually(lambda: journal.statistics().homeless == 3)
+        assert (acks, journal.statistics().outstanding) == ([], 0)
+        await journal.open()
+        journal.append(SUBJECT, b"x", acks.append)
+        await eventually(lambda: acks == [1])
 
-    assert acks == []
-    assert journal.statistics().outstanding == 0
+    assert [(one["log_level"], one["event"].split(" ")[0]) for one in logs] == [
+        ("info", "waiting"),
+        ("info", "stream"),
+    ]
 
 
 async def test_a_purge_that_outruns_a_reader_is_one_exact_gap(
