@@ -43,6 +43,9 @@ class NatsSettings:
     """File that holds an nkey seed."""
     nats_tls_ca: Path | None = None
     """CA bundle that signs the server's certificate; turns TLS on."""
+    nats_monitor_url: str = ""
+    """The server's monitoring, e.g. http://127.0.0.1:8222, which routers ask at their start whether
+    it syncs what it acknowledges; default: port 8222 of the server's host, if it answers."""
     stream_replicas: Positive = 1
     """Copies of each stream, bucket and object; 3 on a three-node cluster."""
     stream_max_bytes: Positive = 2 * 1024**3

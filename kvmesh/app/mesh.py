@@ -6,9 +6,6 @@ Only a router with `--kv-events` loads this module, so that one without runs whe
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, Protocol, cast
 
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
@@ -29,6 +26,7 @@ from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
 from kvmesh.app.process import first_of
+from kvmesh.app.router_commands import Handler, RouterCommands
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
@@ -41,28 +39,6 @@ from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings import RouterSettings
 from kvmesh.transport.nats.bus import NatsBus
-from kvmesh.transport.nats.connection import NatsConnection
-
-COMMANDS_LATEST_S = 5.0
-WARM_POLL_S = 0.02
-
-
-class Commands(Protocol):
-    """What answers commands: a `ControlPlane`."""
-
-    async def start(self) -> None:
-        """Listen."""
-        ...
-
-    async def close(self) -> None:
-        """Stop listening."""
-        ...
-
-
-MakeCommands = Callable[
-    [NatsConnection, Sequence[str], Mapping[type[Message], Callable[[Any], Awaitable[object]]]],
-    Commands,
-]
 
 
 class RouterMesh:
@@ -124,7 +100,7 @@ class RouterMesh:
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
-        self._commands: asyncio.Task[None] | None = None
+        self._commands: RouterCommands | None = None
 
     def why_not(self) -> str:
         """Return why no request should come; "" when the history is read and a worker usable."""
@@ -211,8 +187,17 @@ class RouterMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
-        self._commands = asyncio.create_task(self._answer_commands(connection), name="commands")
-        self._stack.push_async_callback(_end, self._commands)
+        handlers: dict[type[Message], Handler] = {
+            StateWanted: self._on_state_wanted,
+            Drain: self._on_drain,
+            Status: self._on_status,
+            Reload: self._on_reload,
+            TakeSnapshot: self._on_take,
+        }
+        target = subjects.router_control(self.router_id)
+        self._commands = RouterCommands(self._settings.nats, connection, target, handlers)
+        self._commands.start(lambda: self.indexer.caught_up)
+        self._stack.push_async_callback(self._commands.close)
 
     def describe(self) -> dict[str, object]:
         """Return how far the journal is read, the index, the peers."""
@@ -264,38 +249,11 @@ class RouterMesh:
         del command
         return self.describe()
 
-    async def _answer_commands(self, connection: NatsConnection) -> None:
-        """Answer commands from when the index is warm, 5 s after the start at the latest.
-
-        FastStream takes a third of all processor time until then, were it loaded before.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(COMMANDS_LATEST_S):
-                while not self.indexer.caught_up:  # noqa: ASYNC110  an event costs each turn
-                    await asyncio.sleep(WARM_POLL_S)
-        module = await asyncio.to_thread(import_module, "kvmesh.transport.nats.control")
-        control = cast("MakeCommands", module.ControlPlane)(
-            connection,
-            (self._subjects.router_control(self.router_id),),
-            {
-                StateWanted: self._on_state_wanted,
-                Drain: self._on_drain,
-                Status: self._on_status,
-                Reload: self._on_reload,
-                TakeSnapshot: self._on_take,
-            },
-        )
-        try:
-            await control.start()
-            await asyncio.Event().wait()
-        finally:
-            await control.close()
-
     async def failed(self) -> None:
         """Wait until an actor or the answering of commands fails, and raise what it raised."""
         assert self._running is not None
         assert self._commands is not None
-        await first_of(asyncio.shield(self._running), asyncio.shield(self._commands))
+        await first_of(asyncio.shield(self._running), self._commands.failed())
 
     async def stop(self) -> None:
         """Leave the mesh; safe to call twice."""
@@ -303,8 +261,3 @@ class RouterMesh:
         if self._running is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -3,6 +3,7 @@
 from kvmesh.actors.wire import Subjects
 from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
@@ -49,6 +50,12 @@ def journal_for(
         max_age_s=settings.stream_max_age_s,
     )
     return NatsJournal(connection, options)
+
+
+async def warn_of_risks(settings: NatsSettings, connection: NatsConnection) -> None:
+    """Tell operators at the start what acknowledged events could still be lost to."""
+    warn_of_one_copy(connection, settings.stream_replicas)
+    await check_durability(connection, settings.nats_monitor_url)
 
 
 async def stores_for(

@@ -156,6 +156,10 @@ class NatsClient(Client):
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]  # nats-py's
 
+    def server_fact(self, name: str) -> str:
+        """Return what the server said of itself when it was connected to; "" for nothing."""
+        return str(self._server_info.get(name) or "")
+
     def discard_unsent(self) -> None:
         """Forget what was queued and not sent: after an outage it would arrive stale."""
         self._pending.clear()

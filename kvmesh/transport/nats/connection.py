@@ -29,6 +29,9 @@ CLOSE_TIMEOUT_S = 2.0
 SAME_ERROR_QUIET_S = 10.0
 NO_PENDING_LIMIT = 0
 
+NEEDED_PAYLOAD = 512 * 1024
+"""Snapshot chunks are this long, journal messages and bookings shorter."""
+
 FATAL_ERRORS = ("authorization", "authentication", "user credentials", "certificate", "account")
 """What trying again will not cure at the first connect."""
 
@@ -87,8 +90,9 @@ class NatsConnection:
     async def connect(self) -> None:
         """Connect, trying for `first_connect_s`.
 
-        Raises `ConfigError` for an unusable URL, key or certificate file, and `TransportError`
-        naming the server and the remedy when it does not answer or refuses the login.
+        Raises `ConfigError` for an unusable URL, key, certificate file or server setting, and
+        `TransportError` naming the server and the remedy when it does not answer or refuses the
+        login.
         """
         self._fatal = asyncio.get_running_loop().create_future()
         try:
@@ -112,6 +116,12 @@ class NatsConnection:
         finally:
             self._fatal.cancel()
             self._fatal = None
+        if self.client.max_payload < NEEDED_PAYLOAD:
+            await self._shut()
+            raise ConfigError(
+                f"NATS at {self.shown_url} takes messages of {self.client.max_payload} bytes at "
+                f"most: set max_payload to {NEEDED_PAYLOAD} or more in its configuration"
+            )
         self._set_up(up=True)
         self._log.info("nats connected", server=self._server())
 

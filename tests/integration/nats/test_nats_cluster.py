@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvmesh.errors import TransportError
+from kvmesh.transport.nats.durability import warn_of_one_copy
 from kvmesh.transport.nats.jetstream import JetStream
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
@@ -46,6 +47,9 @@ async def admin(cluster: NatsCluster, stack: contextlib.AsyncExitStack) -> JetSt
 async def load(
     cluster: NatsCluster, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> tuple[Writer, Reader]:
+    connection = await connect(cluster.url, stack)
+    assert warn_of_one_copy(connection, 1)
+    assert not warn_of_one_copy(connection, 3)
     writer = Writer(await open_journal(cluster.url, stack, replicas=3))
     reader, _ = await follow(await open_journal(cluster.url, stack, replicas=3), stack)
     await eventually(lambda: len(writer.acked) > 500, timeout_s=20)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kvmesh.app.nats_server import NatsServer
-from kvmesh.errors import TransportError
+from kvmesh.errors import ConfigError, TransportError
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.durability import check_durability
+from kvmesh.transport.nats.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.jetstream import JetStream
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
 from tests.integration.nats.clients import connect, start_server
@@ -69,7 +69,7 @@ async def test_a_server_without_jetstream_is_told_apart(
 
     await journal.open(ensure=False)
     journal.append("ev.w1", b"x", lambda _: pytest.fail("nobody stores it"))
-    await eventually(lambda: journal.statistics().refused == 1)
+    await eventually(lambda: journal.statistics().homeless == 1)
 
 
 async def test_listeners_hear_of_each_loss_and_return(
@@ -222,7 +222,21 @@ async def test_durability_is_read_from_the_monitoring_port(
     careful = await start_server(stack, tmp_path, config="jetstream { sync_interval: always }")
     silent = "http://127.0.0.1:9"
 
-    assert await check_durability(careful.monitoring_url) == "always"
-    assert await check_durability(own_server.monitoring_url) == "interval"
-    assert await check_durability(own_server.monitoring_url + "x") == "unknown"
-    assert await check_durability(silent) == "unknown"
+    synced = await connect(stack, url=careful.url)
+    unsynced = await connect(stack, url=own_server.url)
+
+    assert await check_durability(synced, careful.monitoring_url) == "always"
+    assert await check_durability(unsynced, own_server.monitoring_url) == "interval"
+    assert await check_durability(unsynced, careful.monitoring_url) == "unknown"
+    assert await check_durability(unsynced, own_server.monitoring_url + "x") == "unknown"
+    assert await check_durability(unsynced, silent) == "unknown"
+    assert not warn_of_one_copy(unsynced, 1)
+
+
+async def test_a_server_whose_messages_are_too_short_is_refused_at_the_start(
+    stack: contextlib.AsyncExitStack, tmp_path: Path
+) -> None:
+    server = await start_server(stack, tmp_path, config="max_payload: 65536")
+
+    with pytest.raises(ConfigError, match="max_payload to 524288"):
+        await connect(stack, url=server.url)
