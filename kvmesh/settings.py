@@ -138,9 +138,14 @@ class RouterSettings:
     """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
     decides."""
     tokenizer: Path | None = None
-    """Model directory (tokenizer.json, chat template); default: the byte tokenizer."""
+    """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
+    the engine's ids turn out to be others: then chats count as its /tokenize told of their
+    earlier messages."""
     tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"
     """Whose way of filling the chat template to follow: that of the engines served."""
+    parity_sample: Annotated[int, Parameter(validator=Number(gte=0))] = 1000
+    """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
+    the first three of a model always; 0: none."""
     vocab_size: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
     vocabulary of --tokenizer."""

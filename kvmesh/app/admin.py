@@ -1,6 +1,6 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.prediction_metrics import prediction_metrics
 from kvmesh.app.routed import RoutingContext
+from kvmesh.app.token_check import TokenCheck
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.kv_metrics import KvMetricsAggregator
@@ -42,18 +43,30 @@ class Part(Protocol):
         ...
 
 
-class RouterAdmin:
-    """Answers for one router replica."""
+class Shown(Collector, Protocol):
+    """A part with metrics and warnings."""
 
-    def __init__(self, context: RoutingContext, mesh: Part) -> None:
+    def warnings(self) -> tuple[str, ...]:
+        """Return what makes routing worse than it could be, one line each."""
+        ...
+
+
+class RouterAdmin:
+    """Answers for one router replica. `check` tells whether its token ids are the engines'."""
+
+    def __init__(self, context: RoutingContext, mesh: Part, check: TokenCheck) -> None:
         self._context = context
         self._mesh = mesh
+        self._check = check
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        self._registry.register(check)
+        self._warners: list[Callable[[], tuple[str, ...]]] = [mesh.warnings, check.warnings]
 
-    def register(self, metrics: Collector) -> None:
-        """Show further metrics."""
-        self._registry.register(metrics)
+    def show(self, part: Shown) -> None:
+        """Show the metrics and warnings of a further part."""
+        self._registry.register(part)
+        self._warners.append(part.warnings)
 
     def mount(self, routes: Routes) -> None:
         """Serve the admin paths."""
@@ -67,7 +80,7 @@ class RouterAdmin:
         reason = self._mesh.why_not()
         ready = not reason
         answer: dict[str, object] = {"ready": ready, "reason": reason or "ready"}
-        warnings = self._mesh.warnings()
+        warnings = sorted({line for warner in self._warners for line in warner()})
         if warnings:
             answer["warnings"] = warnings
         answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
@@ -115,6 +128,7 @@ class RouterAdmin:
                 },
                 "scheduler": scheduler.statistics(),
                 "mesh": self._mesh.describe(),
+                "tokens": self._check.statistics(),
                 "workers": workers,
                 "predictions": {
                     worker: context.predictions.report(worker)

@@ -13,7 +13,7 @@ from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
 from kvmesh.app.index_link import IndexLink
 from kvmesh.app.intake import Intake
 from kvmesh.app.process import Stop, first_of
-from kvmesh.app.reading import Reading, forward_options, intake_of, within_patience
+from kvmesh.app.reading import Reading, check_of, forward_options, intake_of, within_patience
 from kvmesh.app.remote_request import RemoteRequest
 from kvmesh.app.router_part import RouterPart
 from kvmesh.core.decision import RouteRequest
@@ -119,7 +119,9 @@ class EdgeServer:
             pool = upstream_pool(settings.upstream)
             stack.push_async_callback(pool.close)
             link = IndexLink(Path(part.socket), part.number)
-            intake = intake_of(settings, f"{part.router_id}-{part.number}")
+            check = check_of(settings, pool, link.find_holder)
+            stack.push_async_callback(check.close)
+            intake = intake_of(settings, f"{part.router_id}-{part.number}", check)
             fixed_headers = (
                 (b"x-kvmesh-router", part.router_id.encode()),
                 (b"x-kvmesh-bucket", settings.bucket.encode()),
@@ -134,7 +136,7 @@ class EdgeServer:
             log.info("edge serves", url=part.url, edge=part.number)
 
             def report() -> EdgeReport:
-                return EdgeReport(front.server.statistics(), link.unguided)
+                return EdgeReport(front.server.statistics(), link.unguided, check.warnings())
 
             await first_of(stop.wait(), link.run(report))
             log.info("draining", open_requests=front.server.statistics().open_requests)

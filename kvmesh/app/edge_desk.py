@@ -208,6 +208,11 @@ class EdgeDesk:
         """Return every edge, by number."""
         return sorted((one.row() for one in self._sessions), key=lambda row: row.edge)
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the edges warn of."""
+        reports = (session.report for session in self._sessions)
+        return tuple(line for report in reports if report for line in report.warnings)
+
     def mount(self, routes: Routes) -> None:
         """Serve `/v1/edges`."""
         routes.add("GET", "/v1/edges", lambda exchange: answer_json(exchange, self.rows()))

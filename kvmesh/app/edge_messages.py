@@ -61,6 +61,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     streams: bool
     tenant: str
     wanted: Wanted | None
+    approximate: bool
 
 
 class AttemptFailed(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -109,6 +110,7 @@ class EdgeReport(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
     http: HttpStatistics
     unguided: int
+    warnings: tuple[str, ...] = ()
 
 
 class Go(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -201,6 +203,7 @@ def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
         streams=request.streams,
         tenant=request.tenant,
         wanted=None if wanted == _NOTHING else wanted,
+        approximate=request.approximate,
     )
 
 
@@ -224,4 +227,5 @@ def asked(message: Ask, block_size: int) -> RouteRequest:
         allowed_workers=wanted.allowed_workers,
         labels=wanted.labels,
         tolerations=wanted.tolerations,
+        approximate=message.approximate,
     )

@@ -19,9 +19,11 @@ from kvmesh.app.edge_messages import (
     Refuse,
     ToEdge,
 )
+from kvmesh.core.hashing import Hashes
 from kvmesh.core.last_known import LastKnownFleet
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
+from kvmesh.transport.http.plan import Target
 from kvmesh.transport.local import LocalLink, connect_local
 
 RETRY_S: Final = 0.05
@@ -62,6 +64,15 @@ class IndexLink:
         self._clock = asyncio.get_running_loop().time
         self._since_s = 0.0
         self._knows_workers = False
+
+    def find_holder(self, model: str, hashes: Hashes) -> Target | None:
+        """Return the least loaded worker that serves `model`: who holds what is not known here."""
+        del hashes
+        known = self.fleet.choose(model, None, ())
+        if known is None:
+            return None
+        self.fleet.release(known.worker)
+        return Target(known.url)
 
     def can_decide(self) -> bool:
         """Return whether the index process is there and knows at least as well where to go."""

@@ -7,9 +7,12 @@ from math import inf
 import msgspec
 
 from kvmesh.app.intake import Intake
+from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.app.request_wishes import WishOptions, WishReader, read_timeout_s
+from kvmesh.app.token_check import Holder, TokenCheck
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.model_policy import ModelPolicies, parse_model_policy
+from kvmesh.core.parity import ParityOptions
 from kvmesh.errors import KvMeshError
 from kvmesh.settings import RouterSettings
 from kvmesh.tokenizer import TokenizerOptions, load_tokenizer
@@ -18,6 +21,7 @@ from kvmesh.transport.http.openai import Endpoint, InferenceRequest
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import ForwardOptions
 from kvmesh.transport.http.request import Request
+from kvmesh.transport.http.upstream import UpstreamPool
 
 Then = Callable[[Exchange, InferenceRequest, RouteRequest], None]
 
@@ -53,17 +57,21 @@ class Reading:
             exchange.fail(Problem.from_error(error))
 
 
-def intake_of(settings: RouterSettings, router_id: str) -> Intake:
+def check_of(settings: RouterSettings, pool: UpstreamPool, holder: Holder) -> TokenCheck:
+    """Return what compares token ids with the engines'; make it on the event loop."""
+    return TokenCheck(pool, holder, ParityOptions(sample_every=settings.parity_sample))
+
+
+def intake_of(settings: RouterSettings, router_id: str, check: TokenCheck) -> Intake:
     """Return what reads requests by these settings; loads the tokenizer."""
     tokenizer = load_tokenizer(
         str(settings.tokenizer) if settings.tokenizer else None,
         options=TokenizerOptions(engine=settings.tokenizer_engine),
     )
+    block_size = settings.cost.kv_cache_block_size
     return Intake(
-        tokenizer,
-        settings.cost.kv_cache_block_size,
+        PromptReader(tokenizer, block_size, settings.vocab_size, check),
         router_id,
-        settings.vocab_size,
         wishes=WishReader(
             WishOptions(
                 obeyed=settings.client_overrides,

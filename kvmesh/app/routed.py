@@ -8,7 +8,7 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Booked, Finished, FirstToken
+from kvmesh.actors.messages import Booked, Finished, FirstToken, WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.answer_watch import AnswerWatch
@@ -16,6 +16,7 @@ from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import Hashes
 from kvmesh.core.predictions import AnswerSeen, Doubt, Predictions
 from kvmesh.core.sse import Usage
 from kvmesh.errors import NoWorkerError
@@ -83,6 +84,29 @@ class RoutingContext(msgspec.Struct, frozen=True):
     predictions: Predictions
     doubt: Callable[[WorkerId, Doubt], None]
     gate: AdmissionGate
+
+    def find_holder(self, model: str, hashes: Hashes) -> Target | None:
+        """Return the worker that holds most of a prompt, of several the least busy one.
+
+        None when nobody serves `model`.
+        """
+        scheduler, now = self.router.scheduler, self.clock()
+        try:
+            names = scheduler.workers.eligible(RouteRequest("", hashes, 0, model=model), now)
+        except NoWorkerError:
+            return None
+        overlaps, _ = scheduler.overlaps.find_groups(hashes, now)
+        loads = scheduler.sequences.loads
+        best = max(names, key=lambda name: (overlaps.get(name, 0), -loads(name).active_requests))
+        beat = self.router.heartbeat(best)
+        return None if beat is None else target_of(beat)
+
+
+def target_of(worker: WorkerHeartbeat) -> Target:
+    """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
+    if worker.dp_rank is None:
+        return Target(worker.url)
+    return Target(worker.url, headers=((b"x-data-parallel-rank", b"%d" % worker.dp_rank),))
 
 
 class RoutedRequest:
@@ -180,10 +204,7 @@ class RoutedRequest:
                 worker=decision.worker,
                 formula=decision.formula_line(decision.worker),
             )
-        if heartbeat.dp_rank is None:
-            return Target(heartbeat.url)
-        rank = (b"x-data-parallel-rank", b"%d" % heartbeat.dp_rank)
-        return Target(heartbeat.url, headers=(rank,))
+        return target_of(heartbeat)
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Release the worker that failed and leave it out; another may be tried."""
@@ -309,7 +330,7 @@ class RoutedRequest:
         counters.reported_tokens += usage.prompt_tokens
         counters.cached_tokens += usage.cached_tokens
         counters.predicted_tokens += predicted
-        if decision.by_cache:
+        if decision.by_cache and not self._request.approximate:
             self._judge(decision, usage.prompt_tokens, predicted, usage.cached_tokens)
 
     def _judge(self, decision: Decision, counted: int, predicted: int, cached: int) -> None:

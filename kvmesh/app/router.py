@@ -22,7 +22,7 @@ from kvmesh.app.edge_desk import EdgeDesk
 from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
 from kvmesh.app.gateway import Gateway
 from kvmesh.app.process import Stop, first_of, run
-from kvmesh.app.reading import forward_options, intake_of
+from kvmesh.app.reading import check_of, forward_options, intake_of
 from kvmesh.app.routed import RoutingContext, RoutingCounters
 from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
@@ -171,18 +171,21 @@ class RouterServer:
             pool = upstream_pool(settings.upstream)
             stack.push_async_callback(pool.close)
             context = self._context()
-            intake = intake_of(settings, self.router_id)
+            check = check_of(settings, pool, context.find_holder)
+            stack.push_async_callback(check.close)
+            intake = intake_of(settings, self.router_id, check)
             gateway = Gateway(context, intake, pool, forward_options(settings))
             routes = Routes()
             routes.add("POST", "/v1/route", gateway.explain)
             routes.add_prefix("/v1/", gateway.serve)
-            admin = RouterAdmin(context, self.mesh)
+            admin = RouterAdmin(context, self.mesh, check)
             admin.mount(routes)
             AdmissionAdmin(context.gate, settings.admission).mount(routes)
             pages = ViewPages(RouterView(context, self.mesh))
             pages.mount(routes)
-            inner = settings.http if self.part is None else behind_edges(settings.http)
-            front = FrontDoor(inner, routes)
+            front = FrontDoor(
+                settings.http if self.part is None else behind_edges(settings.http), routes
+            )
             url = await front.open()
             stack.push_async_callback(front.server.close)
             stack.push_async_callback(self.mesh.stop)
@@ -190,7 +193,7 @@ class RouterServer:
             if self.part is not None:
                 url = self.part.url
                 desk.mount(routes)
-                admin.register(desk)
+                admin.show(desk)
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
             await self.mesh.start(url)

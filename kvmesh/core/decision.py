@@ -89,6 +89,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     `allowed_workers` None allows all; `excluded` are those that already failed this request.
     Its worker has all `labels`, and no taint but the `tolerations`.
     `streams` False: the client gets one whole answer, so no first token will be seen.
+    `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
     """
 
@@ -109,6 +110,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     tenant: str = ""
     labels: frozenset[str] = frozenset()
     tolerations: frozenset[str] = frozenset()
+    approximate: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True):

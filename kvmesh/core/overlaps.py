@@ -82,14 +82,16 @@ class OverlapView:
                     overlaps[worker] = depth
         return overlaps, sorted(groups + routed, key=_depth, reverse=True)
 
-    def record(self, worker: WorkerId, hashes: Hashes, now: float) -> bool:
+    def record(
+        self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False
+    ) -> bool:
         """Count a routed prompt as cached: briefly where events will confirm it, else longer.
 
-        Return whether there was anything to count.
+        No event ever confirms `approximate` hashes. Return whether there was anything to count.
         """
         if self._routed is None:
             return False
-        exact = self._index is not None and worker not in self._distrusted
+        exact = self._index is not None and worker not in self._distrusted and not approximate
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
         if ttl_s <= 0.0 or not len(hashes):
             return False

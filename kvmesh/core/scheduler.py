@@ -137,7 +137,7 @@ class Scheduler:
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
         kv = "kv" in (request.mode, self.options.mode)
-        recorded = kv and self.overlaps.record(worker, hashes, now)
+        recorded = kv and self.overlaps.record(worker, hashes, now, approximate=request.approximate)
         overlap_tokens = decision.overlap_blocks * self.options.block_size
         known = hashes.upto(decision.overlap_blocks)
         self.sequences.add(

@@ -47,6 +47,7 @@ def test_every_wish_of_a_client_reaches_the_index_process() -> None:
         allowed_workers=frozenset([WorkerId("w1")]),
         labels=frozenset(["gpu"]),
         tolerations=frozenset(["batch"]),
+        approximate=True,
     )
     plain = RouteRequest("", BlockHashes([], 16), 0)
     for field in msgspec.structs.fields(RouteRequest):

@@ -4,6 +4,7 @@ from typing import cast
 import pytest
 
 from kvmesh.app.intake import Intake
+from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.hashing import sequence_hashes
 from kvmesh.errors import RequestError
@@ -32,7 +33,7 @@ def read(
 ) -> RouteRequest:
     body = f'{{"model":"m",{field}:{prompt}}}'.encode()
     endpoint = ENDPOINTS[path]
-    intake = Intake(load_tokenizer(model), 16, "router", vocab_size)
+    intake = Intake(PromptReader(load_tokenizer(model), 16, vocab_size), "router")
     return intake.read(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
 
 

@@ -48,6 +48,14 @@ def test_a_prediction_that_no_event_confirmed_ends() -> None:
     assert view.find_groups(PROMPT, now=6.5)[0] == {}
 
 
+def test_what_no_event_can_confirm_counts_for_longer() -> None:
+    view = make_view(make_index(), ApproxIndex())
+    view.record(W1, PROMPT, now=0.0, approximate=True)
+
+    assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8}
+    assert view.find_groups(PROMPT, now=123.0)[0] == {}
+
+
 def test_events_of_distrusted_workers_do_not_count() -> None:
     routed = ApproxIndex()
     view = make_view(make_index(w1=4, w2=3), routed, frozenset([W1, W3]))

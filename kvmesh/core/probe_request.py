@@ -1,0 +1,63 @@
+"""Asking an engine which token ids it makes of a prompt, with a request made from a client's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.errors import CodecError
+
+_ONE_TOKEN: Final[Mapping[str, msgspec.Raw]] = {
+    "return_token_ids": msgspec.Raw(b"true"),
+    "stream": msgspec.Raw(b"false"),
+    "max_tokens": msgspec.Raw(b"1"),
+    "n": msgspec.Raw(b"1"),
+}
+_DROPPED: Final = frozenset(
+    {
+        *("stream_options", "max_completion_tokens", "max_output_tokens", "min_tokens", "best_of"),
+        *("logprobs", "top_logprobs", "prompt_logprobs", "echo", "use_beam_search", "kvmesh"),
+        *("request_id", "rid", "kv_transfer_params", "priority"),
+    }
+)
+_KEPT_BY_TOKENIZE: Final = ("model", "tools", "chat_template_kwargs", "chat_template")
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def one_token_body(body: bytes) -> bytes:
+    """Return a client's chat or completion as a request for one token and the prompt's ids.
+
+    All that decides the prompt is kept byte for byte. vLLM obeys the field, SGLang needs
+    `parity.RETURN_IDS_HEADER`. Raises `CodecError`.
+    """
+    try:
+        fields = _fields.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CodecError(f"request body of {len(body)} bytes: {error}") from error
+    kept = {name: value for name, value in fields.items() if name not in _DROPPED}
+    return msgspec.json.encode({**kept, **_ONE_TOKEN})
+
+
+def tokenize_body(fields: Mapping[str, msgspec.Raw], messages: Sequence[msgspec.Raw]) -> bytes:
+    """Return the body of `/tokenize` for the first `messages` of a chat, no answer begun.
+
+    `fields` are the chat's own; those that change what its template renders are kept.
+    """
+    kept = {name: fields[name] for name in _KEPT_BY_TOKENIZE if fields.get(name)}
+    return msgspec.json.encode({**kept, "messages": list(messages), "add_generation_prompt": False})
+
+
+class _Tokenized(msgspec.Struct):
+    tokens: list[int]
+
+
+_tokenized = msgspec.json.Decoder(_Tokenized)
+
+
+def tokenized_ids(answer: bytes) -> list[int] | None:
+    """Return the ids of a `/tokenize` answer; None when it holds none."""
+    try:
+        return _tokenized.decode(answer).tokens
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
