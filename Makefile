@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines check bench chaos fuzz config coverage format clean help
+.PHONY: up test test-engines check bench bench-proxy chaos fuzz config coverage format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -52,6 +52,15 @@ check: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Peers of the proxy benchmark, apart from the project's own packages; nginx and wrk: from the system.
+$(VENV)/.peers: $(VENV)/.dev
+	$(PYTHON) -m venv $(VENV)/peers
+	$(VENV)/peers/bin/pip install --quiet vllm-router==0.1.17 sglang-router==0.3.2 smg==1.13.0
+	@touch $@
+
+bench-proxy: $(VENV)/.peers
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_proxy $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
 
@@ -56,11 +57,27 @@ def engines(cpu: int) -> Iterator[list[str]]:
         process.wait(5)
 
 
-def requests_sample(proxy: Running, size: int, connections: int, seconds: float) -> Sample:
+class Direct(NamedTuple):
+    """No proxy: what the others add to."""
+
+    port: int
+    name: str = "no proxy"
+    pids: tuple[int, ...] = ()
+
+
+Way = Running | Direct
+
+
+def used_ns(proxy: Way) -> int:
+    """Return the processor time of all processes of a proxy so far."""
+    return sum(map(cpu_ns, proxy.pids))
+
+
+def requests_sample(proxy: Way, size: int, connections: int, seconds: float) -> Sample:
     """Return what short requests cost at `connections` in flight."""
-    before = cpu_ns(proxy.pid)
+    before = used_ns(proxy)
     served = drive(proxy.port, size, connections, seconds)
-    used_us = (cpu_ns(proxy.pid) - before) / 1000
+    used_us = (used_ns(proxy) - before) / 1000
     return {
         "cpu us": used_us / served.requests,
         "p50 us": served.p50_us,
@@ -69,13 +86,13 @@ def requests_sample(proxy: Running, size: int, connections: int, seconds: float)
     }
 
 
-async def stream_sample(proxy: Running, streams: int, interval_ms: int, seconds: float) -> Sample:
+async def stream_sample(proxy: Way, streams: int, interval_ms: int, seconds: float) -> Sample:
     """Return what a chunk costs on streams that already run."""
     client = Streams()
     await client.open(proxy.port, streams, interval_ms)
-    before, chunks, start = cpu_ns(proxy.pid), client.chunks, time.monotonic()
+    before, chunks, start = used_ns(proxy), client.chunks, time.monotonic()
     await asyncio.sleep(seconds)
-    used_us, seen = (cpu_ns(proxy.pid) - before) / 1000, client.chunks - chunks
+    used_us, seen = (used_ns(proxy) - before) / 1000, client.chunks - chunks
     elapsed = time.monotonic() - start
     await client.close()
     return {"cpu us": used_us / seen, "chunks/s": seen / elapsed}
@@ -85,28 +102,28 @@ async def memory_sample(start: Callable[[], Running], streams: int) -> Sample:
     """Return what open streams weigh in a proxy just started."""
     proxy = start()
     try:
-        before = resident_bytes(proxy.pid)
+        before = sum(map(resident_bytes, proxy.pids))
         client = Streams()
         await client.open(proxy.port, streams, 1000)
         await asyncio.sleep(1.5)
-        grown = resident_bytes(proxy.pid) - before
+        grown = sum(map(resident_bytes, proxy.pids)) - before
         await client.close()
     finally:
         proxy.stop()
     return {"MiB per 1,000 streams": grown / MIB * 1000 / streams, "MiB idle": before / MIB}
 
 
-def run_cases(options: BenchOptions, proxies: Sequence[Running], only: str) -> None:
+def run_cases(options: BenchOptions, proxies: Sequence[Way], only: str) -> None:
     seconds = 1.0 if options.quick else 3.0
 
-    def each(sample: Callable[[Running], Sample]) -> Mapping[str, Candidate]:
+    def each(sample: Callable[[Way], Sample]) -> Mapping[str, Candidate]:
         return {proxy.name: partial(sample, proxy) for proxy in proxies}
 
-    cases: list[tuple[str, Callable[[Running], Sample]]] = [
+    cases: list[tuple[str, Callable[[Way], Sample]]] = [
         ("short requests (400 B), 64 in flight", lambda p: requests_sample(p, 400, 64, seconds)),
         ("12,800 chunks/s: 256 streams", lambda p: uvloop.run(stream_sample(p, 256, 20, seconds))),
     ]
-    if not options.quick:
+    if only or not options.quick:
         cases += [
             ("3,200 chunks/s: 64 streams", lambda p: uvloop.run(stream_sample(p, 64, 20, seconds))),
             ("short requests, 1 in flight", lambda p: requests_sample(p, 400, 1, seconds)),
@@ -172,7 +189,8 @@ def main() -> None:
         for peer in peers:
             proxies.append(start(peer))
             stack.callback(proxies[-1].stop)
-        run_cases(options, proxies, only)
+        direct = Direct(int(urls[0].rpartition(":")[2]))
+        run_cases(options, [*proxies, direct], only)
         if only in MEMORY:
             run_memory(options, peers, start)
 

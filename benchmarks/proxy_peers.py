@@ -49,6 +49,10 @@ def router(port: int, workers: Sequence[str], _: Path) -> list[str]:
     return [sys.executable, "-m", "kvmesh", "router", *own]
 
 
+def two_edges(port: int, workers: Sequence[str], folder: Path) -> list[str]:
+    return [*router(port, workers, folder), "--http-processes=2"]
+
+
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log /dev/null;
 events {{ worker_connections 8192; }}
@@ -90,6 +94,7 @@ def rust(executable: str, *first: str, policy: str) -> Callable[..., list[str]]:
 def all_peers() -> list[Peer]:
     """Return every proxy, the baseline first."""
     peers = [Peer("kvmesh plain", plain), Peer("kvmesh router (kv)", router)]
+    peers.append(Peer("the same, 2 edges", two_edges))
     for name, executable, command in (
         ("nginx", "nginx", nginx),
         ("vllm-router 0.1.17 rr", "vllm-router", rust("vllm-router", policy="round_robin")),
@@ -108,7 +113,7 @@ def all_peers() -> list[Peer]:
 
 
 class Running:
-    """A started proxy, on processor `cpu`; `pid` is the process that does the work."""
+    """A started proxy, on processor `cpu`; `pids` are its processes."""
 
     def __init__(self, peer: Peer, workers: Sequence[str], folder: Path, cpu: int) -> None:
         assert peer.command is not None
@@ -128,7 +133,7 @@ class Running:
         except BaseException:
             self.stop()
             raise
-        self.pid = busiest(self._process.pid)
+        self.pids = family(self._process.pid)
 
     def _wait(self, folder: Path) -> None:
         deadline = time.monotonic() + START_S
@@ -173,7 +178,7 @@ def environment() -> Mapping[str, str]:
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-def busiest(pid: int) -> int:
-    """Return `pid`, or its only child: nginx works in one."""
+def family(pid: int) -> tuple[int, ...]:
+    """Return `pid` and all processes it started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return int(children[0]) if len(children) == 1 else pid
+    return (pid, *(one for child in children for one in family(int(child))))
