@@ -59,7 +59,7 @@ class Chooser:
         self._sequences.settle(now, self._speeds.ms_per_token)
         names = self._workers.eligible(request, now)
         mode = request.mode or self._options.mode
-        weighing = self._weigh(request, now, mode)
+        weighing = self._weigh(request, now, mode, len(names))
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
@@ -78,7 +78,7 @@ class Chooser:
         weighed = self._weigh_in_full(shown, weighing)
         return _decision(request, weighing, weighed, shown.index(worker), len(names))
 
-    def _weigh(self, request: RouteRequest, now: float, mode: RouterMode) -> Weighing:
+    def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
         options, sequences = self._options, self._sequences
         cost = cost_named(request.cost) if request.cost else self._cost
         weights = self._weights
@@ -106,6 +106,7 @@ class Chooser:
             stride=sequences.stride,
             weights=weights,
             speeds=self._speeds,
+            arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
         )
 
     def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:

@@ -20,7 +20,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     request: `prefill_tokens` uncached tokens still to prefill, `active_blocks` KV blocks in use,
     `active_requests`, `outstanding_tokens` their prompt tokens. With it: `decode_blocks`.
     `cache_usage` 0..1, `waiting_requests` and `capacity_blocks` (0: unknown) come from the engine
-    where it reports, else from bookings. `cached_blocks` is the size of its cached tree.
+    where it reports, else from bookings. `cached_blocks` is the size of its cached tree. A step's
+    fixed time is worth `step_tokens`; `arrivals_per_ms` is a worker's usual part of all requests.
     """
 
     worker: WorkerId
@@ -40,12 +41,19 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     cached_blocks: int = 0
     wait_ms: float = 0.0
     ms_per_token: float = 0.0
+    step_tokens: float = 0.0
+    arrivals_per_ms: float = 0.0
     memory_wait_ms: float = 0.0
 
     @property
     def prefill_blocks(self) -> float:
         """Return prefill work queued there plus this request's own, in blocks."""
         return (self.prefill_tokens + self.uncached_tokens) / self.block_size
+
+    @property
+    def own_ms(self) -> float:
+        """Return how long this request's own prefill takes there, ms."""
+        return self.ms_per_token * (self.uncached_tokens + self.step_tokens)
 
     @property
     def overlap_score(self) -> float:
@@ -76,7 +84,8 @@ class Weights(msgspec.Struct, frozen=True):
     `overlap_score_credit` is what a cached block is worth, `overlap_score_credit_decay` how fast
     that fades on a worker with more backlog than the least; `decode_active_request_weight` adds
     block-equivalents per active request. `contention` (g) is how much each request already there
-    makes a prefill dearer; `decode_weight` (d) prices outstanding prompt tokens in prefilled ones.
+    makes a prefill dearer, `followers` (f) each that will come until it is done; `decode_weight`
+    (d) prices outstanding prompt tokens in prefilled ones.
     `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold` are SGLang's.
     """
 
@@ -85,6 +94,7 @@ class Weights(msgspec.Struct, frozen=True):
     overlap_score_credit_decay: float = 0.0
     decode_active_request_weight: float = 0.0
     contention: float = 0.05
+    followers: float = 2.0
     decode_weight: float = 0.05
     cache_threshold: float = 0.3
     balance_abs_threshold: int = 64
@@ -208,14 +218,17 @@ def sglang(c: Candidate, f: Fleet, w: Weights) -> float:
 
 
 def predicted_time(c: Candidate, f: Fleet, w: Weights) -> float:  # noqa: ARG001 - one signature for all formulas
-    """Return the predicted price of this request there in ms: `(W + k a u)(1 + g n) + d a T + M`.
+    """Return the predicted price there in ms: `(W + P)(1 + g n + f r P) + d a T + M`.
 
-    W wait until the prefill backlog is done, a ms per uncached token, u own uncached tokens, n
-    requests there (each slowed by this prefill), T their prompt tokens, M wait for memory.
+    W wait until the prefill backlog is done; own prefill `P = k a (u + s)`: a ms per uncached
+    token, u own uncached tokens, s a step's fixed time in tokens; n requests there (each slowed by
+    this prefill), r requests a ms to come (those that come within W + P wait P longer); T their
+    prompt tokens, M wait for memory.
     Minimising the own TTFT alone loses: the price is what a prefill does to the others.
     """
-    own = w.overlap_score_weight * c.ms_per_token * c.uncached_tokens
-    slowed = (c.wait_ms + own) * (1.0 + w.contention * c.active_requests)
+    own = w.overlap_score_weight * c.ms_per_token * (c.uncached_tokens + c.step_tokens)
+    delayed = 1.0 + w.contention * c.active_requests + w.followers * c.arrivals_per_ms * own
+    slowed = (c.wait_ms + own) * delayed
     return slowed + w.decode_weight * c.ms_per_token * c.outstanding_tokens + c.memory_wait_ms
 
 
@@ -228,8 +241,9 @@ _COSTS: Final = (
     Cost(
         "predicted-time",
         predicted_time,
-        "({c.wait_ms:.1f} + {w.overlap_score_weight:.1f} * {c.ms_per_token:.4f} *"
-        " {c.uncached_tokens}) * (1 + {w.contention} * {c.active_requests}) + {w.decode_weight} *"
+        "({c.wait_ms:.1f} + {w.overlap_score_weight:.1f} * {c.own_ms:.1f}) *"
+        " (1 + {w.contention} * {c.active_requests} + {w.followers} * {c.arrivals_per_ms:.4f} *"
+        " {w.overlap_score_weight:.1f} * {c.own_ms:.1f}) + {w.decode_weight} *"
         " {c.ms_per_token:.4f} * {c.outstanding_tokens} + {c.memory_wait_ms:.1f}",
         margin=LEARNED_MARGIN,
     ),

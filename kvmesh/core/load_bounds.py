@@ -8,26 +8,29 @@ from kvmesh.core.worker_registry import WorkerState
 
 
 class Line(NamedTuple):
-    """Any prompt costs base + slope * own - min(credit, shared) + fixed there, or more."""
+    """Any prompt costs base + slope * own - min(credit, shared) + wait * crowd + fixed, or more."""
 
     base: float
     slope: float
     credit: float
+    wait: float = 0.0
 
 
 class Extent(NamedTuple):
-    """A prompt's share in a bound: uncached tokens, blocks it may share, and what it adds anywhere.
+    """A prompt's share in a bound: uncached tokens, blocks it may share, what it adds anywhere, and
+    what makes waiting dearer for it.
 
-    The less of it is cached, the larger `own` and the smaller `shared`.
+    The less of it is cached, the larger `own`, `fixed` and `crowd`, the smaller `shared`.
     """
 
     own: float
     shared: float
     fixed: float
+    crowd: float = 0.0
 
 
 _DRIFT: Final = 0.02
-_NOTHING: Final = Line(0.0, 0.0, 0.0)
+_NOTHING: Final = Line(0.0, 0.0, 0.0, 0.0)
 
 
 class LoadBounds:
@@ -78,43 +81,43 @@ class LoadBounds:
     def least(self, extent: Extent) -> float:
         """Return a bound under what a prompt costs anywhere. O(1) while no load changes."""
         if self._least is None:
-            bases, slopes, credits_ = zip(*self._lines, strict=True)
-            self._least = Line(min(bases), min(slopes), max(credits_))
-        own, shared, fixed = extent
-        base, slope, credit = self._least
-        return base + slope * own - min(credit, shared) + fixed
+            bases, slopes, credits_, waits = zip(*self._lines, strict=True)
+            self._least = Line(min(bases), min(slopes), max(credits_), min(waits))
+        own, shared, fixed, crowd = extent
+        base, slope, credit, wait = self._least
+        return base + slope * own - min(credit, shared) + wait * crowd + fixed
 
     def find_least(self, extent: Extent) -> WorkerId:
         """Return the worker where a prompt has the least bound."""
-        own, shared, _ = extent
+        own, shared, _, crowd = extent
         lows = [
-            base + slope * own - (credit if credit < shared else shared)  # noqa: FURB136  # 60 ns sooner than min()
-            for base, slope, credit in self._lines
+            base + slope * own - (credit if credit < shared else shared) + wait * crowd  # noqa: FURB136  # 60 ns sooner than min()
+            for base, slope, credit, wait in self._lines
         ]
         return self.states[lows.index(min(lows))].worker
 
     def find_below(self, limit: float, extent: Extent) -> list[WorkerId]:
         """Return the workers where a prompt's bound is not above `limit`."""
-        own, shared, fixed = extent
+        own, shared, fixed, crowd = extent
         limit -= fixed
         return [
             state.worker
-            for state, (base, slope, credit) in zip(self.states, self._lines, strict=True)
-            if base + slope * own - (credit if credit < shared else shared) <= limit  # noqa: FURB136  # 60 ns sooner than min()
+            for state, (base, slope, credit, wait) in zip(self.states, self._lines, strict=True)
+            if base + slope * own - (credit if credit < shared else shared) + wait * crowd <= limit  # noqa: FURB136  # 60 ns sooner than min()
         ]
 
     def find_among(
         self, workers: Iterable[WorkerId], limit: float, extent: Extent
     ) -> list[WorkerId]:
         """Return those of `workers` where a prompt's bound is not above `limit`; no strangers."""
-        own, shared, fixed = extent
+        own, shared, fixed, crowd = extent
         limit -= fixed
         places = self._places
         found: list[WorkerId] = []
         for worker in workers:
             place = places.get(worker)
             if place is not None:
-                base, slope, credit = self._lines[place]
-                if base + slope * own - min(credit, shared) <= limit:
+                base, slope, credit, wait = self._lines[place]
+                if base + slope * own - min(credit, shared) + wait * crowd <= limit:
                     found.append(worker)
         return found

@@ -132,18 +132,20 @@ class Loads:
         """Return the uncached prompt tokens of the requests that routers booked."""
         return self.prefill_tokens - self.unseen_tokens
 
-    def wait_ms(self, ms_per_token: float, now: float) -> float:
+    def wait_ms(self, ms_per_token: float, now: float, step_tokens: float = 0.0) -> float:
         """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
 
-        Time since the last progress is credited up to the oldest request's own prefill: were more
-        done, its first token would have come.
+        A step's fixed time counts as `step_tokens`. Time since the last progress is credited up to
+        the oldest request's own prefill: were more done, its first token would have come.
         """
+        if not self.prefill_tokens:
+            return 0.0
         if not self.prefilling:
-            return ms_per_token * self.prefill_tokens
+            return ms_per_token * (self.prefill_tokens + step_tokens)
         elapsed_ms = (now - self.progress_s) * 1000.0
-        own_ms = ms_per_token * next(iter(self.prefilling.values())).uncached_tokens
-        elapsed_ms = min(elapsed_ms, own_ms)
-        return ms_per_token * self.prefill_tokens - (max(0.0, elapsed_ms))
+        oldest = next(iter(self.prefilling.values())).uncached_tokens
+        elapsed_ms = min(elapsed_ms, ms_per_token * (oldest + step_tokens))
+        return ms_per_token * (self.prefill_tokens + step_tokens) - (max(0.0, elapsed_ms))
 
     def shared_blocks(self, keys: Sequence[int], stride: int, overlap: int) -> int:
         """Return how many of the first `overlap` blocks active requests here already hold.

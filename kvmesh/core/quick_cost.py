@@ -88,14 +88,15 @@ def predicted_time_line(
         waiting -= next(iter(loads.prefilling.values())).uncached_tokens
     slowed = rate * (1.0 + weights.contention * loads.active_requests)
     outstanding = weights.decode_weight * rate * loads.prompt_tokens
-    return Line(waiting * slowed + outstanding, slowed, 0.0)
+    return Line(waiting * slowed + outstanding, slowed, 0.0, waiting * rate)
 
 
 def predicted_time_costing(weighing: Weighing) -> Costing:
     """Return `cost.predicted_time` for one request."""
     weights, speeds, now = weighing.weights, weighing.speeds, weighing.now
     weight, contention = weights.overlap_score_weight, weights.contention
-    decode_weight = weights.decode_weight
+    decode_weight, step_tokens = weights.decode_weight, speeds.steps.step_tokens
+    followers = weights.followers * weighing.arrivals_per_ms
     size, prompt, overlaps = weighing.block_size, weighing.prompt_tokens, weighing.overlaps
     fleet = FLEET_TOKENS * speeds.fleet_ms_per_token
     blocks = weighing.request_blocks + weighing.output_blocks
@@ -104,9 +105,10 @@ def predicted_time_costing(weighing: Weighing) -> Costing:
         loads, ratio, capacity = state.loads, state.prefill, state.capacity_blocks
         rate = (ratio.ms + fleet) / (ratio.tokens + FLEET_TOKENS)
         uncached = prompt - overlaps.get(state.worker, 0) * size
-        own = weight * rate * (max(0, uncached))
-        wait = loads.wait_ms(rate, now) if loads.prefill_tokens else 0.0
-        slowed = (wait + own) * (1.0 + contention * loads.active_requests)
+        own = weight * rate * ((max(0, uncached)) + step_tokens)
+        wait = loads.wait_ms(rate, now, step_tokens) if loads.prefill_tokens else 0.0
+        delayed = 1.0 + contention * loads.active_requests + followers * own
+        slowed = (wait + own) * delayed
         busy = slowed + decode_weight * rate * loads.prompt_tokens
         most_blocks = loads.active_blocks + loads.expected_blocks + blocks
         if capacity and most_blocks / capacity > MEMORY_MARGIN:
@@ -117,12 +119,15 @@ def predicted_time_costing(weighing: Weighing) -> Costing:
 
 
 def predicted_time_measure(weighing: Weighing) -> Measure:
-    """Return own prefill."""
-    weight = weighing.weights.overlap_score_weight
+    """Return own prefill, and how many will come meanwhile at the fastest worker."""
+    weight, step_tokens = weighing.weights.overlap_score_weight, weighing.speeds.steps.step_tokens
     size, prompt = weighing.block_size, weighing.prompt_tokens
+    rate = weighing.speeds.least_ms_per_token()
+    followers = weighing.weights.followers * weighing.arrivals_per_ms * rate
 
     def measure(overlap: int) -> Extent:
-        return Extent(weight * max(0, prompt - overlap * size), 0.0, 0.0)
+        own = weight * (max(0, prompt - overlap * size) + step_tokens)
+        return Extent(own, 0.0, rate * own * followers * own, followers * own)
 
     return measure
 

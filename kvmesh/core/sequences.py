@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.arrivals import Arrivals
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand, Loads
 
@@ -46,6 +47,7 @@ class ActiveSequences:
 
     `changed` collects the workers whose loads changed until somebody who keeps them in order
     clears it; `generation` counts the workers removed, whose `Loads` are then no longer live.
+    `arrivals` counts what anybody books.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ActiveSequences:
         self.stride = stride
         self.changed: set[WorkerId] = set()
         self.generation = 0
+        self.arrivals = Arrivals()
         self._bookings: dict[str, Booking] = {}
         self._loads: dict[WorkerId, Loads] = {}
         self._silent: dict[WorkerId, None] = {}
@@ -91,6 +94,7 @@ class ActiveSequences:
         """Book a request; return False when it was already booked (at any worker)."""
         if request_id in self._bookings:
             return False
+        self.arrivals.fold(now)
         loads = self.loads(worker)
         booking = Booking(request_id, worker, owner, demand, now)
         blocks = -(-booking.prompt_tokens // self.block_size)

@@ -6,12 +6,13 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.events import WorkerId
+from kvmesh.core.step_times import GRACE_MS, StepTimes
 
 PRIOR_MS_PER_TOKEN: Final = 0.05
 """Assumed before any first token: a mid-size model on one current GPU, ms per uncached token."""
 
 MIN_SAMPLE_TOKENS: Final = 256
-"""Below this a step's fixed time, not the prefill, is what would be measured."""
+"""Less than this, with the step's fixed time, tells nothing of a worker's speed."""
 
 SAME_STEP_S: Final = 0.002
 """First tokens this close together came out of one engine step."""
@@ -91,6 +92,7 @@ class Speeds:
     """
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
+        self.steps = StepTimes()
         self._fleet = Ratio(prior_ms_per_token * MIN_SAMPLE_TOKENS, MIN_SAMPLE_TOKENS)
         self._workers: dict[WorkerId, _Worker] = {}
         self.uncached_tokens = 0.0
@@ -213,13 +215,18 @@ class Speeds:
                 self._least, self._fastest = ratio.ms / ratio.tokens, known
 
     def _close(self, known: _Worker) -> None:
-        tokens, measured = known.open_tokens, known.open_ms
+        prefilled, measured = known.open_tokens, known.open_ms
         known.open_tokens = 0
         known.open_ms = 0.0
-        if tokens <= MIN_SAMPLE_TOKENS or known.measured is not None:
+        if not prefilled or known.measured is not None:
             return
         ratio, fleet = known.prefill, self.fleet_ms_per_token
-        believed = (ratio.ms + FLEET_TOKENS * fleet) / (ratio.tokens + FLEET_TOKENS) * tokens
+        rate = (ratio.ms + FLEET_TOKENS * fleet) / (ratio.tokens + FLEET_TOKENS)
+        tokens = prefilled + self.steps.step_tokens
+        believed = rate * tokens
+        self.steps.fold(prefilled, min(measured, believed * _OUTLIER + GRACE_MS) * fleet / rate)
+        if tokens <= MIN_SAMPLE_TOKENS:
+            return
         least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
         clipped = min(max(measured, least), believed * _OUTLIER)
         known.clipped += clipped != measured

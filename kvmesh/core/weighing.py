@@ -28,7 +28,7 @@ class Weighing(msgspec.Struct, frozen=True):
 
     `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
-    is expected to take.
+    is expected to take; `arrivals_per_ms` are all requests over the workers that may take this.
     """
 
     now: float
@@ -44,6 +44,7 @@ class Weighing(msgspec.Struct, frozen=True):
     stride: int
     weights: Weights
     speeds: Speeds
+    arrivals_per_ms: float
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 3 us."""
@@ -52,6 +53,7 @@ class Weighing(msgspec.Struct, frozen=True):
         shared = loads.shared_blocks(self.keys, self.stride, overlap)
         decode_blocks = loads.active_blocks + self.request_blocks - shared
         ms_per_token = self.speeds.ms_per_token(state.worker)
+        step_tokens = self.speeds.steps.step_tokens
         used = max(report.used_blocks, loads.active_blocks)
         return Candidate(
             worker=state.worker,
@@ -69,8 +71,10 @@ class Weighing(msgspec.Struct, frozen=True):
             cache_usage=min(1.0, used / capacity) if capacity else 0.0,
             capacity_blocks=capacity,
             cached_blocks=cached_blocks,
-            wait_ms=loads.wait_ms(ms_per_token, self.now),
+            wait_ms=loads.wait_ms(ms_per_token, self.now, step_tokens),
             ms_per_token=ms_per_token,
+            step_tokens=step_tokens,
+            arrivals_per_ms=self.arrivals_per_ms,
             memory_wait_ms=self.memory_wait_ms(state, decode_blocks),
         )
 

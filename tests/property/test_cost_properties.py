@@ -24,6 +24,7 @@ def make_weights(draw: st.DrawFn) -> Weights:
         overlap_score_credit_decay=draw(factors),
         decode_active_request_weight=draw(factors),
         contention=draw(factors),
+        followers=draw(factors),
         decode_weight=draw(factors),
         cache_threshold=draw(st.floats(0, 1)),
         balance_abs_threshold=draw(st.integers(0, 100)),
@@ -55,6 +56,8 @@ def make_candidate(draw: st.DrawFn, size: int = 16, prompt: int | None = None) -
         cached_blocks=draw(counts),
         wait_ms=draw(times),
         ms_per_token=draw(st.floats(0, 1e6)),
+        step_tokens=draw(st.floats(0, 4096)),
+        arrivals_per_ms=draw(st.floats(0, 1e3)),
         memory_wait_ms=draw(times),
     )
 

@@ -68,6 +68,8 @@ class ThreeWays(RuleBasedStateMachine):
         weight=st.sampled_from([0.0, 0.5, 1.0, 7.0]),
         decode_weight=st.sampled_from([0.0, 0.05, 1.0]),
         contention=st.sampled_from([0.0, 0.05, 2.0]),
+        followers=st.sampled_from([0.0, 2.0, 50.0]),
+        step_tokens=st.sampled_from([0.0, 700.0]),
         seed=st.integers(0, 3),
         fleet=st.integers(1, len(WORKERS)),
         large_group=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
@@ -79,6 +81,8 @@ class ThreeWays(RuleBasedStateMachine):
         weight: float,
         decode_weight: float,
         contention: float,
+        followers: float,
+        step_tokens: float,
         seed: int,
         fleet: int,
         large_group: float,
@@ -87,7 +91,9 @@ class ThreeWays(RuleBasedStateMachine):
             cost=cost,
             block_size=BLOCK_SIZE,
             overlap_score_weight=weight,
-            weights=Weights(decode_weight=decode_weight, contention=contention),
+            weights=Weights(
+                decode_weight=decode_weight, contention=contention, followers=followers
+            ),
         )
         self.now = 100.0
         self.numbers = 0
@@ -98,6 +104,7 @@ class ThreeWays(RuleBasedStateMachine):
         ]
         self.ways[2].scheduler.trace = True
         for way in self.ways:
+            way.scheduler.speeds.steps.step_tokens = step_tokens
             for worker in WORKERS[:fleet]:
                 way.membership.add(worker, self.now)
 

@@ -157,6 +157,25 @@ def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
     assert cost == pytest.approx((50 + 100) * 1.5 + 0.05 * 0.1 * 20_000 + 7)
 
 
+def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() -> None:
+    candidate = make_candidate(
+        uncached_tokens=900,
+        wait_ms=50.0,
+        ms_per_token=0.1,
+        step_tokens=100.0,
+        arrivals_per_ms=0.002,
+    )
+
+    cost = predicted_time(candidate, ALONE, Weights(followers=2.0))
+
+    assert cost == pytest.approx((50 + 100) * (1 + 2.0 * 0.002 * 100))
+    line = formula_line(COSTS["predicted-time"], cost, candidate, ALONE, Weights(followers=2.0))
+    assert line == (
+        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0) * (1 + 0.05 * 0 + 2.0 * 0.0020 * 1.0"
+        " * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
+    )
+
+
 def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
     assert cost_named("lmetric") is COSTS["lmetric"]
     with pytest.raises(ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode"):

@@ -127,3 +127,17 @@ def test_another_fleet_makes_all_lines_anew() -> None:
 
     assert fleet.made == ["w0", "w1"]
     assert fleet.bounds.state(WORKERS[2]) is None
+
+
+def test_waiting_counts_for_as_much_as_the_prompt_says() -> None:
+    fleet = WorkerRegistry(Membership(), ActiveSequences(16))
+    states = tuple(fleet.state(WorkerId(name)) for name in ("w1", "w2"))
+    waits = {"w1": 30.0, "w2": 10.0}
+    bounds = LoadBounds(lambda state, rate: Line(5.0, rate, 0.0, waits[state.worker]))
+    bounds.update(states, (), 1.0)
+    extent = Extent(10.0, 0.0, 0.0, crowd=0.5)
+
+    assert bounds.least(extent) == 20.0
+    assert bounds.find_least(extent) == "w2"
+    assert bounds.find_below(20.0, extent) == ["w2"]
+    assert bounds.find_among([state.worker for state in states], 30.0, extent) == ["w1", "w2"]

@@ -52,6 +52,7 @@ class Fleet:
             stride=16,
             weights=WEIGHTS,
             speeds=self.speeds,
+            arrivals_per_ms=0.01,
         )
         return self.choice.find_cheapest(names or self.names, self.quick, weighing)
 

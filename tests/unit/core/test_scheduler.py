@@ -401,7 +401,9 @@ def test_a_large_fleet_is_not_weighed_one_by_one() -> None:
     chooser._quick._bounded = counted = msgspec.structs.replace(quick, costing=counting)
     request = make_request("x")
     fleet = scheduler.workers.eligible(request, 0.0)
-    cheapest = chooser._quick.find_cheapest(fleet, counted, chooser._weigh(request, 0.0, "kv"))
+    cheapest = chooser._quick.find_cheapest(
+        fleet, counted, chooser._weigh(request, 0.0, "kv", len(fleet))
+    )
 
     assert cheapest == [scheduler.explain(request, 0.0).worker]
     assert len(weighed) < 60

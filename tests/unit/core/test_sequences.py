@@ -88,8 +88,13 @@ def test_waiting_counts_down_as_far_as_the_oldest_prompt() -> None:
     assert loads.wait_ms(1.0, now=9.0) == 300.0
     assert loads.wait_ms(1.0, now=1.0) == 400.0
 
+    assert loads.wait_ms(1.0, now=5.0, step_tokens=50.0) == 450.0
+    assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 300.0
+
     sequences.first_token("r1", now=9.0)
     assert loads.wait_ms(1.0, now=9.0) == 300.0
+    sequences.first_token("r2", now=9.0)
+    assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 0.0
 
 
 def test_blocks_shared_by_requests_count_once_to_the_stride() -> None:

@@ -169,3 +169,15 @@ def test_small_steps_of_the_totals_are_taken_together_and_a_new_engine_begins_an
 
     ratio = speeds.prefill_ratio(W1)
     assert 0.1 < ratio.ms / ratio.tokens < 0.2
+
+
+def test_short_prompts_teach_the_steps_fixed_time_not_a_dearer_token() -> None:
+    speeds = Speeds()
+    for number in range(600):
+        tokens = (20, 300, 1500, 8000)[number % 4]
+        worker, slow = ((W1, 1.0), (W2, 2.0))[number % 2 ^ (number // 4) % 2]
+        speeds.first_token(worker, tokens, slow * (20 + 0.02 * tokens) / 1000.0, now=float(number))
+
+    assert speeds.steps.step_tokens == pytest.approx(1000.0, rel=0.2)
+    assert speeds.ms_per_token(W1) == pytest.approx(0.02, rel=0.15)
+    assert speeds.ms_per_token(W2) == pytest.approx(0.04, rel=0.15)
