@@ -10,4 +10,5 @@ Positive = Annotated[int, Parameter(validator=Number(gt=0))]
 Count = Annotated[int, Parameter(validator=Number(gte=0))]
 NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0))]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0.0))]
+Share = Annotated[float, Parameter(validator=Number(gte=0.0, lte=1.0))]
 Flat = Parameter(name="*")

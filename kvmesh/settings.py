@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 
 from kvmesh.core.index import DEFAULT_MAX_BLOCKS
 from kvmesh.request_settings import AdmissionSettings, StreamSettings
-from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds
+from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds, Share
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -104,6 +104,10 @@ class CostSettings:
     """Tokens a KV block; must equal the engines'."""
     approx_ttl_s: Seconds = 120.0
     """Without events: seconds a routed prefix is believed cached."""
+    host_tier_weight: Share = 0.75
+    """What a block cached in an engine's host memory counts for; on the device it counts 1."""
+    disk_tier_weight: Share = 0.25
+    """The same of blocks on disk, or farther away."""
     predict_ttl_s: NonNegative = 5.0
     """With events: seconds a routed prefix counts as cached until events confirm it; 0 is off."""
     index_max_blocks: Positive = DEFAULT_MAX_BLOCKS

@@ -113,6 +113,10 @@ class RouterServer:
             block_size=cost.kv_cache_block_size,
             predict_ttl_s=cost.predict_ttl_s,
             approx_ttl_s=cost.approx_ttl_s,
+            tier_weights=(
+                *(1.0, cost.host_tier_weight),
+                *(cost.disk_tier_weight, cost.disk_tier_weight),
+            ),
         )
         self.scheduler = Scheduler(
             options,

@@ -66,7 +66,7 @@ class Chooser:
         quick = QUICK_COSTS.get(weighing.cost.name)
         if mode != "kv":
             worker = self._choose_blind(mode, request, names, rng)
-        elif whole or quick is None or temperature > 0.0 or self._options.smallest_tree_ties:
+        elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
             weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing.cost, temperature, rng)
             return _decision(request, weighing, weighed, chosen, len(names))
@@ -78,6 +78,10 @@ class Chooser:
         weighed = self._weigh_in_full(shown, weighing)
         return _decision(request, weighing, weighed, shown.index(worker), len(names))
 
+    def _looks_at_all(self, weighing: Weighing) -> bool:
+        """Return whether the quick path leaves out what matters here."""
+        return self._options.smallest_tree_ties or bool(weighing.slower)
+
     def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
         options, sequences = self._options, self._sequences
         cost = cost_named(request.cost) if request.cost else self._cost
@@ -88,7 +92,9 @@ class Chooser:
             )
         looks = "kv" in (mode, options.mode)
         overlaps, groups = self._overlaps.find_groups(request.hashes, now) if looks else ({}, [])
-        known = request.hashes.upto(groups[0][0]) if groups else ()
+        slower = self._overlaps.find_slower(request.hashes, overlaps) if looks else {}
+        deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
+        known = request.hashes.upto(deepest) if deepest else ()
         expected = request.expected_output_tokens
         usual = int(OUTPUT_CAP * self._speeds.output_tokens)
         size = options.block_size
@@ -107,6 +113,7 @@ class Chooser:
             weights=weights,
             speeds=self._speeds,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
+            slower=slower,
         )
 
     def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:

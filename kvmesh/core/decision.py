@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.cost import Candidate, Cost, Fleet, Weights, formula_line
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
+from kvmesh.core.tier_credit import DEFAULT_WEIGHTS
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -27,6 +28,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     `weights` tunes the formulas; its overlap_score_weight is replaced by the one here.
     `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
     same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
+    `tier_weights`: what a cached block counts for in each tier of memory, device first.
     """
 
     mode: RouterMode = "kv"
@@ -37,6 +39,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     predict_ttl_s: float = 5.0
     approx_ttl_s: float = 120.0
     smallest_tree_ties: bool = False
+    tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
     weights: Weights = Weights()
 
 

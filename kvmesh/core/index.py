@@ -216,6 +216,10 @@ class KvIndex:
         decode = self._slots.decode
         return [(depth, decode(mask)) for depth, mask in drops]
 
+    def tier_count(self) -> int:
+        """Return how many tiers were ever used; 1: device memory alone."""
+        return len(self._tiers)
+
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
         """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
         found = [self.find_matches(hashes)]

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.index import Groups, PrefixIndex
+from kvmesh.core.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
 
@@ -15,6 +16,18 @@ class SizedIndex(PrefixIndex, Protocol):
 
     def blocks(self, worker: WorkerId) -> int:
         """Return how many blocks `worker` holds."""
+        ...
+
+
+class TieredIndex(SizedIndex, Protocol):
+    """An index that knows in which tier of memory blocks are held."""
+
+    def tier_count(self) -> int:
+        """Return how many tiers were ever used; 1: device memory alone."""
+        ...
+
+    def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
+        """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
         ...
 
 
@@ -43,13 +56,15 @@ class OverlapView:
 
     def __init__(
         self,
-        index: SizedIndex | None,
+        index: TieredIndex | None,
         routed: RoutedIndex | None,
         distrusted: Collection[WorkerId],
         *,
         predict_ttl_s: float,
         approx_ttl_s: float,
+        tier_weights: Sequence[float] = DEFAULT_WEIGHTS,
     ) -> None:
+        self._tier_weights = tier_weights
         self._predict_ttl_s = predict_ttl_s
         self._approx_ttl_s = approx_ttl_s
         self._index = index
@@ -81,6 +96,22 @@ class OverlapView:
                 if depth > overlaps.get(worker, 0):
                     overlaps[worker] = depth
         return overlaps, sorted(groups + routed, key=_depth, reverse=True)
+
+    def find_slower(self, hashes: Hashes, overlaps: dict[WorkerId, int]) -> dict[WorkerId, float]:
+        """Lengthen `overlaps` by what is held in slower memory than the device's.
+
+        Return how many of these blocks the way from there costs, per worker with any. What was
+        routed to a worker lately is taken to be on the device. Nothing to do costs 0.1 us.
+        """
+        index = self._index
+        if index is None or index.tier_count() == 1:
+            return {}
+        lost: dict[WorkerId, float] = {}
+        parts = slower_parts(index.find_tier_matches(hashes), self._tier_weights)
+        for worker, (held, gone) in parts.items():
+            if worker not in self._distrusted and held > overlaps.get(worker, 0):
+                overlaps[worker], lost[worker] = held, gone
+        return lost
 
     def record(
         self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False

@@ -7,7 +7,7 @@ from kvmesh.core.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand
 from kvmesh.core.membership import Membership
-from kvmesh.core.overlaps import OverlapView, RoutedIndex, SizedIndex
+from kvmesh.core.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.selection import Random
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
@@ -48,7 +48,7 @@ class Scheduler:
         *,
         membership: Membership,
         sequences: ActiveSequences,
-        index: SizedIndex | None = None,
+        index: TieredIndex | None = None,
         routed: RoutedIndex | None = None,
     ) -> None:
         self.options = options
@@ -62,6 +62,7 @@ class Scheduler:
             self.workers.distrusted,
             predict_ttl_s=options.predict_ttl_s,
             approx_ttl_s=options.approx_ttl_s,
+            tier_weights=options.tier_weights,
         )
         self._rng = rng
         self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
@@ -138,14 +139,13 @@ class Scheduler:
         worker, hashes = decision.worker, request.hashes
         kv = "kv" in (request.mode, self.options.mode)
         recorded = kv and self.overlaps.record(worker, hashes, now, approximate=request.approximate)
-        overlap_tokens = decision.overlap_blocks * self.options.block_size
         known = hashes.upto(decision.overlap_blocks)
         self.sequences.add(
             request.request_id,
             worker,
             Demand(
                 prompt_tokens=request.prompt_tokens,
-                uncached_tokens=request.prompt_tokens - overlap_tokens,
+                uncached_tokens=decision.chosen.uncached_tokens,
                 expected_output_tokens=request.expected_output_tokens,
                 keys=tuple(self.sequences.sharing_keys(known)),
                 streams=request.streams,

@@ -29,6 +29,7 @@ class Weighing(msgspec.Struct, frozen=True):
     `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
     is expected to take; `arrivals_per_ms` are all requests over the workers that may take this.
+    `slower`: blocks of an overlap that it costs to fetch the rest of it.
     """
 
     now: float
@@ -45,10 +46,12 @@ class Weighing(msgspec.Struct, frozen=True):
     weights: Weights
     speeds: Speeds
     arrivals_per_ms: float
+    slower: Mapping[WorkerId, float] = {}
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 3 us."""
         overlap = self.overlaps.get(state.worker, 0)
+        slower = int(self.slower.get(state.worker, 0.0) * self.block_size)
         loads, report, capacity = state.loads, state.report, state.capacity_blocks
         shared = loads.shared_blocks(self.keys, self.stride, overlap)
         decode_blocks = loads.active_blocks + self.request_blocks - shared
@@ -61,7 +64,7 @@ class Weighing(msgspec.Struct, frozen=True):
             prompt_tokens=self.prompt_tokens,
             overlap_blocks=overlap,
             request_blocks=self.request_blocks,
-            uncached_tokens=max(0, self.prompt_tokens - overlap * self.block_size),
+            uncached_tokens=max(0, self.prompt_tokens - overlap * self.block_size + slower),
             prefill_tokens=loads.prefill_tokens,
             active_blocks=loads.active_blocks,
             decode_blocks=decode_blocks,

@@ -56,6 +56,29 @@ def test_what_no_event_can_confirm_counts_for_longer() -> None:
     assert view.find_groups(PROMPT, now=123.0)[0] == {}
 
 
+def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
+    index = make_index(w1=2)
+    for worker, blocks in (("w1", 6), ("w2", 4), ("w3", 4)):
+        index.store(WorkerId(worker), ROOT, pack_hashes(range(1, blocks + 1)), tier=1)
+    view = make_view(index, ApproxIndex(), frozenset([W3]))
+    view.record(W2, PROMPT, now=0.0)
+
+    overlaps, _ = view.find_groups(PROMPT, now=0.0)
+    lost = view.find_slower(PROMPT, overlaps)
+
+    # w1: 4 of 6 in host memory at 0.75; w2 got it all lately; w3 is not believed.
+    assert (overlaps, lost) == ({W1: 6, W2: 8}, {W1: 1.0})
+
+
+def test_device_memory_alone_costs_no_look_at_tiers() -> None:
+    for view in (make_view(None, None), make_view(make_index(w1=2), None)):
+        overlaps, _ = view.find_groups(PROMPT, now=0.0)
+        before = dict(overlaps)
+
+        assert view.find_slower(PROMPT, overlaps) == {}
+        assert overlaps == before
+
+
 def test_events_of_distrusted_workers_do_not_count() -> None:
     routed = ApproxIndex()
     view = make_view(make_index(w1=4, w2=3), routed, frozenset([W1, W3]))

@@ -71,6 +71,30 @@ def test_the_worker_that_holds_the_prompt_gets_it() -> None:
     assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (32, 160, 1)
 
 
+def test_slower_memory_is_worth_less_than_the_device_and_more_than_nothing() -> None:
+    scheduler, index = make_scheduler(W1, W2, W3)
+    store(index, W1, 4)
+    for worker, blocks, tier in ((W2, 8, 1), (W3, 8, 2)):
+        index.store(worker, ROOT, pack_hashes(list(range(1, blocks + 1))), tier=tier)
+
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+    whole = scheduler.explain(make_request("r2"), 0.0)
+
+    # w2: 8 blocks at three quarters are worth 6, w1: 4 whole ones, w3: 8 quarters are worth 2.
+    assert (decision.worker, decision.overlap_blocks) == (W2, 8)
+    assert scheduler.sequences.loads(W2).prefill_tokens == (10 - 6) * 16
+    uncached = {one.worker: one.uncached_tokens for one in whole.candidates}
+    assert uncached == {W1: 6 * 16, W2: 4 * 16, W3: 8 * 16}
+
+
+def test_weights_of_memory_may_be_set() -> None:
+    scheduler, index = make_scheduler(W1, W2, tier_weights=(1.0, 0.0))
+    store(index, W1, 1)
+    index.store(W2, ROOT, pack_hashes(list(range(1, 9))), tier=1)
+
+    assert scheduler.schedule(make_request("r1"), 0.0).worker == W1
+
+
 def test_a_loaded_holder_loses_to_an_idle_worker() -> None:
     scheduler, index = make_scheduler(W1, W2)
     store(index, W1, 5)
