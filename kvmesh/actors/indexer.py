@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kvmesh.actors.doubts import Mispredicted, Reread
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import (
     CaughtUp,
@@ -11,7 +12,6 @@ from kvmesh.actors.messages import (
     JournalOpened,
     JournalRecord,
     JournalRecreated,
-    Mispredicted,
     Reload,
     Resync,
     RouterGone,
@@ -202,10 +202,17 @@ class Indexer:
         worker = message.worker
         log = Log(
             "warning",
-            "predictions miss, asking the worker for all it holds",
-            {"worker": worker, "misses": message.misses, "answers": message.answers},
+            "predictions miss, asking for all the worker holds",
+            {
+                "worker": worker,
+                "misses": message.misses,
+                "answers": message.answers,
+                "reread": message.again,
+            },
         )
-        return (log, self._ask(self.replica.recovery.anew(worker)))
+        if not message.again:
+            return (log, self._ask(self.replica.recovery.anew(worker)))
+        return (log, Publish(self._subjects.control(worker), encode(Reread(worker))))
 
     def _forget(self, worker: WorkerId) -> Iterable[Effect]:
         self._forgotten += 1

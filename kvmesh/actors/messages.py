@@ -198,17 +198,6 @@ class Resync(Message, frozen=True, tag="resync"):
     router: str = ""
 
 
-class Mispredicted(Message, frozen=True):
-    """Answers of `worker` show that the index is wrong about it: have all it holds sent anew.
-
-    `misses` of its last `answers` were predicted wrongly.
-    """
-
-    worker: WorkerId
-    misses: int
-    answers: int
-
-
 class Reload(Message, frozen=True, tag="reload"):
     """Throw the index away and load it again; `reason` is for the log.
 

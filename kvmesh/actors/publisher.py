@@ -76,7 +76,7 @@ class Publisher:
         self._sender = EventSender(options.epoch, self.dump, options.limits)
         self._load = WorkerLoad()
         self._draining = False
-        self._flush_set = self._retry_set = False
+        self._flush_set = self._retry_set = self._size_alarmed = False
         self._garbage = self._remade = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -150,7 +150,16 @@ class Publisher:
             self._sender.add(self._cache.take(data))
         except CodecError as error:
             return self._on_lost(str(error), now)
-        return self._pace(now)
+        said, size = self._options.block_size, self._cache.block_size
+        if said in (None, size) or self._size_alarmed:
+            return self._pace(now)
+        self._size_alarmed = True
+        log = Log(
+            "error",
+            "events have another block size than was said, they count",
+            {"worker": self._options.worker, "said": said, "events": size},
+        )
+        return (log, *self._pace(now))
 
     def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
         """Hold nothing rather than something wrong, and say so until the engine starts over."""

@@ -86,6 +86,14 @@ class EngineAttachment:
         if worker in self._subscriptions:
             self._driver.post(self._followers[worker].name, EngineServed())
 
+    def reread(self, worker: WorkerId) -> bool:
+        """Follow the rank's events from the beginning; False when they are not followed."""
+        subscription = self._subscriptions.get(worker)
+        if subscription is None:
+            return False
+        subscription.begin_again()
+        return True
+
     def statistics(self) -> dict[str, object]:
         """Return what was followed, per rank."""
         return {

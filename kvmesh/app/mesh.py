@@ -7,11 +7,11 @@ import asyncio
 import contextlib
 import time
 
+from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
     Drain,
-    Mispredicted,
     Reload,
     RouterHeartbeat,
     StateWanted,
@@ -147,7 +147,9 @@ class RouterMesh:
     def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
         """Have the worker send all it holds: its answers show that the index is wrong about it."""
         if self._driver is not None:
-            self._driver.post("indexer", Mispredicted(worker, doubt.misses, doubt.answers))
+            self._driver.post(
+                "indexer", Mispredicted(worker, doubt.misses, doubt.answers, doubt.again)
+            )
 
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.

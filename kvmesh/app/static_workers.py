@@ -104,7 +104,15 @@ class StaticWorkers:
             attachment.served(booking.worker)
 
     def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
-        """Guesses are expected to miss: nobody can send anything better."""
+        """Read the engine's history anew, if its events are followed; guesses may miss."""
+        attachment = self._attached.get(worker)
+        if attachment is not None and attachment.reread(worker):
+            self._log.warning(
+                "predictions miss, reading the engine's history anew",
+                worker=worker,
+                misses=doubt.misses,
+                answers=doubt.answers,
+            )
 
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""

@@ -7,6 +7,7 @@ import time
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from kvmesh.actors.doubts import Reread
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
     Drain,
@@ -100,6 +101,7 @@ class Sidecar:
         self._subjects = Subjects(settings.nats.namespace, settings.bucket)
         self._log = get_logger(worker=name)
         self._ranks: list[tuple[int, Publisher]] = []
+        self._sources: dict[str, EventSubscription] = {}
 
     async def serve(self, stop: Stop) -> None:
         """Run until `stop`. Raises `ConfigError` when the engine publishes no events."""
@@ -137,6 +139,7 @@ class Sidecar:
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=True):
                 source = self._source(endpoint, EngineFeed(driver, publisher.name))
                 source.start()
+                self._sources[publisher.name] = source
                 stack.callback(source.close)
             loads = self._load_feed(driver, facts)
             loads.start()
@@ -229,10 +232,19 @@ class Sidecar:
             epoch = publisher.heartbeat().epoch
             return driver.post(publisher.name, Resync(worker, epoch, NOTHING_FITS))
 
+        async def reread(command: Reread) -> bool:
+            source = self._sources.get(publisher.name)
+            if command.worker != worker or source is None:
+                return False
+            self._log.warning("reading the engine's history anew", worker=worker)
+            source.begin_again()
+            return True
+
         subject = self._subjects.control(worker)
         handlers: dict[type[Message], Handler] = {
             Resync: pass_on,
             Drain: pass_on,
+            Reread: reread,
             Dump: dump,
             Status: status,
         }

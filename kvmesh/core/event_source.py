@@ -138,6 +138,16 @@ class EventSource:
         self._no_replay_before = now
         return list(self._ask(now))
 
+    def begin_again(self, now: float) -> list[Action]:
+        """Have everything delivered anew; nothing happens where it cannot be asked for.
+
+        What has left the publisher's buffer meanwhile is then lost, and said so.
+        """
+        if not self._may_ask(now):
+            return []
+        self._pending.clear()
+        return list(self._restart(now))
+
     def on_time(self, now: float) -> list[Action]:
         """Look at the clock: a reply is overdue, or the publisher has been silent for long."""
         if self.deadline is None or now < self.deadline:

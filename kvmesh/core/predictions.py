@@ -55,10 +55,14 @@ class AnswerSeen(msgspec.Struct, frozen=True):
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """So many of a worker's last answers were predicted wrongly."""
+    """So many of a worker's last answers were predicted wrongly.
+
+    `again`: what was done about the last doubt was no help.
+    """
 
     misses: int
     answers: int
+    again: bool = False
 
 
 class PredictionReport(msgspec.Struct, frozen=True):
@@ -174,7 +178,7 @@ class Predictions:
         options = self._options
         if known.recent_answers < options.least:
             return None
-        doubt = Doubt(known.recent.bit_count(), known.recent_answers)
+        doubt = Doubt(known.recent.bit_count(), known.recent_answers, known.doubted)
         share = doubt.misses / doubt.answers
         if share <= options.calm_share:
             known.doubted = False

@@ -130,6 +130,10 @@ class EventSubscription:
         self._monitor = LoopSocket(monitor, self._on_monitor)
         self._live = LoopSocket(socket, self._on_live)
 
+    def begin_again(self) -> None:
+        """Have everything delivered anew, as far as the publisher still has it."""
+        self._perform(self._source.begin_again(self._now()))
+
     def close(self) -> None:
         """Stop delivering and close the sockets; safe to call twice."""
         if self._timer is not None:

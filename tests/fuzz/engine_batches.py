@@ -3,6 +3,7 @@
 import msgspec
 
 TOKENS_A_BLOCK = 4
+MAX_BATCHES = 24
 STORED = (
     *("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium"),
     *("lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),
@@ -35,7 +36,7 @@ def build_batches(data: bytes) -> list[bytes]:
     """Return batches of events as an engine could send them, right or wrong."""
     chooser = Chooser(data)
     batches: list[bytes] = []
-    while not chooser.is_empty:
+    while not chooser.is_empty and len(batches) < MAX_BATCHES:
         events = [_event(chooser) for _ in range(1 + chooser.below(4))]
         batches.append(msgspec.msgpack.encode([1.5, events, chooser.below(3) or None]))
     return batches

@@ -15,6 +15,7 @@ from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
 from kvmesh.core.events import WorkerId
+from kvmesh.core.predictions import Doubt
 from kvmesh.settings import (
     CostSettings,
     HttpSettings,
@@ -97,6 +98,47 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
     assert 'kvmesh_worker_doubted{worker="w"} 1.0' in metrics
     assert 'kvmesh_worker_requests_waiting{worker="w"} 0.0' in metrics
     assert status["predictions"]["w"]["doubts"] == 1
+
+
+async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
+    nats_server: NatsServer, eventually: Eventually
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace="reread")
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    server = router_of(nats, port)
+    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
+    try:
+        async with (
+            running(server.serve),
+            running(sidecar.serve),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+        ):
+            await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
+            for prompt in PROMPTS:
+                await complete(client, prompt)
+            await eventually(lambda: server.index.blocks(WORKER) > 14 * 30, what="all is indexed")
+            held = server.index.blocks(WORKER)
+            [(_, publisher)] = sidecar._ranks
+            # What a bug in the sidecar could do: what the engine holds is gone from it.
+            publisher._cache.lose()
+
+            server.mesh.doubt(WORKER, Doubt(12, 12, again=True))
+
+            await eventually(lambda: len(publisher.dump()) > 0, what="the history was read")
+            await eventually(lambda: server.index.blocks(WORKER) == held, what="all is indexed")
+            await complete(client, PROMPTS[0])
+            status = (await client.get("/v1/status")).json()
+    finally:
+        await mocker.stop()
+
+    assert status["predictions"]["w"]["hits"] == 1
+    assert status["workers"][0]["trust"] == "exact"
 
 
 async def complete(client: httpx.AsyncClient, prompt: str) -> None:

@@ -1,5 +1,6 @@
 import msgspec
 
+from kvmesh.actors.doubts import Mispredicted, Reread
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
@@ -8,7 +9,6 @@ from kvmesh.actors.messages import (
     JournalOpened,
     JournalRecord,
     JournalRecreated,
-    Mispredicted,
     Reload,
     Resync,
     RouterGone,
@@ -313,3 +313,13 @@ def test_a_worker_whose_predictions_miss_is_asked_for_all_it_holds() -> None:
     assert decode(request.data, Resync) == Resync(A, 1, NOTHING_FITS, "r1")
     [log] = of(Log, effects)
     assert (log.level, log.fields["misses"]) == ("warning", 12)
+
+
+def test_when_that_does_not_help_its_sidecar_is_asked_to_read_the_engine_anew() -> None:
+    driver = Driver()
+    driver.tell(WorkerSeen(heartbeat()))
+
+    [request] = of(Publish, driver.tell(Mispredicted(A, 12, 20, again=True)))
+
+    assert request.subject == "kvmesh.ctl.code.a"
+    assert decode(request.data, Reread) == Reread(A)

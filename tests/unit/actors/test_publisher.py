@@ -325,3 +325,14 @@ def test_the_block_size_of_the_events_shows_in_heartbeats() -> None:
 
 def test_messages_of_no_concern_are_ignored() -> None:
     assert Driver().tell(Message()) == []
+
+
+def test_events_of_another_block_size_than_was_said_count_and_raise_an_alarm_once() -> None:
+    publisher = Publisher(PublisherOptions(W, "code", 5, "http://w", block_size=16))
+    batch = payload(store(11, 12, tokens=TOKENS[:8]))
+
+    effects = [*publisher.receive(batch, 0.0), *publisher.receive(batch, 0.0)]
+
+    [log] = of(Log, effects)
+    assert (log.level, log.fields) == ("error", {"worker": W, "said": 16, "events": 4})
+    assert publisher.heartbeat().block_size == 4

@@ -286,3 +286,30 @@ def test_an_engine_that_restarts_within_a_replay_is_followed_from_its_start() ->
     source.on_reply(2, 5, payload(5, "b"), 10)
 
     assert source.on_reply(2, END_OF_REPLAY, b"", 10) == [Restarted(), AskReplay(3, 0)]
+
+
+def test_everything_can_be_had_anew() -> None:
+    source = caught_up(3)
+
+    assert source.begin_again(0) == [Restarted(), AskReplay(2, 0)]
+    assert source.on_live(3, payload(3), 0) == []
+    for seq in range(3):
+        assert source.on_reply(2, seq, payload(seq), 0) == [Deliver(seq, payload(seq))]
+    rest = source.on_reply(2, END_OF_REPLAY, b"", 0)
+
+    assert rest == [Deliver(3, payload(3)), CaughtUp(3)]
+
+
+def test_what_has_left_the_buffer_is_lost_when_all_is_had_anew() -> None:
+    source = caught_up(3)
+    source.begin_again(0)
+
+    assert source.on_reply(2, 2, payload(2), 0) == [Lost(0, 1), Deliver(2, payload(2))]
+
+
+def test_what_cannot_be_asked_for_is_kept() -> None:
+    source = EventSource(OPTIONS, can_replay=False)
+    source.on_live(0, payload(0), 0)
+
+    assert source.begin_again(0) == []
+    assert source.last_seq == 0

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.predictions import AnswerSeen, PredictionOptions, Predictions
+from kvmesh.core.predictions import AnswerSeen, Doubt, PredictionOptions, Predictions
 
 A, B = WorkerId("a"), WorkerId("b")
 BLOCK = 16
@@ -148,3 +148,12 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
     predictions.forget(A)
     predictions.forget(A)
     assert predictions.workers() == (B,)
+
+
+def test_a_doubt_tells_whether_it_is_the_first() -> None:
+    predictions = Predictions(BLOCK, PredictionOptions(pause_s=0.0, settle_s=0.0))
+    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0)
+
+    found = [predictions.compare(A, answer, 0.0) for _ in range(24)]
+
+    assert [one for one in found if one] == [Doubt(12, 12), Doubt(12, 12, again=True)]

@@ -1,0 +1,23 @@
+"""Messages about an index that answers have shown to be wrong."""
+
+from kvmesh.actors.kernel import Message
+from kvmesh.core.events import WorkerId
+
+
+class Mispredicted(Message, frozen=True):
+    """Answers of `worker` show that the index is wrong about it: have all it holds sent anew.
+
+    `misses` of its last `answers` were predicted wrongly. `again`: that has not helped, so that its
+    sidecar must be wrong too, and has to read the engine's own history anew.
+    """
+
+    worker: WorkerId
+    misses: int
+    answers: int
+    again: bool = False
+
+
+class Reread(Message, frozen=True, tag="reread"):
+    """Follow the engine of `worker` from the beginning of its history; sent as `Resync` is."""
+
+    worker: WorkerId
