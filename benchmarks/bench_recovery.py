@@ -98,7 +98,7 @@ class OurRouter:
     def restart(self) -> Sample:
         """Start a router and wait until it has it all; tell each phase."""
         router = self._start()
-        ready_s = router.wait(_is_warm)
+        ready_s, cpu_s = router.wait(_is_warm), router.cpu_s()
         assert _applied(router) == len(self._messages)
         assert sum(router.ask("/v1/status")["mesh"]["blocks"].values()) == self._blocks
         marks = ["router starts", "loading the index", "snapshot fetched", "snapshot loaded"]
@@ -114,7 +114,7 @@ class OurRouter:
                 "tail ms": (read_s - loaded_s) * 1e3,
             }
         )
-        return {"ready s": ready_s, "stored B/entry": self._snapshot_bytes}
+        return {"ready s": ready_s, "cpu s": cpu_s, "stored B/entry": self._snapshot_bytes}
 
     def _start(self) -> Started:
         port = free_port()

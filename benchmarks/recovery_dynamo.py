@@ -63,11 +63,12 @@ class DynamoIndexer:
         assert self._live is not None
         indexer = self._start("--peers", f"http://127.0.0.1:{self._live.port}")
         ready_s = indexer.wait(lambda one: self._knows_last(one) or GAVE_UP in one.log())
+        cpu_s = indexer.cpu_s()
         indexer.kill()
         if GAVE_UP in indexer.log():
             print(f"   {self.name}: after {ready_s:.1f} s it gave its peer up and serves empty")
             return {"stored B/entry": self._bytes_per_block}
-        return {"ready s": ready_s, "stored B/entry": self._bytes_per_block}
+        return {"ready s": ready_s, "cpu s": cpu_s, "stored B/entry": self._bytes_per_block}
 
     def close(self) -> None:
         if self._live is not None:

@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.measure import cpu_ns
+
 POLL_S: Final = 0.002
 START_S: Final = 60.0
 
@@ -69,6 +71,10 @@ class Started:
                     at = datetime.fromisoformat(entry["timestamp"]).timestamp()
                     return at - self.started_s
         raise AssertionError(f"no line {event!r} in\n{self.log()}")
+
+    def cpu_s(self) -> float:
+        """Return its processor time so far, s: what a loaded machine changes least."""
+        return cpu_ns(self._process.pid) / 1e9
 
     def kill(self) -> None:
         self._process.kill()
