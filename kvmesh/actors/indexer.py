@@ -37,7 +37,8 @@ class IndexerOptions(msgspec.Struct, frozen=True):
 
     `listeners` are the actors told of `TrustChanged`, `reload_to` the one that can load a snapshot
     ("" for none: workers are asked for dumps instead). A dead worker's blocks are kept for
-    `retain_s`, in case it was only unreachable; `sweep_budget` is one slice of cleaning up.
+    `retain_s`, in case it was only unreachable; `sweep_budget` is one slice of cleaning up. After
+    the start, workers have `first_beats_s` to make themselves heard.
     """
 
     router: str
@@ -47,6 +48,7 @@ class IndexerOptions(msgspec.Struct, frozen=True):
     reload_to: str = ""
     check_s: float = 0.25
     retain_s: float = 60.0
+    first_beats_s: float = 1.2
     mismatch_pause_s: float = 10.0
     sweep_budget: int = 4096
 
@@ -74,6 +76,7 @@ class Indexer:
         self._told: dict[WorkerId, Trust] = {}
         self._heard: set[WorkerId] = set()
         self._unheard: dict[WorkerId, float] = {}
+        self._read_s: float | None = None
         self._sweeping = False
         self._mismatch_s: float | None = None
         self._gaps = self._recreations = self._asked = self._mismatches = self._forgotten = 0
@@ -103,6 +106,14 @@ class Indexer:
         if not self.caught_up:
             return Trust.CATCHING_UP
         return self.replica.recovery.trust(worker, now)
+
+    def awaits_workers(self, now: float) -> bool:
+        """Return whether a known worker may still show up: heartbeats come once a second.
+
+        A replica that serves earlier sends what the others hold to the first one it heard.
+        """
+        young = self._read_s is not None and now < self._read_s + self._options.first_beats_s
+        return young and len(self._unheard) > 0
 
     def statistics(self) -> IndexerStatistics:
         """Return the present counts."""
@@ -230,7 +241,7 @@ class Indexer:
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
             case CaughtUp(sequence):
-                self.caught_up = True
+                self._on_caught_up(now)
                 log = Log("info", "journal is read", {"sequence": sequence})
                 return (log, *self._review(now))
             case JournalGap(first, last):
@@ -252,6 +263,15 @@ class Indexer:
             case _:
                 pass
         return ()
+
+    def _on_caught_up(self, now: float) -> None:
+        """Begin to count how long the workers of a snapshot, too, are not heard."""
+        self.caught_up = True
+        if self._read_s is None:
+            self._read_s = now
+        for worker in self.replica.workers():
+            if worker not in self._heard:
+                self._unheard.setdefault(worker, now)
 
     def _on_gap(self, first: int, last: int, now: float) -> Iterable[Effect]:
         self._gaps += 1

@@ -103,11 +103,13 @@ class RouterMesh:
         self._commands: RouterCommands | None = None
 
     def why_not(self) -> str:
-        """Return why no request should come; "" when the history is read and a worker usable."""
+        """Return why no request should come; "" when all is read, heard, and a worker usable."""
         if self.draining:
             return "draining"
         if not self.indexer.caught_up:
             return "catching up with the journal"
+        if self.indexer.awaits_workers(time.monotonic()):
+            return "waiting for the heartbeats of known workers"
         usable = self._router.scheduler.workers.membership.usable(time.monotonic())
         return "" if usable else "no usable worker"
 

@@ -92,6 +92,31 @@ def test_what_is_read_is_exact_once_the_history_is_caught_up() -> None:
     assert indexer.caught_up
 
 
+def test_a_restarted_replica_waits_a_moment_for_the_workers_it_knows() -> None:
+    driver = Driver()
+
+    waits = [driver.indexer.awaits_workers(now) for now in (0.0, 1.1, 1.2)]
+    driver.tell(WorkerSeen(heartbeat()))
+
+    assert waits == [True, True, False]
+    assert not driver.indexer.awaits_workers(0.5)
+
+
+def test_a_worker_that_died_before_the_start_is_forgotten_in_time() -> None:
+    # As from a snapshot: the indexer itself has seen no record of the worker.
+    replica = Replica(KvIndex())
+    replica.fold(1, A, encode_batch(Batch(VERSION, 1, 1, [stored(ROOT, 1)])), 0.0)
+    indexer = Indexer(replica, IndexerOptions("r1", "code", retain_s=60.0))
+
+    list(indexer.receive(CaughtUp(1), 100.0))
+    list(indexer.receive(Tick("check"), 159.0))
+    before = replica.index.blocks(A)
+    list(indexer.receive(Tick("check"), 160.0))
+
+    assert (before, replica.index.blocks(A)) == (1, 0)
+    assert indexer.statistics().workers_forgotten == 1
+
+
 def test_a_gap_is_told_and_asked_about_until_it_is_closed() -> None:
     driver = Driver()
     driver.tell(WorkerSeen(heartbeat()))
