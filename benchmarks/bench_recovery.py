@@ -124,8 +124,8 @@ class OurRouter:
 
 
 def _is_warm(router: Started) -> bool:
-    """All workers are down, and a router that still reads says that instead."""
-    return bool(router.ask("/ready")["reason"] == "no usable worker")
+    """All workers are down; a router that still reads says that instead."""
+    return "catching up" not in router.ask("/ready")["reason"]
 
 
 def _applied(router: Started) -> int:

@@ -20,15 +20,25 @@ STORM_S = 4.0
 
 
 @contextlib.asynccontextmanager
-async def running_rounds(folder: Path, size: MeshSize) -> AsyncGenerator["Rounds"]:
-    """Yield a whole mesh with its witness, ready for rounds."""
-    mesh, witness = ChaosMesh(folder, size), Witness()
+async def witnessed(mesh: ChaosMesh) -> AsyncGenerator["Rounds"]:
+    """Yield rounds upon a mesh that runs."""
+    witness = Witness()
     try:
-        await mesh.start()
         await witness.start(mesh.nats_url)
         yield Rounds(mesh, witness)
     finally:
         await witness.close()
+
+
+@contextlib.asynccontextmanager
+async def running_rounds(folder: Path, size: MeshSize) -> AsyncGenerator["Rounds"]:
+    """Yield rounds upon a mesh of their own."""
+    mesh = ChaosMesh(folder, size)
+    try:
+        await mesh.start()
+        async with witnessed(mesh) as rounds:
+            yield rounds
+    finally:
         await mesh.stop()
 
 

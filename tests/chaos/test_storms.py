@@ -1,24 +1,38 @@
-"""A mesh of real processes under load, its parts killed and frozen: nothing acknowledged is lost.
+"""A mesh of real processes, its parts killed and frozen: nothing acknowledged is lost or forgotten.
 
 `python -m tests.chaos --servers 3 --seed 1 --seconds 600` runs rounds for as long as you like.
 """
 
+import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.chaos.mesh import MeshSize
-from tests.chaos.rounds import running_rounds
+from tests.chaos.affinity import Prefixes, index_of, wait_reason
+from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.rounds import running_rounds, witnessed
 from tests.chaos.storm import Fault
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROUNDS_S = 240.0
+PREFIXES = 200
+GOAL = 0.99
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
+    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=50.0, blocks=8_000))
+    asyncio.run(mesh.start())
+    yield mesh
+    asyncio.run(mesh.stop())
 
 
 async def test_a_killed_server_router_and_sidecar_and_a_frozen_engine_cost_nothing(
-    tmp_path: Path,
+    mesh: ChaosMesh,
 ) -> None:
     faults = (
         Fault(0.0, "server", which=0, frozen=False, lasts_s=0.3),
@@ -27,8 +41,45 @@ async def test_a_killed_server_router_and_sidecar_and_a_frozen_engine_cost_nothi
         Fault(0.8, "sidecar", which=1, frozen=False, lasts_s=0.2),
     )
 
-    async with running_rounds(tmp_path, MeshSize(speedup=50.0)) as rounds:
+    async with witnessed(mesh) as rounds:
         await rounds.run(1, faults)
+
+
+async def test_a_router_restarted_with_every_worker_down_is_warm(
+    mesh: ChaosMesh,
+) -> None:
+    first, second = mesh.routers
+    async with httpx.AsyncClient(timeout=30.0) as client:
+        prefixes = Prefixes(client, PREFIXES)
+        await prefixes.store(first.url)
+        await prefixes.wait_known((first.url, second.url))
+        through_sibling = await prefixes.affinity(second.url)
+        await prefixes.wait_known((first.url, second.url))
+        before = await index_of(client, first.url)
+
+        workers = (*mesh.engines, *mesh.sidecars)
+        for process in workers:
+            process.freeze()
+        for router in mesh.routers:
+            router.kill()
+        first.start()
+        await wait_reason(client, first.url, "no usable worker")
+        after = await index_of(client, first.url)
+        for process in workers:
+            process.thaw()
+        await wait_reason(client, first.url, "ready")
+        after_restart = await prefixes.affinity(first.url)
+        status = (await client.get(f"{first.url}/v1/status")).json()
+        second.start()
+
+    assert after == before
+    print(  # noqa: T201
+        f"affinity of {PREFIXES} first requests: {through_sibling:.3f} through a sibling, "
+        f"{after_restart:.3f} after a restart with every worker down"
+    )
+    assert through_sibling >= GOAL
+    assert after_restart >= GOAL
+    assert status["mesh"]["indexer"]["resyncs_asked"] == 0
 
 
 @pytest.mark.chaos

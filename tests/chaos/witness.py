@@ -18,7 +18,10 @@ Incarnation = tuple[str, int]
 
 
 class Witness:
-    """`stored` is the end of each incarnation's unbroken run of events; `confirmed` its claim."""
+    """`stored` is the end of each incarnation's unbroken run of events; `confirmed` its claim.
+
+    A witness that comes late, the beginning being purged, counts from the first event it sees.
+    """
 
     def __init__(self) -> None:
         self.position = 0
@@ -27,6 +30,7 @@ class Witness:
         self.strange: list[str] = []
         self.events = 0
         self._ahead: dict[Incarnation, list[tuple[int, int]]] = {}
+        self._late = False
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, url: str) -> None:
@@ -65,6 +69,8 @@ class Witness:
         self.events += len(batch.events)
         key = last_token(record.subject), batch.epoch
         runs = self._ahead.setdefault(key, [])
+        if self._late:
+            self.stored.setdefault(key, batch.first_seq - 1)
         runs.append((batch.first_seq, batch.first_seq + len(batch.events) - 1))
         end = self.stored.get(key, 0)
         while fitting := [run for run in runs if run[0] <= end + 1]:
@@ -74,7 +80,9 @@ class Witness:
         self.stored[key] = end
 
     def on_gap(self, first: int, last: int) -> None:
-        self.strange.append(f"records {first}..{last} were purged before everybody had read them")
+        if first > 1:
+            self.strange.append(f"records {first}..{last} were purged before everybody read them")
+        self._late = self._late or first == 1
         self.position = last
 
     def on_recreated(self, state: StreamState) -> None:

@@ -1,0 +1,80 @@
+"""Prompts whose beginnings some worker holds: does the next request with one go there?"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+DEADLINE_S = 60.0
+POLL_S = 0.05
+TOGETHER = 8
+
+
+class Prefixes:
+    """`count` prompts with nothing in common but the chat template; who holds each."""
+
+    def __init__(self, client: httpx.AsyncClient, count: int) -> None:
+        self._client = client
+        self._texts = [f"{number} is where this one begins. " * 8 for number in range(count)]
+        self._holders: list[str] = []
+        self._asked = 0
+
+    async def store(self, url: str) -> None:
+        """Have each computed by whichever worker the router chooses, several at a time."""
+        slots = asyncio.Semaphore(TOGETHER)
+
+        async def one(text: str) -> str:
+            async with slots:
+                return await self._ask(url, text)
+
+        self._holders = await asyncio.gather(*map(one, self._texts))
+
+    async def affinity(self, url: str) -> float:
+        """Return which share of one new question each goes to the worker that holds its prefix."""
+        self._asked += 1
+        went = [await self._ask(url, f"{text}Question {self._asked}?") for text in self._texts]
+        hits = sum(there == held for there, held in zip(went, self._holders, strict=True))
+        return hits / len(self._texts)
+
+    async def wait_known(self, urls: Sequence[str]) -> None:
+        """Wait until these routers agree on an index that stays the same for a moment."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        last: list[Any] = []
+        while True:
+            now = [await index_of(self._client, url) for url in urls]
+            if now == last and all(one == now[0] for one in now):
+                return
+            assert time.monotonic() < deadline_s, now
+            last = now
+            await asyncio.sleep(10 * POLL_S)
+
+    async def _ask(self, url: str, text: str) -> str:
+        body = {
+            "model": "mock",
+            "max_tokens": 1,
+            "messages": [{"role": "user", "content": text}],
+        }
+        answer = await self._client.post(f"{url}/v1/chat/completions", json=body)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        return answer.headers["x-kvmesh-worker"]
+
+
+async def index_of(client: httpx.AsyncClient, url: str) -> tuple[Any, ...]:
+    """Return what a router's index holds: position, blocks and digest of every worker."""
+    mesh = (await client.get(f"{url}/v1/status")).json()["mesh"]
+    return mesh["applied_sequence"], mesh["blocks"], mesh["worker_digests"]
+
+
+async def wait_reason(client: httpx.AsyncClient, url: str, reason: str) -> None:
+    """Wait until a router says of its readiness what it should."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    said = "nothing"
+    while said != reason:
+        assert time.monotonic() < deadline_s, f"{url} says {said!r}, not {reason!r}"
+        await asyncio.sleep(POLL_S)
+        try:
+            said = (await client.get(f"{url}/ready")).json()["reason"]
+        except httpx.HTTPError as error:
+            said = repr(error)
