@@ -102,6 +102,9 @@ class CostSettings:
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
     kv_cache_block_size: Positive = 16
     """Tokens a KV block; must equal the engines'."""
+    hash_secret_file: Path | None = None
+    """File with a secret of at least 16 bytes that keys all block hashes, so that nobody can craft
+    prompts whose hashes collide; the same for every router and worker of the mesh."""
     approx_ttl_s: Seconds = 120.0
     """Without events: seconds a routed prefix is believed cached."""
     host_tier_weight: Share = 0.75
@@ -216,6 +219,8 @@ class WorkerSettings:
     """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
     taint: tuple[str, ...] = ()
     """Word without whose x-kvmesh-tolerations no request comes here, e.g. batch; repeat."""
+    hash_secret_file: Path | None = None
+    """File with the secret that keys block hashes; must be the routers'."""
     load_interval_s: Seconds = 1.0
     """Seconds between two looks at the engine's load."""
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)

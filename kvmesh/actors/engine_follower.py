@@ -25,13 +25,14 @@ class FollowerOptions(msgspec.Struct, frozen=True):
     """Whose events, and when their absence is taken for a fault.
 
     `block_size` is the engine's as far as it is known, `router_block_size` what requests are
-    hashed with. Events have stopped when `silent_requests` answers that must have stored blocks
-    came since the last batch, the first of them `silent_s` ago.
+    hashed with, as with `secret`. Events have stopped when `silent_requests` answers that must have
+    stored blocks came since the last batch, the first of them `silent_s` ago.
     """
 
     worker: WorkerId
     router_block_size: int
     block_size: int | None = None
+    secret: bytes = b""
     listener: str = "registry"
     silent_requests: int = 8
     silent_s: float = 10.0
@@ -48,7 +49,7 @@ class EngineFollower:
         self.name = name
         self._index = index
         self._options = options
-        self._cache = EngineCache(options.block_size)
+        self._cache = EngineCache(options.block_size, secret=options.secret)
         self._connected = self._current = False
         self._served = 0
         self._served_since_s = 0.0

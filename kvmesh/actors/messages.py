@@ -86,7 +86,7 @@ class WorkerHeartbeat(Message, frozen=True):
     `last_seq` is the last event sequence of `epoch` that the journal acknowledged, so a lost tail
     event shows. `url` is where requests go; `events` is False for a worker without KV events, and
     `complete` is False while part of the engine's history is lost and overlap is counted too low.
-    `labels` and `taints` are `WorkerInfo`'s.
+    `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s.
     """
 
     worker: WorkerId
@@ -101,6 +101,7 @@ class WorkerHeartbeat(Message, frozen=True):
     dp_rank: int | None = None
     draining: bool = False
     complete: bool = True
+    secret_mark: int = 0
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
 

@@ -23,6 +23,7 @@ from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.engine_cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
 from kvmesh.core.events import Event, WorkerId
+from kvmesh.core.hashing import secret_mark
 from kvmesh.errors import CodecError
 
 
@@ -110,6 +111,7 @@ class Publisher:
             dp_rank=options.dp_rank,
             draining=self._draining,
             complete=self._cache.complete,
+            secret_mark=secret_mark(options.secret),
             labels=options.labels,
             taints=options.taints,
         )

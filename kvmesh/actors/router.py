@@ -11,14 +11,19 @@ from kvmesh.core.scheduler import Scheduler
 class Router:
     """Where workers are and what they serve. Told by the registry, read directly by requests.
 
-    `mismatched` are workers whose KV blocks have another size than this router hashes with: none
-    of their blocks can ever match, which is worth an alarm.
+    `mismatched` are workers whose KV blocks have another size than this router hashes with,
+    `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
+    match, which is worth an alarm.
     """
 
-    def __init__(self, scheduler: Scheduler, block_size: int, *, name: str = "router") -> None:
+    def __init__(
+        self, scheduler: Scheduler, block_size: int, *, secret_mark: int = 0, name: str = "router"
+    ) -> None:
         self.name = name
         self.scheduler = scheduler
         self.mismatched: dict[WorkerId, int] = {}
+        self.strangers: set[WorkerId] = set()
+        self._secret_mark = secret_mark
         self._block_size = block_size
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 
@@ -30,6 +35,7 @@ class Router:
             case WorkerGone(worker):
                 self._heartbeats.pop(worker, None)
                 self.mismatched.pop(worker, None)
+                self.strangers.discard(worker)
                 self.scheduler.remove_worker(worker)
                 return ()
             case _:
@@ -50,6 +56,26 @@ class Router:
     def _on_worker(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker = heartbeat.worker
         self._heartbeats[worker] = heartbeat
+        return (*self._check_secret(heartbeat), *self._check_block_size(heartbeat))
+
+    def _check_secret(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+        worker = heartbeat.worker
+        if not heartbeat.events or heartbeat.secret_mark == self._secret_mark:
+            self.strangers.discard(worker)
+            return ()
+        if worker in self.strangers:
+            return ()
+        self.strangers.add(worker)
+        fields: dict[str, str | int | float | bool | None] = {
+            "worker": worker,
+            "worker_has_secret": heartbeat.secret_mark != 0,
+            "router_has_secret": self._secret_mark != 0,
+            "remedy": "give every router and worker the same --hash-secret-file, or none",
+        }
+        return (Log("error", "hash secrets differ, no prefix can match", fields),)
+
+    def _check_block_size(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+        worker = heartbeat.worker
         if heartbeat.block_size in (0, self._block_size):
             self.mismatched.pop(worker, None)
             return ()

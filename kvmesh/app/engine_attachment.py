@@ -60,7 +60,12 @@ class EngineAttachment:
     """Follows the events of every rank of one engine, if `index` is given and it publishes any."""
 
     def __init__(
-        self, static: StaticWorker, driver: AioDriver, index: KvIndex | None, block_size: int
+        self,
+        static: StaticWorker,
+        driver: AioDriver,
+        index: KvIndex | None,
+        block_size: int,
+        secret: bytes = b"",
     ) -> None:
         self.static = static
         self.facts: EngineFacts | None = None
@@ -69,6 +74,7 @@ class EngineAttachment:
         self._driver = driver
         self._index = index if static.zmq != "off" else None
         self._block_size = block_size
+        self._secret = secret
         self._endpoints: tuple[EventEndpoint, ...] = ()
         self._followers: dict[WorkerId, EngineFollower] = {}
         self._subscriptions: dict[WorkerId, EventSubscription] = {}
@@ -152,6 +158,7 @@ class EngineAttachment:
                 worker=worker,
                 router_block_size=self._block_size,
                 block_size=facts.block_size or None,
+                secret=self._secret,
             )
             self._followers[worker] = EngineFollower(self._index, options, name=name)
             self._driver.add(self._followers[worker])

@@ -22,16 +22,23 @@ class Intake:
     """Reads requests for one router.
 
     A request id that the client chose may come twice; bookings need one that never does, so
-    `router_id` and a number are put behind it. `wishes` reads what requests ask of the router.
+    `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
+    `secret` keys the namespaces' roots (`hashing.namespace_root`).
     """
 
     def __init__(
-        self, prompts: PromptReader, router_id: str, *, wishes: WishReader | None = None
+        self,
+        prompts: PromptReader,
+        router_id: str,
+        *,
+        wishes: WishReader | None = None,
+        secret: bytes = b"",
     ) -> None:
         self._prompts = prompts
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
         self._router_id = router_id
         self._block_size = prompts.block_size
+        self._secret = secret
         self._numbers = itertools.count(1)
 
     def is_long(self, request: Request) -> bool:
@@ -53,7 +60,9 @@ class Intake:
         Raises `RequestError`.
         """
         request = exchange.request
-        root = namespace_root(cache_salt=parsed.cache_salt or "", lora=_lora(parsed))
+        root = namespace_root(
+            cache_salt=parsed.cache_salt or "", lora=_lora(parsed), secret=self._secret
+        )
         prompt = self._prompts.read(request, endpoint, parsed, root)
         wishes = self._wishes.read(request, parsed)
         output = wishes.output_tokens
@@ -97,7 +106,10 @@ class Intake:
                 f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"
             )
         if kind == "tokens":
-            hashes = BlockHashes(request.body, self._block_size)
+            root = namespace_root(secret=self._secret)
+            # As for JSON: the last token is always computed, so its block is never reused.
+            tokens = memoryview(request.body)[:-TOKEN_BYTES]
+            hashes = BlockHashes(tokens, self._block_size, root)
             count = len(request.body) // TOKEN_BYTES
         else:
             hashes = BlockHashes.of(unpack_hashes(request.body), self._block_size)

@@ -6,6 +6,7 @@ from math import inf
 
 import msgspec
 
+from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.intake import Intake
 from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.app.request_wishes import WishOptions, WishReader, read_timeout_s
@@ -79,6 +80,7 @@ def intake_of(settings: RouterSettings, router_id: str, check: TokenCheck) -> In
             ),
             ModelPolicies([parse_model_policy(one) for one in settings.model_policy]),
         ),
+        secret=read_hash_secret(settings.cost.hash_secret_file),
     )
 
 

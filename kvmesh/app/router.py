@@ -21,6 +21,7 @@ from kvmesh.app.edge import EdgeServer
 from kvmesh.app.edge_desk import EdgeDesk
 from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
 from kvmesh.app.gateway import Gateway
+from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of
 from kvmesh.app.routed import RoutingContext, RoutingCounters
@@ -33,6 +34,7 @@ from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import RouterOptions
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.predictions import Doubt, Predictions
@@ -126,7 +128,10 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=ApproxIndex(),
         )
-        self.router = Router(self.scheduler, cost.kv_cache_block_size)
+        self._secret = read_hash_secret(cost.hash_secret_file)
+        self.router = Router(
+            self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
+        )
         self.mesh = self._mesh()
 
     def _mesh(self) -> Mesh:
@@ -134,7 +139,7 @@ class RouterServer:
         if settings.worker or not settings.kv_events:
             workers = parse_workers(settings.worker)
             index = self.index if settings.kv_events else None
-            return StaticWorkers(workers, self.router, settings.bucket, index)
+            return StaticWorkers(workers, self.router, settings.bucket, index, self._secret)
         # Loaded by name: a router alone must run where NATS is not installed.
         mesh = import_module("kvmesh.app.mesh")
         return cast("Mesh", mesh.RouterMesh(settings, self.router_id, self.router, self.index))

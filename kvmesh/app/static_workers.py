@@ -23,6 +23,7 @@ from kvmesh.app.engine_load import METRICS, read_loads
 from kvmesh.app.engine_probe import read_facts, read_models
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.predictions import Doubt
 from kvmesh.errors import ConfigError, TransportError
@@ -43,18 +44,24 @@ class StaticWorkers:
     """
 
     def __init__(
-        self, workers: Sequence[StaticWorker], router: Router, bucket: str, index: KvIndex | None
+        self,
+        workers: Sequence[StaticWorker],
+        router: Router,
+        bucket: str,
+        index: KvIndex | None,
+        secret: bytes = b"",
     ) -> None:
         self.draining = False
         self._router = router
         self._bucket = bucket
+        self._secret_mark = secret_mark(secret)
         self._follow = index is not None
         self._driver = AioDriver(log=actor_log())
         self._registry = StaticRegistry(router.scheduler.workers, index, router=router.name)
         block_size = router.scheduler.options.block_size
         self._block_size = block_size
         self._engines = [
-            EngineAttachment(worker, self._driver, index, block_size) for worker in workers
+            EngineAttachment(worker, self._driver, index, block_size, secret) for worker in workers
         ]
         self._attached: dict[WorkerId, EngineAttachment] = {}
         self._running: list[asyncio.Task[None]] = []
@@ -198,6 +205,7 @@ class StaticWorkers:
         self, engine: EngineAttachment, rank: Rank, models: tuple[str, ...]
     ) -> WorkerHeartbeat:
         return WorkerHeartbeat(
+            secret_mark=self._secret_mark,
             worker=rank.worker,
             bucket=self._bucket,
             epoch=1,

@@ -30,6 +30,7 @@ from kvmesh.app.engine_probe import (
     refuse_collisions,
 )
 from kvmesh.app.fetch import fetch_ok
+from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.load_feed import LoadFeed
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
@@ -197,6 +198,7 @@ class Sidecar:
             block_size=settings.kv_cache_block_size or facts.block_size or None,
             namespace=settings.nats.namespace,
             dp_rank=None if alone else endpoint.rank,
+            secret=read_hash_secret(settings.hash_secret_file),
             labels=parse_words(settings.label, "--label"),
             taints=parse_words(settings.taint, "--taint"),
         )

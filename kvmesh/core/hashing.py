@@ -76,6 +76,17 @@ def namespace_root(
     return int.from_bytes(digest.digest(), "little") or 1
 
 
+def secret_mark(secret: bytes) -> int:
+    """Return a u32 by which two processes see whether they share a secret: 0 for none, else not 0.
+
+    It tells nothing of the secret itself as long as that cannot be guessed.
+    """
+    if not secret:
+        return 0
+    digest = hashlib.blake2b(b"", digest_size=4, key=_key_bytes(secret), person=b"kvmesh-mark")
+    return int.from_bytes(digest.digest(), "little") or 1
+
+
 def _key_bytes(secret: bytes | int) -> bytes:
     if isinstance(secret, int):
         secret = secret.to_bytes((secret.bit_length() + 7) // 8, "little")

@@ -22,14 +22,14 @@ BEAT = WorkerHeartbeat(
 )
 
 
-def make_router() -> Router:
+def make_router(secret_mark: int = 0) -> Router:
     scheduler = Scheduler(
         RouterOptions(block_size=16),
         random.Random(1),
         membership=Membership(),
         sequences=ActiveSequences(block_size=16),
     )
-    return Router(scheduler, block_size=16)
+    return Router(scheduler, block_size=16, secret_mark=secret_mark)
 
 
 def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
@@ -65,3 +65,29 @@ def test_a_differing_block_size_is_an_error_once_and_ends_when_it_agrees() -> No
     router.receive(WorkerSeen(BEAT), 2.0)
 
     assert router.mismatched == {}
+
+
+def test_a_worker_with_another_hash_secret_is_an_error_once_and_ends_when_it_agrees() -> None:
+    router = make_router(secret_mark=7)
+    odd = msgspec.structs.replace(BEAT, secret_mark=8)
+
+    first = list(router.receive(WorkerSeen(odd), 0.0))
+    again = list(router.receive(WorkerSeen(odd), 1.0))
+
+    assert [effect.event for effect in first if isinstance(effect, Log)] == [
+        "hash secrets differ, no prefix can match"
+    ]
+    assert again == []
+    assert router.strangers == {WorkerId("w1")}
+
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, secret_mark=7)), 2.0)
+    assert router.strangers == set()
+    router.receive(WorkerSeen(odd), 3.0)
+    router.receive(WorkerGone(WorkerId("w1")), 4.0)
+    assert router.strangers == set()
+
+
+def test_a_worker_without_events_needs_no_secret() -> None:
+    router = make_router(secret_mark=7)
+
+    assert list(router.receive(WorkerSeen(msgspec.structs.replace(BEAT, events=False)), 0.0)) == []

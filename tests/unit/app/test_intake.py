@@ -6,7 +6,7 @@ import pytest
 from kvmesh.app.intake import Intake
 from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.core.decision import RouteRequest
-from kvmesh.core.hashing import sequence_hashes
+from kvmesh.core.hashing import namespace_root, pack_hashes, pack_tokens, sequence_hashes
 from kvmesh.errors import RequestError
 from kvmesh.tokenizer import load_tokenizer
 from kvmesh.transport.http.exchange import Exchange
@@ -72,3 +72,52 @@ def test_a_chats_own_ids_are_believed_and_checked() -> None:
     assert request.hashes.upto(9) == sequence_hashes(list(range(32)), 16)
     with pytest.raises(RequestError, match="token id 99 "):
         read([99], vocab_size=99, path=path, field=field)
+
+
+def read_binary(body: bytes, secret: bytes = b"", *headers: tuple[bytes, bytes]) -> RouteRequest:
+    asked = Asked(body)
+    asked.request = Request("POST", b"/v1/route", list(headers), body)
+    intake = Intake(PromptReader(load_tokenizer(None), 16, 0), "router", secret=secret)
+    return intake.read_binary(cast("Exchange", asked))
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(0, 0), (16, 0), (17, 1), (33, 2)])
+def test_packed_tokens_are_read_like_ids_in_json(length: int, blocks: int) -> None:
+    tokens = list(range(length))
+
+    request = read_binary(bytes(pack_tokens(tokens)))
+
+    assert request.prompt_tokens == length
+    assert request.hashes.upto(9) == sequence_hashes(tokens[: blocks * 16], 16)
+
+
+def test_packed_hashes_are_taken_as_they_are() -> None:
+    hashes = [5, 2**64 - 1]
+
+    request = read_binary(pack_hashes(hashes), b"", (b"x-kvmesh-body", b"hashes"))
+
+    assert (request.prompt_tokens, request.hashes.upto(9)) == (32, hashes)
+
+
+def test_a_binary_body_that_is_no_whole_number_of_words_is_refused() -> None:
+    with pytest.raises(RequestError, match="body of 6 bytes is not whole 4-byte tokens"):
+        read_binary(b"123456")
+    with pytest.raises(RequestError, match="body of 12 bytes is not whole 8-byte hashes"):
+        read_binary(bytes(12), b"", (b"x-kvmesh-body", b"hashes"))
+    with pytest.raises(RequestError, match="x-kvmesh-body is 'text': use tokens or hashes"):
+        read_binary(bytes(8), b"", (b"x-kvmesh-body", b"text"))
+
+
+def test_a_secret_gives_all_prompts_other_hashes() -> None:
+    tokens, secret = list(range(33)), b"k" * 32
+    root = namespace_root(secret=secret)
+    intake = Intake(PromptReader(load_tokenizer(None), 16, 0), "router", secret=secret)
+    endpoint = ENDPOINTS["/v1/completions"]
+    body = f'{{"prompt":{tokens}}}'.encode()
+
+    spoken = intake.read(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
+    packed = read_binary(bytes(pack_tokens(tokens)), secret)
+
+    expected = sequence_hashes(tokens, 16, root)
+    assert spoken.hashes.upto(9) == packed.hashes.upto(9) == expected
+    assert expected[0] != sequence_hashes(tokens, 16)[0]

@@ -14,6 +14,7 @@ from kvmesh.core.hashing import (
     namespace_root,
     pack_hashes,
     pack_tokens,
+    secret_mark,
     sequence_hashes,
     unpack_hashes,
     unpack_run,
@@ -163,6 +164,13 @@ def test_namespaces_cannot_be_confused_by_moving_letters() -> None:
 
     assert len(roots) == 7
     assert not set(sequence_hashes(TOKENS, 16, root=min(roots))) & set(GOLDEN)
+
+
+def test_a_secrets_mark_tells_secrets_apart_and_gives_none_away() -> None:
+    assert secret_mark(b"") == 0
+    assert secret_mark(b"k" * 32) == 3830200553
+    assert secret_mark(b"k" * 100) != secret_mark(b"k" * 99)
+    assert secret_mark(b"k" * 32) != namespace_root(secret=b"k" * 32) & 0xFFFFFFFF
 
 
 def test_an_image_changes_the_block_and_everything_behind_it() -> None:
