@@ -1,5 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
+# make mutants ARGS='kvmesh.core.closure.*'  does any test notice a fault in this module?
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
 VENV   ?= .venv
@@ -7,11 +8,11 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines check bench bench-proxy chaos fuzz config coverage format clean help
+.PHONY: up test test-engines mutants check bench bench-proxy chaos fuzz config coverage format clean help
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,3p' Makefile
+	@sed -n '1,4p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +76,14 @@ fuzz: $(VENV)/.dev
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)
+
+$(VENV)/.mutation: $(VENV)/.dev
+	$(BIN)/pip install --quiet --editable '.[mutation]'
+	@touch $@
+
+mutants: $(VENV)/.mutation
+	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
+	$(BIN)/mutmut results
 
 test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv

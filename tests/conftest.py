@@ -19,6 +19,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     "nightly", deadline=None, suppress_health_check=SLOW, max_examples=5000
 )
+hypothesis.settings.register_profile(
+    "mutants",
+    deadline=None,
+    suppress_health_check=SLOW,
+    max_examples=20,
+    derandomize=True,
+    database=None,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 Eventually = Callable[..., Awaitable[None]]
