@@ -24,6 +24,7 @@ class SourceWatch:
         self.stored_blocks = 0
         self._batches = self._undecodable = self._unknown = 0
         self._block_sizes: set[int] = set()
+        self._kinds: set[str] = set()
         # Live only: the replay of a busy engine's whole history would be no small thing to ask.
         options = SubscriptionOptions(endpoint.endpoint, topic=topic or endpoint.topic, bind=bind)
         self._subscription = EventSubscription(options, self)
@@ -54,6 +55,7 @@ class SourceWatch:
             undecodable=self._undecodable,
             stored_blocks=self.stored_blocks,
             block_sizes=tuple(sorted(self._block_sizes)),
+            kinds=tuple(sorted(self._kinds)),
             unknown=self._unknown,
         )
 
@@ -71,6 +73,7 @@ class SourceWatch:
             if isinstance(event, EngineStored) and event.tokens:
                 self.stored_blocks += len(event.hashes)
                 self._block_sizes.add(event.block_size)
+                self._kinds.add(event.kind or "")
 
     def on_restarted(self) -> None:
         """Of no matter here."""

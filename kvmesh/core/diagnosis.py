@@ -5,6 +5,7 @@ from enum import Enum
 
 import msgspec
 
+FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
 SMALL_BLOCK_TOKENS = 8
 """Blocks smaller than this cost more to follow than a larger size loses."""
 
@@ -33,7 +34,8 @@ class Finding(msgspec.Struct, frozen=True):
 class SourceSeen(msgspec.Struct, frozen=True):
     """One rank's publisher. `batches` heard, of them `undecodable`; `connected` to its socket.
 
-    `block_sizes` are those of stored blocks; `unknown` counts fields and tags nobody here knows.
+    `block_sizes` are those of stored blocks, `kinds` the kinds of attention whose cache they are
+    ("" untold); `unknown` counts fields and tags nobody here knows.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class SourceSeen(msgspec.Struct, frozen=True):
     undecodable: int = 0
     stored_blocks: int = 0
     block_sizes: tuple[int, ...] = ()
+    kinds: tuple[str, ...] = ()
     unknown: int = 0
 
 
@@ -190,6 +193,12 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
         elif not source.replay_connected:
             text = f"nobody answers at the replay socket {source.replay}"
             yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
+        if source.kinds and not FULL_ATTENTION.intersection(source.kinds):
+            text = f"only blocks of {', '.join(source.kinds)} are told, reuse needs full attention"
+            remedy = (
+                "overlaps will be too high or too low: serve it with --router-mode least-loaded"
+            )
+            yield Finding(Level.WARN, topic, text, remedy)
         if source.unknown:
             text = f"{source.unknown} fields or events that this kvmesh does not know were skipped"
             yield Finding(Level.WARN, topic, text, "upgrade kvmesh; tell its authors the version")
@@ -211,7 +220,10 @@ def _no_source(engine: EngineSeen) -> Finding:
 
 def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Finding:
     if not source.connected:
-        remedy = "is the port open to this machine? Does the engine bind (tcp://*:PORT)?"
+        remedy = (
+            "is the port open to this machine? An engine given tcp://HOST:PORT, not tcp://*:PORT, "
+            "connects: then give --kv-events-bind here and to its sidecar"
+        )
         return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
     if source.undecodable:
         text = f"{source.undecodable} of {source.batches} batches are no KV events"

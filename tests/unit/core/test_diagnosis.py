@@ -136,6 +136,15 @@ def test_a_block_size_that_events_contradict_is_an_alarm_and_events_win() -> Non
     assert any(one.text == "32 tokens" for one in check_engine(seen))
 
 
+def test_an_engine_that_tells_only_of_sliding_windows_is_named() -> None:
+    seen = engine(sources=(source(kinds=("mamba", "sliding_window")),))
+
+    assert one(seen)[:2] == (Level.WARN, "events of rank 0")
+    assert one(seen)[2].startswith("only blocks of mamba, sliding_window are told")
+    assert not wrong(engine(sources=(source(kinds=("full_attention", "sliding_window")),)))
+    assert not wrong(engine(sources=(source(kinds=("",)),)))
+
+
 def test_replay_right_behind_events_meets_the_next_ranks_events() -> None:
     ranks = tuple(
         source(rank=rank, endpoint=f"tcp://h:{5557 + rank}", replay=f"tcp://h:{5558 + rank}")
