@@ -86,7 +86,8 @@ class WorkerHeartbeat(Message, frozen=True):
     `last_seq` is the last event sequence of `epoch` that the journal acknowledged, so a lost tail
     event shows. `url` is where requests go; `events` is False for a worker without KV events, and
     `complete` is False while part of the engine's history is lost and overlap is counted too low.
-    `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s.
+    `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
+    are those of `models` that are LoRA adapters.
     """
 
     worker: WorkerId
@@ -104,6 +105,7 @@ class WorkerHeartbeat(Message, frozen=True):
     secret_mark: int = 0
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
 
 class RouterHeartbeat(Message, frozen=True):

@@ -48,6 +48,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     flush_s: float = 0.003
     heartbeat_s: float = 1.0
     limits: SenderLimits = SenderLimits()
+    adapters: tuple[str, ...] = ()
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -106,6 +107,7 @@ class Publisher:
             last_seq=self._sender.confirmed_seq(),
             url=options.url,
             models=options.models,
+            adapters=options.adapters,
             block_size=self._cache.block_size,
             load=self._load,
             dp_rank=options.dp_rank,

@@ -13,7 +13,8 @@ class Router:
 
     `mismatched` are workers whose KV blocks have another size than this router hashes with,
     `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
-    match, which is worth an alarm.
+    match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
+    they cache is nobody else's.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class Router:
         self.mismatched: dict[WorkerId, int] = {}
         self.strangers: set[WorkerId] = set()
         self._secret_mark = secret_mark
+        self.adapters: set[str] = set()
         self._block_size = block_size
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 
@@ -55,7 +57,11 @@ class Router:
 
     def _on_worker(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker = heartbeat.worker
+        before = self._heartbeats.get(worker)
         self._heartbeats[worker] = heartbeat
+        if heartbeat.adapters != (before.adapters if before else ()):
+            self.adapters.clear()
+            self.adapters.update(*(one.adapters for one in self._heartbeats.values()))
         return (*self._check_secret(heartbeat), *self._check_block_size(heartbeat))
 
     def _check_secret(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:

@@ -121,7 +121,9 @@ class EdgeServer:
             link = IndexLink(Path(part.socket), part.number)
             check = check_of(settings, pool, link.find_holder)
             stack.push_async_callback(check.close)
-            intake = intake_of(settings, f"{part.router_id}-{part.number}", check)
+            intake = intake_of(
+                settings, f"{part.router_id}-{part.number}", check, link.fleet.adapters
+            )
             fixed_headers = (
                 (b"x-kvmesh-router", part.router_id.encode()),
                 (b"x-kvmesh-bucket", settings.bucket.encode()),

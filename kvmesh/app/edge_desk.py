@@ -266,6 +266,7 @@ class EdgeDesk:
                 active_requests=scheduler.sequences.loads(beat.worker).active_requests,
                 usable=membership.why_not(beat.worker, now) is None,
                 dp_rank=beat.dp_rank,
+                adapters=beat.adapters,
             )
             for beat in self._context.router.workers()
         ]

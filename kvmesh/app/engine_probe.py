@@ -23,6 +23,7 @@ class EventEndpoint(msgspec.Struct, frozen=True):
 
 class _Model(msgspec.Struct):
     id: str
+    parent: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -58,6 +59,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     """
 
     models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     block_size: int = 0
     ranks: int = 1
     health_path: str = "/health"
@@ -103,21 +105,31 @@ def _behind(endpoint: str, rank: int) -> str:
     return f"{head}:{int(port) + rank}"
 
 
-async def read_models(pool: UpstreamPool, url: str) -> tuple[str, ...] | None:
+class Served(msgspec.Struct, frozen=True):
+    """The models an engine serves; `adapters` are those of them that are LoRA adapters."""
+
+    models: tuple[str, ...]
+    adapters: tuple[str, ...] = ()
+
+
+async def read_models(pool: UpstreamPool, url: str) -> Served | None:
     """Return the served models; None when the engine does not answer."""
     body = await fetch_ok(pool, url, "/v1/models")
     if body is None:
         return None
     try:
-        return tuple(model.id for model in msgspec.json.decode(body, type=_Models).data)
+        models = msgspec.json.decode(body, type=_Models).data
     except msgspec.MsgspecError:
         return None
+    return Served(
+        tuple(model.id for model in models), tuple(model.id for model in models if model.parent)
+    )
 
 
 async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
     """Return what the engine at `url` says of itself; None when it does not answer."""
-    models = await read_models(pool, url)
-    if models is None:
+    served = await read_models(pool, url)
+    if served is None:
         return None
     host = urlsplit(url).hostname or "127.0.0.1"
     endpoints = await _vllm_endpoints(pool, url, host)
@@ -134,7 +146,8 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
             load_path = LOADS if await fetch_ok(pool, url, LOADS) is not None else METRICS
     gauges = await read_gauges(pool, url)
     return EngineFacts(
-        models=models,
+        models=served.models,
+        adapters=served.adapters,
         block_size=block_size or max((one.block_size for one in gauges.values()), default=0),
         ranks=max(len(gauges), 1),
         health_path=health,

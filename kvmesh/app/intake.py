@@ -1,6 +1,7 @@
 """From an HTTP request to what the scheduler decides on: its tokens, hashes and wishes."""
 
 import itertools
+from collections.abc import Container
 
 from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.app.request_wishes import WishOptions, WishReader
@@ -23,7 +24,8 @@ class Intake:
 
     A request id that the client chose may come twice; bookings need one that never does, so
     `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
-    `secret` keys the namespaces' roots (`hashing.namespace_root`).
+    `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
+    LoRA adapter, whose cached blocks are its own.
     """
 
     def __init__(
@@ -33,8 +35,10 @@ class Intake:
         *,
         wishes: WishReader | None = None,
         secret: bytes = b"",
+        adapters: Container[str] = (),
     ) -> None:
         self._prompts = prompts
+        self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
         self._router_id = router_id
         self._block_size = prompts.block_size
@@ -60,9 +64,8 @@ class Intake:
         Raises `RequestError`.
         """
         request = exchange.request
-        root = namespace_root(
-            cache_salt=parsed.cache_salt or "", lora=_lora(parsed), secret=self._secret
-        )
+        lora = self._lora(parsed)
+        root = namespace_root(cache_salt=parsed.cache_salt or "", lora=lora, secret=self._secret)
         prompt = self._prompts.read(request, endpoint, parsed, root)
         wishes = self._wishes.read(request, parsed)
         output = wishes.output_tokens
@@ -89,6 +92,14 @@ class Intake:
             labels=wishes.labels,
             tolerations=wishes.tolerations,
         )
+
+    def _lora(self, parsed: InferenceRequest) -> str:
+        """Return the adapter's name: SGLang's field, or the model itself as with vLLM."""
+        lora = parsed.lora_path
+        if isinstance(lora, list):
+            lora = lora[0] if lora else None
+        model = parsed.model or ""
+        return lora or (model if model in self._adapters else "")
 
     def read_binary(self, exchange: Exchange) -> RouteRequest:
         """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
@@ -128,10 +139,3 @@ class Intake:
             labels=wishes.labels,
             tolerations=wishes.tolerations,
         )
-
-
-def _lora(parsed: InferenceRequest) -> str:
-    lora = parsed.lora_path
-    if isinstance(lora, list):
-        return (lora[0] if lora else None) or ""
-    return lora or ""

@@ -1,7 +1,7 @@
 """Requests are read before they are routed: parsed, tokenised, hashed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from math import inf
 
 import msgspec
@@ -63,7 +63,9 @@ def check_of(settings: RouterSettings, pool: UpstreamPool, holder: Holder) -> To
     return TokenCheck(pool, holder, ParityOptions(sample_every=settings.parity_sample))
 
 
-def intake_of(settings: RouterSettings, router_id: str, check: TokenCheck) -> Intake:
+def intake_of(
+    settings: RouterSettings, router_id: str, check: TokenCheck, adapters: Container[str]
+) -> Intake:
     """Return what reads requests by these settings; loads the tokenizer."""
     tokenizer = load_tokenizer(
         str(settings.tokenizer) if settings.tokenizer else None,
@@ -73,6 +75,7 @@ def intake_of(settings: RouterSettings, router_id: str, check: TokenCheck) -> In
     return Intake(
         PromptReader(tokenizer, block_size, settings.vocab_size, check),
         router_id,
+        adapters=adapters,
         wishes=WishReader(
             WishOptions(
                 obeyed=settings.client_overrides,

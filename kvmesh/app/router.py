@@ -182,7 +182,7 @@ class RouterServer:
             context = self._context()
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            intake = intake_of(settings, self.router_id, check)
+            intake = intake_of(settings, self.router_id, check, self.router.adapters)
             gateway = Gateway(context, intake, pool, forward_options(settings))
             routes = Routes()
             routes.add("POST", "/v1/route", gateway.explain)

@@ -20,7 +20,7 @@ from kvmesh.actors.router import Router
 from kvmesh.actors.static_registry import StaticRegistry
 from kvmesh.app.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.engine_load import METRICS, read_loads
-from kvmesh.app.engine_probe import read_facts, read_models
+from kvmesh.app.engine_probe import Served, read_facts, read_models
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import secret_mark
@@ -163,8 +163,8 @@ class StaticWorkers:
     async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""
         url = engine.static.url
-        models = await read_models(pool, url)
-        if models is None:
+        served = await read_models(pool, url)
+        if served is None:
             # It may come back as another one: ask for everything then.
             engine.looked_s = 0.0
             for rank in engine.ranks:
@@ -176,7 +176,7 @@ class StaticWorkers:
         loads = await read_loads(pool, url, path, block_size)
         for rank in engine.ranks:
             self._attached[rank.worker] = engine
-            beat = self._heartbeat(engine, rank, engine.static.models or models)
+            beat = self._heartbeat(engine, rank, served)
             load = loads.get(rank.number or 0)
             if load is not None:
                 beat = msgspec.structs.replace(beat, load=load)
@@ -201,9 +201,7 @@ class StaticWorkers:
             self._attached.pop(gone, None)
             self._driver.post(self._registry.name, WorkerGone(gone))
 
-    def _heartbeat(
-        self, engine: EngineAttachment, rank: Rank, models: tuple[str, ...]
-    ) -> WorkerHeartbeat:
+    def _heartbeat(self, engine: EngineAttachment, rank: Rank, served: Served) -> WorkerHeartbeat:
         return WorkerHeartbeat(
             secret_mark=self._secret_mark,
             worker=rank.worker,
@@ -211,7 +209,8 @@ class StaticWorkers:
             epoch=1,
             last_seq=0,
             url=engine.static.url,
-            models=models,
+            models=engine.static.models or served.models,
+            adapters=served.adapters,
             block_size=engine.block_size(rank.worker),
             load=WorkerLoad(),
             events=engine.follows(rank.worker),

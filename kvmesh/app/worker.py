@@ -195,6 +195,7 @@ class Sidecar:
             epoch=time.time_ns() // 1_000_000,
             url=self._url,
             models=facts.models,
+            adapters=facts.adapters,
             block_size=settings.kv_cache_block_size or facts.block_size or None,
             namespace=settings.nats.namespace,
             dp_rank=None if alone else endpoint.rank,

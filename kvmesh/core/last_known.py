@@ -16,6 +16,7 @@ class KnownWorker(msgspec.Struct, frozen=True):
     active_requests: int
     usable: bool
     dp_rank: int | None = None
+    adapters: tuple[str, ...] = ()
 
 
 class LastKnownFleet:
@@ -25,6 +26,7 @@ class LastKnownFleet:
     """
 
     def __init__(self) -> None:
+        self.adapters: set[str] = set()
         self._workers: tuple[KnownWorker, ...] = ()
         self._own: dict[WorkerId, int] = {}
         self._turn = 0
@@ -37,6 +39,8 @@ class LastKnownFleet:
     def update(self, workers: Sequence[KnownWorker]) -> None:
         """Take the newest word of the router."""
         self._workers = tuple(workers)
+        self.adapters.clear()
+        self.adapters.update(*(one.adapters for one in workers))
 
     def choose(
         self, model: str, pinned: WorkerId | None, excluded: Collection[WorkerId]

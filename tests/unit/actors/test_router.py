@@ -47,6 +47,17 @@ def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
     assert router.workers() == ()
 
 
+def test_adapters_are_known_while_some_worker_has_them() -> None:
+    router = make_router()
+    live = router.adapters
+
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, adapters=("a", "b"))), 0.0)
+    both = set(live)
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, adapters=("b",))), 0.0)
+
+    assert (both, live) == ({"a", "b"}, {"b"})
+
+
 def test_other_messages_are_ignored() -> None:
     assert list(make_router().receive(Tick(), 0.0)) == []
 

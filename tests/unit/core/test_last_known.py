@@ -20,6 +20,17 @@ def test_the_least_loaded_worker_is_chosen_until_it_has_as_much_as_the_others() 
     assert len({choose(fleet), choose(fleet)}) == 2
 
 
+def test_adapters_are_those_last_told() -> None:
+    fleet = LastKnownFleet()
+    live = fleet.adapters
+
+    fleet.update([KnownWorker(WorkerId("a"), "http://a", (), 0, usable=True, adapters=("x",))])
+    told = set(live)
+    fleet.update([known("b")])
+
+    assert (told, live) == ({"x"}, set())
+
+
 def test_equal_workers_take_turns() -> None:
     fleet = LastKnownFleet()
     fleet.update([known("a"), known("b"), known("c")])
