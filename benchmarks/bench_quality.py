@@ -1,0 +1,144 @@
+"""How good routing decisions are: ours against every rival, an oracle and what bounds them all.
+
+    python -m benchmarks.bench_quality --trace A.jsonl.gz --trace B.jsonl.gz [--grid]
+        [--requests N] [--json FILE] [--seconds S]
+
+Without traces the generated workloads are played. With --json what FILE has is not played again,
+and --seconds ends a slice of a long run: begin it again with the same FILE until all is played.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.measure import TABLE_WIDTH
+from benchmarks.quality_grid import POLICIES, Played, Setting, grid, play, saturate, subset
+from benchmarks.quality_peer import ROUTERS, Replayed, can_replay, replay
+from benchmarks.quality_tables import dynamo_table, print_tables
+from benchmarks.quality_workloads import WORKLOADS
+
+QUICK_REQUESTS = 400
+REQUESTS = 2_000
+
+
+class Saturation(msgspec.Struct, frozen=True, tag=True):
+    """Where round robin saturates."""
+
+    trace: str
+    requests: int
+    engines: int
+    speedup: float
+
+
+class Result(msgspec.Struct, frozen=True, tag=True):
+    """One line of the results file."""
+
+    played: Played
+
+
+class Results:
+    """What was played so far, in memory and in a file of JSON lines."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.saturations: dict[tuple[str, int, int], float] = {}
+        self.played: dict[tuple[Setting, str], Played] = {}
+        self.replayed: dict[tuple[Setting, str], Replayed] = {}
+        self._path = path
+        lines = path.read_bytes().splitlines() if path is not None and path.exists() else []
+        for line in lines:
+            self._take(msgspec.json.decode(line, type=Saturation | Result | Replayed))
+
+    def add(self, one: Saturation | Result | Replayed) -> None:
+        """Keep one result."""
+        self._take(one)
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(one) + b"\n")
+
+    def _take(self, one: Saturation | Result | Replayed) -> None:
+        if isinstance(one, Saturation):
+            self.saturations[one.trace, one.requests, one.engines] = one.speedup
+        elif isinstance(one, Replayed):
+            self.replayed[one.setting, one.router] = one
+        else:
+            self.played[one.played.setting, one.played.cell.policy] = one.played
+
+
+def find_saturations(settings: Sequence[Setting], results: Results, until: float) -> None:
+    """Find where each fleet saturates that is not known yet."""
+    wanted = dict.fromkeys((one.trace, one.requests, one.engines) for one in settings)
+    missing = [key for key in wanted if key not in results.saturations]
+    with ProcessPoolExecutor() as pool:
+        futures = {pool.submit(saturate, *key): key for key in missing}
+        for future in as_completed(futures):
+            results.add(Saturation(*futures[future], future.result()))
+            if time.monotonic() > until:
+                pool.shutdown(cancel_futures=True)
+                return
+
+
+def play_all(settings: Sequence[Setting], results: Results, until: float) -> None:
+    """Play every policy in every setting that is not played yet."""
+    with ProcessPoolExecutor() as pool:
+        futures = [
+            pool.submit(play, one, policy, speedup)
+            for one in settings
+            for policy in POLICIES
+            if (one, policy) not in results.played
+            and (speedup := results.saturations.get((one.trace, one.requests, one.engines)))
+        ]
+        for future in as_completed(futures):
+            results.add(Result(future.result()))
+            if time.monotonic() > until:
+                pool.shutdown(cancel_futures=True)
+                return
+
+
+def replay_all(settings: Sequence[Setting], results: Results, until: float) -> None:
+    """Let Dynamo replay what it can of the settings, one second each."""
+    for one in settings:
+        if time.monotonic() > until or not can_replay(one):
+            continue
+        for router in ROUTERS:
+            if (one, router) not in results.replayed:
+                speedup = results.saturations[one.trace, one.requests, one.engines]
+                results.add(replay(one, speedup, router))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trace", action="append", help="a trace file, or a workload's name")
+    parser.add_argument("--grid", action="store_true", help="all 81 settings of each trace")
+    parser.add_argument("--requests", type=int, help=f"of each trace; default {REQUESTS}")
+    parser.add_argument("--json", type=Path, help="results so far, one JSON line each")
+    parser.add_argument("--seconds", type=float, default=1e9, help="end about then")
+    parser.add_argument("--quick", action="store_true", help="the workloads at one load")
+    found = parser.parse_args()
+    requests = found.requests or (QUICK_REQUESTS if found.quick else REQUESTS)
+    traces = found.trace or list(WORKLOADS)
+    settings = (grid if found.grid else subset)(traces, requests)
+    if found.quick:
+        settings = [Setting(trace, requests, 4, 0.7, 1, 5.0) for trace in traces]
+    results, until = Results(found.json), time.monotonic() + found.seconds
+    find_saturations(settings, results, until)
+    play_all(settings, results, until)
+    whole = [one for one in settings if all((one, name) in results.played for name in POLICIES)]
+    console = Console(width=TABLE_WIDTH)
+    console.print(f"{len(whole)} of {len(settings)} settings, {requests:,} requests each")
+    replay_all(whole, results, until)
+    if whole:
+        print_tables([results.played[one, name] for one in whole for name in POLICIES], console)
+    replayed = [one for one in results.replayed.values() if one.setting in whole]
+    if replayed:
+        console.print(dynamo_table(replayed, results.played))
+    else:
+        console.print("Dynamo's own replay: not installed (make bench), or no trace it takes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The settings in which routing policies are compared, and how one of them is played."""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.quality_workloads import WORKLOADS
+from kvmesh.app.replay_options import ReplayOptions
+from kvmesh.app.replay_plan import load_slice
+from kvmesh.core.comparison import Cell, measure
+from kvmesh.core.engine_options import EngineOptions
+from kvmesh.core.engine_timing import DYNAMO_CAPACITY_TOKENS
+from kvmesh.core.fleet import SimulatedFleet
+from kvmesh.core.fleet_load import backlog_share, find_saturation, largest_backlog, spread
+from kvmesh.core.fleet_options import FleetOptions, parse_policy
+from kvmesh.core.fleet_oracle import alone_ttfts_ms
+from kvmesh.core.fleet_request import FleetRequest, make_requests
+from kvmesh.core.report import Slo, percentile, summarize
+from kvmesh.core.trace import TraceRequest, infinite_cache_hit_rate
+
+OURS: Final = "kv:predicted-time"
+RIVALS: Final = (
+    "kv:prefill-decode",
+    "kv:overlap-load",
+    "kv:overlap-usage-waiting",
+    "kv:dynamo",
+    "kv:lmetric",
+    "kv:preble",
+    "kv:sglang",
+)
+"""The seeds' three formulas, Dynamo 1.6's, and the published ones, with default weights."""
+
+BLIND: Final = "round-robin"
+POLICIES: Final = (OURS, *RIVALS, BLIND, "oracle")
+
+_TOLERANCE: Final = 0.05
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One fleet under one load. `load` is relative to where round robin saturates."""
+
+    trace: str
+    requests: int
+    engines: int
+    load: float
+    routers: int
+    event_delay_ms: float
+
+    @property
+    def name(self) -> str:
+        """Return it as one word per part."""
+        trace = Path(self.trace).name.partition(".")[0]
+        return f"{trace} x{self.engines} {self.load:g} R{self.routers} {self.event_delay_ms:g}ms"
+
+
+class Played(msgspec.Struct, frozen=True):
+    """What came of one policy in one setting, and what bounds all policies there."""
+
+    setting: Setting
+    cell: Cell
+    alone_p90_ms: float
+    infinite_hit_rate: float
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Requests ready to be played."""
+
+    block_size: int
+    trace: tuple[TraceRequest, ...]
+    requests: tuple[FleetRequest, ...]
+
+
+def subset(traces: Sequence[str], requests: int) -> list[Setting]:
+    """Return the settings that tell most: the middle, and from it one step each way."""
+    found: dict[Setting, None] = {}
+    for trace in traces:
+        middle = Setting(trace, requests, 8, 0.9, 1, 5.0)
+        steps: list[dict[str, float]] = [{}, {"load": 0.7}, {"load": 0.5}, {"engines": 4}]
+        steps += [{"engines": 16}, {"routers": 4}, {"load": 0.7, "routers": 4}]
+        steps += [{"event_delay_ms": 50.0}]
+        for step in steps:
+            found[msgspec.structs.replace(middle, **step)] = None
+    return list(found)
+
+
+def grid(traces: Sequence[str], requests: int) -> list[Setting]:
+    """Return all 81 settings of each trace."""
+    return [
+        Setting(trace, requests, engines, load, routers, delay)
+        for trace in traces
+        for engines in (4, 8, 16)
+        for load in (0.5, 0.7, 0.9)
+        for routers in (1, 2, 4)
+        for delay in (0.0, 5.0, 50.0)
+    ]
+
+
+@cache
+def load(trace: str, requests: int) -> Slice:
+    """Return the first `requests` of a trace file, or of a generated workload by name."""
+    if trace in WORKLOADS:
+        block_size, made = 64, WORKLOADS[trace](requests)
+    else:
+        sliced = load_slice(ReplayOptions(Path(trace), requests=requests))
+        block_size, made = sliced.block_size, list(sliced.requests)
+    return Slice(block_size, tuple(made), make_requests(made, block_size, block_size))
+
+
+def fleet_of(setting: Setting, block_size: int) -> FleetOptions:
+    """Return the fleet: engines of a million KV tokens, bookings shared within 5 ms."""
+    return FleetOptions(
+        engines=setting.engines,
+        routers=setting.routers,
+        engine=EngineOptions(
+            block_size=block_size, num_gpu_blocks=DYNAMO_CAPACITY_TOKENS // block_size
+        ),
+        event_delay_s=setting.event_delay_ms / 1000.0,
+    )
+
+
+def saturate(trace: str, requests: int, engines: int) -> float:
+    """Return the speedup at which round robin saturates. Some eight runs."""
+    sliced = load(trace, requests)
+    alone = fleet_of(Setting(trace, requests, engines, 1.0, 1, 5.0), sliced.block_size)
+
+    def backlog_at(speedup: float) -> float:
+        return backlog_share(_run(alone, BLIND, sliced, speedup).outcomes)
+
+    allowed = largest_backlog(len(sliced.requests), engines)
+    return find_saturation(backlog_at, 1.0, allowed, tolerance=_TOLERANCE)
+
+
+def play(setting: Setting, policy: str, saturation: float) -> Played:
+    """Play one policy in one setting."""
+    sliced = load(setting.trace, setting.requests)
+    options = fleet_of(setting, sliced.block_size)
+    fleet = _run(options, policy, sliced, setting.load * saturation)
+    workers = [engine.worker for engine in fleet.engines]
+    summary = summarize(fleet.outcomes, Slo(), workers)
+    busy = spread([engine.busy_s for engine in fleet.engines])
+    alone = sorted(alone_ttfts_ms(sliced.trace, sliced.block_size, options.engine))
+    return Played(
+        setting=setting,
+        cell=measure(setting.name, policy, summary, fleet.outcomes, busy),
+        alone_p90_ms=percentile(alone, 0.9),
+        infinite_hit_rate=infinite_cache_hit_rate(sliced.trace, sliced.block_size),
+    )
+
+
+def _run(options: FleetOptions, policy: str, sliced: Slice, speedup: float) -> SimulatedFleet:
+    fleet = SimulatedFleet(
+        options,
+        parse_policy(policy, sliced.block_size),
+        sliced.requests,
+        random.Random(options.seed),
+        speedup=speedup,
+    )
+    fleet.run()
+    return fleet

@@ -1,0 +1,43 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from benchmarks.quality_grid import POLICIES, Played, Setting, grid, play, subset
+from benchmarks.quality_tables import print_tables
+from benchmarks.quality_workloads import BLOCK, WORKLOADS
+from kvmesh.core.trace import infinite_cache_hit_rate
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("multi-turn", 0.7, 0.9), ("shared-prompt", 0.6, 0.8), ("related-queries", 0.4, 0.6)],
+)
+def test_a_workload_can_reuse_what_its_kind_is_known_for(
+    name: str, least: float, most: float
+) -> None:
+    requests = WORKLOADS[name](800)
+
+    assert least <= infinite_cache_hit_rate(requests, BLOCK) <= most
+    assert requests == WORKLOADS[name](800)
+
+
+def test_the_grid_has_every_setting_once_and_the_subset_is_part_of_it() -> None:
+    settings = grid(["a", "b"], 100)
+
+    assert len(set(settings)) == len(settings) == 2 * 81
+    assert set(subset(["a", "b"], 100)) <= set(settings)
+
+
+def test_what_was_played_is_printed_against_the_best_rival() -> None:
+    alone = Setting("related-queries", 40, 2, 0.5, 1, 5.0)
+    several = Setting("related-queries", 40, 2, 0.5, 4, 5.0)
+    played: list[Played] = [play(one, name, 1.0) for one in (alone, several) for name in POLICIES]
+    out = StringIO()
+
+    print_tables(played, Console(file=out, width=140))
+
+    text = out.getvalue()
+    assert "related-queries x2 0.5 R4 5ms" in text
+    assert "alone, infinite cache (bound)" in text
+    assert "geometric means over 2 settings" in text
