@@ -34,6 +34,20 @@ class AdmissionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Requests of one session go to one worker. In the mesh all replicas share the bindings."""
+
+    session_affinity: Literal["off", "soft", "hard"] = "off"
+    """hard: stay while the worker may be given work; soft: while its backlog is short, too."""
+    session_header: str = "x-kvmesh-session"
+    """Header that names the session; else the body's kvmesh.session."""
+    session_ttl_s: Positive = 3600
+    """Seconds after which an unused session is forgotten."""
+    session_slack_ms: NonNegative = 1000.0
+    """soft: predicted backlog of its worker above which a session moves, ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamSettings:
     """What a waiting client is told, and how long it may take."""
 

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.core.index import DEFAULT_MAX_BLOCKS
-from kvmesh.request_settings import AdmissionSettings, StreamSettings
+from kvmesh.request_settings import AdmissionSettings, SessionSettings, StreamSettings
 from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds, Share
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
@@ -172,6 +172,7 @@ class RouterSettings:
     snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
+    session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

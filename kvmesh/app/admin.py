@@ -127,6 +127,7 @@ class RouterAdmin:
                     "statistics": context.gate.statistics(),
                 },
                 "scheduler": scheduler.statistics(),
+                "sessions": scheduler.sessions and scheduler.sessions.statistics(),
                 "mesh": self._mesh.describe(),
                 "tokens": self._check.statistics(),
                 "workers": workers,

@@ -60,6 +60,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     priority: int
     streams: bool
     tenant: str
+    session: str
     wanted: Wanted | None
     approximate: bool
 
@@ -202,6 +203,7 @@ def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
         priority=request.priority,
         streams=request.streams,
         tenant=request.tenant,
+        session=request.session,
         wanted=None if wanted == _NOTHING else wanted,
         approximate=request.approximate,
     )
@@ -223,6 +225,7 @@ def asked(message: Ask, block_size: int) -> RouteRequest:
         priority=message.priority,
         streams=message.streams,
         tenant=message.tenant,
+        session=message.session,
         cost=wanted.cost,
         allowed_workers=wanted.allowed_workers,
         labels=wanted.labels,

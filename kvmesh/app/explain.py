@@ -107,6 +107,8 @@ def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionVi
 
 def why(decision: Decision) -> str:
     """Return in a few words why this worker."""
+    if decision.kept:
+        return f"its session stays there; holds {decision.overlap_blocks} of its blocks"
     if not decision.by_cache:
         return f"{decision.policy}: caches did not count"
     best = max(decision.candidates, key=lambda one: one.overlap_blocks)

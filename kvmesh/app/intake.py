@@ -91,6 +91,7 @@ class Intake:
             tenant=wishes.tenant,
             labels=wishes.labels,
             tolerations=wishes.tolerations,
+            session=wishes.session,
         )
 
     def _lora(self, parsed: InferenceRequest) -> str:
@@ -138,4 +139,5 @@ class Intake:
             pinned_worker=wishes.pinned_worker,
             labels=wishes.labels,
             tolerations=wishes.tolerations,
+            session=wishes.session,
         )

@@ -27,6 +27,7 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
 from kvmesh.app.process import first_of
 from kvmesh.app.router_commands import Handler, RouterCommands
+from kvmesh.app.session_store import SessionStore
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
@@ -178,6 +179,11 @@ class RouterMesh:
         keys, objects = await stores_for(self._settings.nats, connection, subjects)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
+        sessions = self._router.scheduler.sessions
+        if sessions is not None:
+            store = SessionStore(sessions, self._settings.nats, connection, subjects)
+            self._stack.push_async_callback(store.stop)
+            await store.start()
         feed = JournalFeed(driver)
         feed.attach(journal)
         self._stack.push_async_callback(feed.close)

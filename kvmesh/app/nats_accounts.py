@@ -17,7 +17,7 @@ import nkeys
 from cyclopts import Parameter
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats_link import inbox_prefix, meta_bucket, snapshot_bucket
+from kvmesh.app.nats_link import inbox_prefix, meta_bucket, session_bucket, snapshot_bucket
 from kvmesh.errors import ConfigError
 from kvmesh.setting_types import Flat
 
@@ -107,7 +107,8 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     """
     stream = subjects.stream()
     meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
-    stores = (f"KV_{meta}", f"OBJ_{snapshots}")
+    sessions = session_bucket(subjects)
+    stores = (f"KV_{meta}", f"OBJ_{snapshots}", f"KV_{sessions}")
     publish = [f"$JS.API.STREAM.INFO.{one}" for one in (stream, *stores)]
     for one in (stream, *stores):
         # A plain consumer is made on ….S, a named or filtered one below it.
@@ -117,7 +118,7 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
         publish += [f"$JS.API.STREAM.MSG.GET.{one}"]
         publish += [f"$JS.API.DIRECT.GET.{one}", f"$JS.API.DIRECT.GET.{one}.>"]
     publish += [f"$JS.API.STREAM.PURGE.{one}" for one in (stream, f"OBJ_{snapshots}")]
-    publish += [f"$KV.{meta}.>", f"$O.{snapshots}.>", "$JS.FC.>"]
+    publish += [f"$KV.{meta}.>", f"$KV.{sessions}.>", f"$O.{snapshots}.>", "$JS.FC.>"]
     publish += [subjects.control(), subjects.router_control()]
     publish += [subjects.bookings(name), subjects.routers(name)]
     subscribe = (

@@ -24,6 +24,11 @@ def snapshot_bucket(subjects: Subjects) -> str:
     return f"{subjects.namespace}_snapshots_{subjects.bucket}"
 
 
+def session_bucket(subjects: Subjects) -> str:
+    """Return the KV bucket of one bucket's sessions; only its routers may write it."""
+    return f"{subjects.namespace}_sessions_{subjects.bucket}"
+
+
 def connection_for(settings: NatsSettings, name: str, inbox: str = "_INBOX") -> NatsConnection:
     """Return the connection of one process, not yet connected; `inbox` is its `inbox_prefix`."""
     return NatsConnection(

@@ -10,11 +10,13 @@ from kvmesh.app.nats_link import (
     inbox_prefix,
     journal_for,
     meta_bucket,
+    session_bucket,
     snapshot_bucket,
 )
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.setting_types import Flat
+from kvmesh.request_settings import SessionSettings
+from kvmesh.setting_types import Flat, Positive
 from kvmesh.settings import LogSettings, NatsSettings
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
@@ -25,7 +27,9 @@ class StreamsOptions:
     """`kvmesh nats-streams`."""
 
     bucket: tuple[str, ...]
-    """Bucket whose event stream and snapshot store to make; repeat."""
+    """Bucket whose event stream and stores to make; repeat."""
+    session_ttl_s: Positive = SessionSettings.session_ttl_s
+    """As the routers' --session-ttl-s."""
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 
@@ -48,6 +52,12 @@ async def make_streams(options: StreamsOptions) -> None:
             await journal.close()
             objects = ObjectOptions(bucket=snapshot_bucket(subjects), replicas=replicas)
             await NatsObjects(connection, objects).open()
+            sessions = KeyValueOptions(
+                bucket=session_bucket(subjects),
+                replicas=replicas,
+                max_age_s=options.session_ttl_s,
+            )
+            await NatsKeyValue(connection, sessions).open()
             get_logger().info("streams ready", bucket=bucket, stream=subjects.stream())
     finally:
         await connection.close()

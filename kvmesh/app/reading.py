@@ -80,6 +80,7 @@ def intake_of(
             WishOptions(
                 obeyed=settings.client_overrides,
                 tenant_header=settings.admission.tenant_header,
+                session_header=settings.session.session_header,
             ),
             ModelPolicies([parse_model_policy(one) for one in settings.model_policy]),
         ),

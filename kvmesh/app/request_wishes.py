@@ -8,6 +8,7 @@ from kvmesh.core.cost import COSTS
 from kvmesh.core.decision import RouterMode
 from kvmesh.core.events import WorkerId
 from kvmesh.core.model_policy import ModelPolicies, ModelPolicy
+from kvmesh.core.sessions import session_key
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import Extension, InferenceRequest
 from kvmesh.transport.http.request import Request
@@ -22,7 +23,7 @@ _Given = dict[str, str]
 class Wishes(msgspec.Struct, frozen=True):
     """One request's wishes, checked; the fields are those of `RouteRequest`.
 
-    `output_tokens` is the caller's estimate, None without one.
+    `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
     """
 
     mode: RouterMode | None = None
@@ -71,6 +72,7 @@ class WishReader:
             elif name.startswith(_PREFIX):
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
         extension = parsed.kvmesh or _NO_EXTENSION
+        session = session or extension.session or ""
         policy = self._policies.find(parsed.model or "")
         if not self._obeyed:
             extension = Extension(session=extension.session, output_tokens=extension.output_tokens)
@@ -94,7 +96,7 @@ class WishReader:
             tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
             output_tokens=_output(given, extension),
             priority=_priority(given, extension, parsed) if self._obeyed else 0,
-            session=session or extension.session or "",
+            session=session_key(session) if session else "",
             tenant=tenant,
         )
 

@@ -40,6 +40,7 @@ from kvmesh.core.membership import Membership
 from kvmesh.core.predictions import Doubt, Predictions
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.sessions import SessionOptions, Sessions
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import RouterSettings
@@ -129,6 +130,14 @@ class RouterServer:
             routed=ApproxIndex(),
         )
         self._secret = read_hash_secret(cost.hash_secret_file)
+        if settings.session.session_affinity != "off":
+            self.scheduler.sessions = Sessions(
+                SessionOptions(
+                    affinity=settings.session.session_affinity,
+                    ttl_s=settings.session.session_ttl_s,
+                    slack_ms=settings.session.session_slack_ms,
+                )
+            )
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )

@@ -93,6 +93,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     Its worker has all `labels`, and no taint but the `tolerations`.
     `streams` False: the client gets one whole answer, so no first token will be seen.
     `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
+    Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
     """
 
@@ -114,6 +115,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     labels: frozenset[str] = frozenset()
     tolerations: frozenset[str] = frozenset()
     approximate: bool = False
+    session: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -121,7 +123,8 @@ class Decision(msgspec.Struct, frozen=True):
 
     `candidates` and `scores` (same order) are those that were weighed one by one: all of them for
     `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
-    of mode kv. Smaller scores win unless `cost.maximise`.
+    of mode kv. Smaller scores win unless `cost.maximise`. `kept`: its session's worker, whatever
+    the others cost.
     """
 
     request_id: str
@@ -136,6 +139,7 @@ class Decision(msgspec.Struct, frozen=True):
     cost: Cost
     fleet: Fleet
     weights: Weights
+    kept: bool = False
 
     @property
     def chosen(self) -> Candidate:

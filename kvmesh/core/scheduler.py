@@ -10,6 +10,7 @@ from kvmesh.core.membership import Membership
 from kvmesh.core.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.selection import Random
 from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.sessions import Sessions
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import NoWorkerError
@@ -38,6 +39,7 @@ class Scheduler:
     `index` is the event-fed view (None without events), `routed` the view fed by decisions.
     A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
     first tokens, growth and ends may come through here, so that speeds are learned from all.
+    With `sessions`, those of a session stay at its worker.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
 
@@ -64,6 +66,7 @@ class Scheduler:
             approx_ttl_s=options.approx_ttl_s,
             tier_weights=options.tier_weights,
         )
+        self.sessions: Sessions | None = None
         self._rng = rng
         self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
         self._decisions = 0
@@ -92,6 +95,10 @@ class Scheduler:
     def explain(self, request: RouteRequest, now: float) -> Decision:
         """Return the likeliest decision with every candidate weighed; change nothing."""
         likeliest = msgspec.structs.replace(request, temperature=0.0)
+        if request.session and self.sessions is not None:
+            kept = self._keep(self.sessions, likeliest, now, _FirstOf())
+            if kept is not None:
+                return kept
         return self._chooser.choose(likeliest, now, _FirstOf(), whole=True)
 
     def first_token(self, request_id: str, now: float) -> None:
@@ -130,10 +137,36 @@ class Scheduler:
 
     def _choose(self, request: RouteRequest, now: float) -> Decision:
         try:
+            if request.session and self.sessions is not None:
+                kept = self._keep(self.sessions, request, now, self._rng)
+                if kept is not None:
+                    return kept
             return self._chooser.choose(request, now, self._rng, whole=self.trace)
         except NoWorkerError:
             self._refused += 1
             raise
+
+    def _keep(
+        self, sessions: Sessions, request: RouteRequest, now: float, rng: Random
+    ) -> Decision | None:
+        """Return the decision for the session's worker; None when the session may move.
+
+        Raises `NoWorkerError` when a hard session's worker is only busy.
+        """
+        worker = sessions.find(request.session, now)
+        if worker is None or request.pinned_worker is not None:
+            return None
+        hard = sessions.options.affinity == "hard"
+        pinned = msgspec.structs.replace(request, pinned_worker=worker)
+        try:
+            decision = self._chooser.choose(pinned, now, rng)
+        except NoWorkerError as error:
+            if hard and error.busy:
+                raise
+            return None
+        if not hard and decision.chosen.wait_ms > sessions.options.slack_ms:
+            return None
+        return msgspec.structs.replace(decision, kept=True)
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
@@ -154,6 +187,8 @@ class Scheduler:
             now,
         )
         self.workers.membership.mark_chosen(worker, now)
+        if request.session and self.sessions is not None:
+            self.sessions.bind(request.session, worker, now)
         if decision.policy == "round-robin":
             self._chooser.last_turn = worker
         self._decisions += 1

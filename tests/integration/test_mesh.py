@@ -106,6 +106,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=os.environ | {"KVMESH_SESSION_AFFINITY": "hard"},
         )
         running = RunningMesh(base, log_path)
         try:
@@ -243,6 +244,28 @@ def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMes
         lambda: all(one["active_requests"] == 0 for one in mesh.status(router)["workers"]),
         "the booking is released",
     )
+
+
+def test_a_session_keeps_its_worker_through_every_replica_and_a_restart(mesh: RunningMesh) -> None:
+    session = {"x-kvmesh-session": "one conversation"}
+    first = mesh.chat("How does it begin?", url=mesh.router_url(0), headers=session)
+    home = first.headers["x-kvmesh-worker"]
+
+    def stays(number: int, text: str) -> bool:
+        answer = mesh.chat(text, url=mesh.router_url(number), headers=session)
+        return answer.status_code == 200 and answer.headers["x-kvmesh-worker"] == home
+
+    eventually(lambda: mesh.status(1)["sessions"]["sessions"] > 0, "the other replica knows it")
+    assert all(stays(number % 2, f"What next, and {number}?") for number in range(8))
+    os.kill(mesh.router_pid(0), signal.SIGKILL)
+
+    def is_back() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return mesh.http.get(f"{mesh.router_url(0)}/ready").status_code == 200
+        return False
+
+    eventually(is_back, "the killed router is back", within_s=60.0)
+    assert all(stays(0, f"And now, {number}?") for number in range(8))
 
 
 def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningMesh) -> None:

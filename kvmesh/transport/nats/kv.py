@@ -40,9 +40,10 @@ class KeyValueOptions(msgspec.Struct, frozen=True, kw_only=True):
     bucket: str
     replicas: int = 1
     storage: Literal["file", "memory"] = "file"
+    max_age_s: int = 0
 
     def to_config(self) -> dict[str, Any]:
-        """Return the stream's configuration as the server wants it."""
+        """Return the stream's configuration as the server wants it; `max_age_s` 0 keeps all."""
         return {
             "name": f"KV_{self.bucket}",
             "subjects": [f"$KV.{self.bucket}.>"],
@@ -55,7 +56,8 @@ class KeyValueOptions(msgspec.Struct, frozen=True, kw_only=True):
             "allow_direct": False,
             "allow_msg_ttl": True,
             "subject_delete_marker_ttl": MARKER_TTL_S * NANOSECONDS,
-            "duplicate_window": 120 * NANOSECONDS,
+            "max_age": self.max_age_s * NANOSECONDS,
+            "duplicate_window": min(120, self.max_age_s or 120) * NANOSECONDS,
         }
 
 

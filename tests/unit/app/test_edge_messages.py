@@ -43,6 +43,7 @@ def test_every_wish_of_a_client_reaches_the_index_process() -> None:
         priority=3,
         streams=False,
         tenant="t",
+        session="s",
         cost="dynamo",
         allowed_workers=frozenset([WorkerId("w1")]),
         labels=frozenset(["gpu"]),

@@ -6,6 +6,7 @@ import pytest
 from kvmesh.app.request_wishes import Wishes, WishOptions, WishReader, read_timeout_s
 from kvmesh.core.events import WorkerId
 from kvmesh.core.model_policy import ModelPolicies, ModelPolicy
+from kvmesh.core.sessions import session_key
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import InferenceRequest, find_endpoint, parse_request
 from kvmesh.transport.http.request import Request
@@ -111,8 +112,8 @@ def test_tenant_and_session_come_in_headers_of_any_name() -> None:
 
     wishes = read(request(x_team=" search ", x_chat="abc"), body(kvmesh={"session": "other"}))
 
-    assert (wishes.tenant, wishes.session) == ("search", "abc")
-    assert read(request(), body(kvmesh={"session": "other"})).session == "other"
+    assert (wishes.tenant, wishes.session) == ("search", session_key("abc"))
+    assert read(request(), body(kvmesh={"session": "abc"})).session == session_key("abc")
 
 
 def test_where_clients_may_not_choose_they_do_not() -> None:
@@ -123,7 +124,7 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
         body(priority=3, kvmesh=ALL_FIELDS | {"session": "s"}),
     )
 
-    assert wishes == Wishes(tenant="search", session="s", output_tokens=7)
+    assert wishes == Wishes(tenant="search", session=session_key("s"), output_tokens=7)
 
 
 @pytest.mark.parametrize(

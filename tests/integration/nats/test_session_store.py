@@ -1,0 +1,80 @@
+"""Bindings of sessions in a real KV bucket: shared, kept over restarts, forgotten in time."""
+
+import contextlib
+
+import pytest
+
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.nats_server import NatsServer
+from kvmesh.app.session_store import SessionStore
+from kvmesh.core.events import WorkerId
+from kvmesh.core.sessions import SessionOptions, Sessions, session_key
+from kvmesh.settings import NatsSettings
+from tests.conftest import Eventually
+from tests.integration.nats.clients import connect
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+async def replica(
+    stack: contextlib.AsyncExitStack, server: NatsServer, bucket: str, ttl_s: float = 3600.0
+) -> tuple[Sessions, SessionStore]:
+    connection = await connect(stack, url=server.url)
+    sessions = Sessions(SessionOptions(affinity="soft", ttl_s=ttl_s))
+    subjects = Subjects("sessiontest", bucket)
+    store = SessionStore(sessions, NatsSettings(nats_url=server.url), connection, subjects)
+    await store.start()
+    stack.push_async_callback(store.stop)
+    return sessions, store
+
+
+async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
+    stack: contextlib.AsyncExitStack, nats_server: NatsServer, eventually: Eventually
+) -> None:
+    one, store = await replica(stack, nats_server, "shared")
+    two, _ = await replica(stack, nats_server, "shared")
+    keys = [session_key(f"chat {number}") for number in range(200)]
+
+    for key in keys:
+        one.bind(key, W1, 0.0)
+    await eventually(lambda: all(two.find(key, 0.0) == W1 for key in keys))
+    two.bind(keys[0], W2, 1.0)
+    await eventually(lambda: one.find(keys[0], 1.0) == W2)
+    await store.stop()
+    late, _ = await replica(stack, nats_server, "shared")
+    other, _ = await replica(stack, nats_server, "other")
+
+    assert late.find(keys[0], 0.0) == W2
+    assert [late.find(key, 0.0) for key in keys[1:]] == [W1] * 199
+    assert late.statistics().sessions == 200
+    assert other.statistics().sessions == 0
+
+
+async def test_what_was_bound_last_is_told_at_the_end(
+    stack: contextlib.AsyncExitStack, nats_server: NatsServer, eventually: Eventually
+) -> None:
+    one, store = await replica(stack, nats_server, "ending")
+    two, _ = await replica(stack, nats_server, "ending")
+
+    one.bind("a" * 32, W1, 0.0)
+    await store.stop()
+
+    await eventually(lambda: two.find("a" * 32, 0.0) == W1)
+
+
+async def test_the_store_forgets_what_nobody_uses(
+    stack: contextlib.AsyncExitStack, nats_server: NatsServer, eventually: Eventually
+) -> None:
+    one, _ = await replica(stack, nats_server, "fleeting", ttl_s=1.0)
+    one.bind("a" * 32, W1, 0.0)
+    await eventually(lambda: not one.news)
+
+    async def known() -> int:
+        async with contextlib.AsyncExitStack() as inner:
+            late, _ = await replica(inner, nats_server, "fleeting", ttl_s=1.0)
+            return late.statistics().sessions
+
+    while await known():
+        pass
