@@ -78,6 +78,9 @@ def test_the_oldest_hidden_blocks_are_forgotten_when_there_are_too_many() -> Non
     assert closure.statistics().forgotten == 1
     assert closure.hold(ROOT, [9]) == [stored(ROOT, 9)]
     assert closure.hold(ROOT, [19]) == [stored(ROOT, 19, 20)]
+    closure.hold(39, [40])
+    closure.hold(49, [50])
+    assert closure.statistics().forgotten == 2
 
 
 def test_an_eviction_that_hides_too_much_forgets_the_rest() -> None:
@@ -107,3 +110,21 @@ def test_children_of_one_parent_may_come_and_go_in_any_number() -> None:
         assert closure.drop([child]) == [removed(child)]
 
     assert closure.dump() == [stored(ROOT, 1)]
+
+
+def test_removals_carry_the_closures_tier_too() -> None:
+    closure = Closure(tier=2)
+    closure.hold(ROOT, [1])
+
+    assert [one.tier for one in closure.drop([1])] == [2]
+
+
+def test_as_many_hidden_blocks_as_allowed_are_kept() -> None:
+    closure = Closure(max_hidden=2)
+    closure.hold(9, [10])
+    closure.hold(19, [20])
+
+    assert closure.statistics().forgotten == 0
+    closure.drop([20])
+    closure.hold(29, [30])
+    assert closure.statistics().hidden == 2

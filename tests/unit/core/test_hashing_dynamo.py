@@ -1,6 +1,8 @@
 """Golden values: `compute_block_hash_for_seq` of ai-dynamo-runtime 1.6.1."""
 
 import struct
+from random import Random
+from typing import Any
 
 import pytest
 import xxhash
@@ -79,3 +81,38 @@ def test_wrong_input_is_refused() -> None:
         dynamo_local_hashes([-1] * 16, 16)
     with pytest.raises(ValueError, match="block_size is 0"):
         dynamo_local_hashes(TOKENS, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_hash_is_the_runtimes_own(seed: int) -> None:
+    """Against the peer itself, where it is installed; the stored values above always hold."""
+    runtime: Any = pytest.importorskip(
+        "dynamo._core", reason="ai-dynamo-runtime is not installed: pip install '.[bench]'"
+    )
+    rng = Random(seed)
+    block_size = rng.choice([1, 2, 16, 64])
+    tokens = [rng.randrange(2**32) for _ in range(rng.randrange(5 * block_size))]
+    lora, namespace = rng.choice(["", "a", "Größe-β", "x" * 300]), rng.choice(["", "a", "tenant-b"])
+    blocks = len(tokens) // block_size
+    objects = [
+        rng.choice([None, [rng.randrange(2**64) for _ in range(rng.randrange(1, 4))]])
+        for _ in range(rng.randrange(blocks + 1))
+    ]
+    eagle = rng.random() < 0.5
+
+    ours = dynamo_local_hashes(
+        tokens, block_size, seed=dynamo_seed(lora, namespace), objects=objects, eagle=eagle
+    )
+
+    theirs = runtime.compute_block_hash_for_seq(
+        tokens,
+        block_size,
+        block_mm_infos=[
+            one and {"mm_objects": [{"mm_hash": value, "offsets": []} for value in one]}
+            for one in objects
+        ],
+        lora_name=lora or None,
+        is_eagle=eagle,
+        cache_namespace=namespace or None,
+    )
+    assert ours == theirs

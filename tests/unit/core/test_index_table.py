@@ -1,5 +1,5 @@
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_table import BlockTable, clear_released
 
@@ -31,6 +31,22 @@ def test_the_pool_of_masks_is_emptied_before_it_grows_without_end() -> None:
 
     assert table.pooled(1 << 70) == first
     assert table.pooled(1 << 70) is table.pooled(1 << 70)
+
+
+def test_no_dict_grows_in_a_step_worth_noticing() -> None:
+    table, slots = BlockTable(), Slots()
+    holding = table.admit(A, slots.assign(A))
+    hashes = sequence_hashes(bytes(4 * 100_000), 1)
+
+    steps = 0
+    for first in range(0, len(hashes), 100):
+        before = [shard.__sizeof__() for shard in table.shards]
+        table.store(holding, pack_hashes(hashes[first : first + 100]))
+        grown = [shard.__sizeof__() for shard in table.shards]
+        steps = max(steps, *(b - a for a, b in zip(before, grown, strict=True)))
+
+    # Growing copies a dict: 100,000 blocks in one would take 5 MB at a time.
+    assert steps < 40_000
 
 
 def test_a_shard_that_lost_most_blocks_is_made_anew() -> None:

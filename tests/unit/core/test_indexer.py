@@ -1,4 +1,6 @@
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -95,3 +97,36 @@ def test_routing_decisions_are_believed_for_a_while() -> None:
     indexer.remove_worker("two")
     assert indexer.find_matches_for_request(TOKENS, now=121.1) == {}
     assert indexer.statistics().entries == 0
+
+
+LIBRARY_ONLY = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Forbid(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        wire = ("asyncio", "faststream", "http", "httptools", "nats", "socket", "uvloop", "zmq")
+        if name.split(".")[0] in wire or name.startswith(("kvmesh.transport", "kvmesh.app")):
+            raise AssertionError(f"the library imports {name}")
+        return None
+
+sys.meta_path.insert(0, Forbid())
+from kvmesh.core.events import ROOT, Stored
+from kvmesh.core.hashing import pack_hashes, sequence_hashes
+from kvmesh.core.indexer import ApproxKvIndexer, KvIndexer
+
+tokens = list(range(100))
+exact, approx = KvIndexer(block_size=16), ApproxKvIndexer(block_size=16)
+exact.apply_event("w", Stored(ROOT, pack_hashes(sequence_hashes(tokens, 16))))
+approx.process_routing_decision_for_request(tokens, "w", now=0.0)
+print(exact.find_matches_for_request(tokens), approx.find_matches_for_request(tokens, now=1.0))
+"""
+
+
+def test_the_library_needs_neither_nats_nor_http_nor_an_event_loop() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIBRARY_ONLY], capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.stdout == "{'w': 6} {'w': 6}\n"

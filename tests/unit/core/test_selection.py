@@ -6,6 +6,7 @@ import pytest
 from kvmesh.core.selection import (
     choose_least,
     choose_softmax,
+    minima,
     next_in_turn,
     pick,
     softmax_probabilities,
@@ -60,6 +61,24 @@ def test_temperature_is_scale_free() -> None:
         assert other == pytest.approx(0.269, abs=1e-3)
     assert softmax_probabilities([1.0, 2.0], 0.1)[0] == pytest.approx(0.99995, abs=1e-5)
     assert softmax_probabilities([5.0, 5.0, 5.0, 5.0], 0.3) == [0.25] * 4
+
+
+def test_a_slight_difference_between_large_costs_counts_in_full() -> None:
+    best, other = softmax_probabilities([1e6, 1e6 + 1.0], 1.0)
+
+    assert best == pytest.approx(0.731, abs=1e-3)
+    assert other == pytest.approx(0.269, abs=1e-3)
+
+
+def test_costs_are_equal_within_the_margin_only() -> None:
+    costs = [1.0, 1.05, 1.06]
+
+    assert minima(costs) == [0]
+    assert minima(costs, 0.05) == [0, 1]
+
+
+def test_a_draw_on_the_border_belongs_to_the_next() -> None:
+    assert choose_softmax([1.0, 1.0], 1.0, Fixed(0.5)) == 1
 
 
 def test_a_tiny_temperature_still_gives_probabilities() -> None:
