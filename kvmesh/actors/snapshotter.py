@@ -64,7 +64,10 @@ def lease_key(bucket: str) -> str:
 
 
 class SnapshotterStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start, and the newest generation this replica wrote."""
+    """Counters since the start, and the newest generation this replica wrote.
+
+    `age_s` is since it was written, `took_s` how long that took from the first slice on.
+    """
 
     holder: bool
     fence: int
@@ -72,6 +75,8 @@ class SnapshotterStatistics(msgspec.Struct, frozen=True):
     failed: int
     purged_messages: int
     newest: Generation | None
+    age_s: float | None
+    took_s: float
 
 
 class Snapshotter:
@@ -102,6 +107,7 @@ class Snapshotter:
         self._newest: Generation | None = None
         self._last = ("", 0)
         self._last_s: float | None = None
+        self._newest_s = self._took_s = 0.0
         self._taken = self._failed = self._purged = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -132,6 +138,8 @@ class Snapshotter:
             failed=self._failed,
             purged_messages=self._purged,
             newest=self._newest,
+            age_s=now - self._newest_s if self._newest is not None else None,
+            took_s=self._took_s,
         )
 
     def _take_if_due(self, now: float) -> Iterable[Effect]:
@@ -230,9 +238,10 @@ class Snapshotter:
         expected = None if answer.value is None else answer.revision
 
         def on_written(answer: Message, now: float) -> Iterable[Effect]:
-            del now
             if not isinstance(answer, KeyWritten):
                 return self._give_up("manifest not written", answer)
+            assert self._last_s is not None
+            self._newest_s, self._took_s = now, now - self._last_s
             return self._clean_up(newer, generation)
 
         return (self._wishes.make(partial(WriteKey, key, value, expected), on_written),)

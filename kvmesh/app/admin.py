@@ -1,24 +1,14 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
 from kvmesh.app.front import Routes, answer_json
-from kvmesh.app.prediction_metrics import prediction_metrics
 from kvmesh.app.routed import RoutingContext
 from kvmesh.app.token_check import TokenCheck
-from kvmesh.core.decision import Trust
-from kvmesh.core.events import WorkerId
-from kvmesh.core.kv_metrics import KvMetricsAggregator
 from kvmesh.transport.http.exchange import Exchange
 
 METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -59,9 +49,13 @@ class RouterAdmin:
         self._mesh = mesh
         self._check = check
         self._registry = CollectorRegistry()
-        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
         self._registry.register(check)
         self._warners: list[Callable[[], tuple[str, ...]]] = [mesh.warnings, check.warnings]
+
+    def register(self, metrics: Collector) -> None:
+        """Show further metrics."""
+        self._registry.register(metrics)
 
     def show(self, part: Shown) -> None:
         """Show the metrics and warnings of a further part."""
@@ -137,91 +131,3 @@ class RouterAdmin:
                 },
             },
         )
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield this replica's metrics as Prometheus reads them."""
-        context = self._context
-        requests = CounterMetricFamily(
-            "kvmesh_requests", "Requests by how they ended.", labels=["outcome"]
-        )
-        counts = context.counters
-        for outcome in ("finished", "client_gone", "cut", "refused", "unserved"):
-            requests.add_metric([outcome], getattr(counts, outcome))
-        yield requests
-        yield CounterMetricFamily(
-            "kvmesh_attempts_failed", "Attempts at a worker that failed.", counts.attempts_failed
-        )
-        tokens = CounterMetricFamily(
-            "kvmesh_prompt_tokens",
-            "Prompt tokens of answers whose engine reported its cache use.",
-            labels=["kind"],
-        )
-        tokens.add_metric(["all"], counts.reported_tokens)
-        tokens.add_metric(["predicted_cached"], counts.predicted_tokens)
-        tokens.add_metric(["cached"], counts.cached_tokens)
-        yield tokens
-        yield from self._admission_metrics()
-        yield from self._worker_metrics()
-        yield from prediction_metrics(context.predictions)
-
-    def _admission_metrics(self) -> Iterator[Metric]:
-        counts = self._context.gate.statistics()
-        yield GaugeMetricFamily(
-            "kvmesh_queue_requests", "Requests held until a worker can begin.", counts.queued
-        )
-        yield GaugeMetricFamily(
-            "kvmesh_queue_tenants", "Tenants with a request held.", counts.tenants
-        )
-        ended = CounterMetricFamily(
-            "kvmesh_queue_ended", "Requests by how admission ended.", labels=["how"]
-        )
-        for how in ("released", "refused", "expired", "cancelled"):
-            ended.add_metric([how], getattr(counts, how))
-        yield ended
-        yield SummaryMetricFamily(
-            "kvmesh_queue_wait_seconds",
-            "How long released requests were held.",
-            counts.released,
-            counts.waited_s,
-        )
-
-    def _worker_metrics(self) -> Iterator[Metric]:
-        scheduler = self._context.router.scheduler
-        sequences, workers = scheduler.sequences, scheduler.workers
-        active = GaugeMetricFamily(
-            "kvmesh_worker_active_requests", "Requests booked at a worker.", labels=["worker"]
-        )
-        prefill = GaugeMetricFamily(
-            "kvmesh_worker_prefill_tokens", "Uncached prompt tokens queued.", labels=["worker"]
-        )
-        trust = GaugeMetricFamily(
-            "kvmesh_worker_trust",
-            "1 for how far a worker's KV events are believed, 0 for the rest.",
-            labels=["worker", "trust"],
-        )
-        workers = self._context.router.scheduler.workers
-        usage = GaugeMetricFamily(
-            "kvmesh_worker_gpu_cache_usage_perc",
-            "KV cache in use by the engine's word, 0 to 1.",
-            labels=["worker"],
-        )
-        waiting = GaugeMetricFamily(
-            "kvmesh_worker_requests_waiting",
-            "Requests waiting by the engine's word.",
-            labels=["worker"],
-        )
-        for said in KvMetricsAggregator(workers).get_metrics().endpoints:
-            usage.add_metric([said.worker_id], said.gpu_cache_usage_perc)
-            waiting.add_metric([said.worker_id], said.num_requests_waiting)
-        for beat in self._context.router.workers():
-            loads = sequences.loads(WorkerId(beat.worker))
-            active.add_metric([beat.worker], loads.active_requests)
-            prefill.add_metric([beat.worker], loads.prefill_tokens)
-            for one in Trust:
-                value = workers.info(beat.worker).trust is one
-                trust.add_metric([beat.worker, one.value], float(value))
-        yield active
-        yield prefill
-        yield usage
-        yield waiting
-        yield trust

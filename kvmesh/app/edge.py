@@ -17,6 +17,7 @@ from kvmesh.app.reading import Reading, check_of, forward_options, intake_of, wi
 from kvmesh.app.remote_request import RemoteRequest
 from kvmesh.app.router_part import RouterPart
 from kvmesh.core.decision import RouteRequest
+from kvmesh.core.histogram import MICROSECONDS, Histogram
 from kvmesh.observe import get_logger
 from kvmesh.settings import RouterSettings
 from kvmesh.transport.http.exchange import Exchange
@@ -72,7 +73,7 @@ class EdgeGateway:
         fixed_headers: Headers,
     ) -> None:
         self._link = link
-        self._reading = Reading(intake)
+        self._reading = Reading(intake, Histogram(MICROSECONDS))
         self._pool = pool
         self._options = options
         self._fixed_headers = fixed_headers

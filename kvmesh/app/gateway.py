@@ -32,7 +32,7 @@ class Gateway:
         self._intake = intake
         self._pool = pool
         self._options = options
-        self._reading = Reading(intake)
+        self._reading = Reading(intake, context.phases.tokenize)
 
     def serve(self, exchange: Exchange) -> None:
         """Forward an inference request to the worker where it costs least."""

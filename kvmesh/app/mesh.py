@@ -6,6 +6,9 @@ Only a router with `--kv-events` loads this module, so that one without runs whe
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
 
 from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.indexer import Indexer, IndexerOptions
@@ -24,6 +27,12 @@ from kvmesh.actors.router import Router
 from kvmesh.actors.snapshot_loader import SnapshotLoader
 from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.mesh_metrics import (
+    index_metrics,
+    journal_metrics,
+    snapshot_metrics,
+    sync_metrics,
+)
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
 from kvmesh.app.process import first_of
 from kvmesh.app.router_commands import Handler, RouterCommands
@@ -232,6 +241,13 @@ class RouterMesh:
                 for worker in replica.index.workers()
             },
         }
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what Prometheus reads of this part."""
+        yield from index_metrics(self.indexer.replica.index)
+        yield from journal_metrics(self.indexer, self.replicas())
+        yield from snapshot_metrics(self.snapshotter.statistics(time.monotonic()))
+        yield from sync_metrics(self.replica_sync.statistics(), len(self.peers.members()))
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of this replica and its peers, own first."""

@@ -1,6 +1,7 @@
 """Requests are read before they are routed: parsed, tokenised, hashed."""
 
 import asyncio
+import time
 from collections.abc import Callable, Container
 from math import inf
 
@@ -12,6 +13,7 @@ from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.app.request_wishes import WishOptions, WishReader, read_timeout_s
 from kvmesh.app.token_check import Holder, TokenCheck
 from kvmesh.core.decision import RouteRequest
+from kvmesh.core.histogram import Histogram
 from kvmesh.core.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.core.parity import ParityOptions
 from kvmesh.errors import KvMeshError
@@ -29,18 +31,22 @@ Then = Callable[[Exchange, InferenceRequest, RouteRequest], None]
 
 class Reading:
     """Reads a request and hands it on; a long prompt is tokenised in a thread, so that other
-    streams go on meanwhile.
+    streams go on meanwhile. `tokenize_s` counts how long reading takes.
     """
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, tokenize_s: Histogram) -> None:
         self._intake = intake
+        self._tokenize_s = tokenize_s
         self._tasks: set[asyncio.Task[None]] = set()
 
     def read(self, exchange: Exchange, endpoint: Endpoint, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`."""
         parsed = self._intake.parse(exchange, endpoint)
         if not self._intake.is_long(exchange.request):
-            then(exchange, parsed, self._intake.read(exchange, endpoint, parsed))
+            began = time.perf_counter()
+            request = self._intake.read(exchange, endpoint, parsed)
+            self._tokenize_s.observe(time.perf_counter() - began)
+            then(exchange, parsed, request)
             return
         work = self._read_in_thread(exchange, endpoint, parsed, then)
         task = asyncio.get_running_loop().create_task(work)
@@ -50,8 +56,10 @@ class Reading:
     async def _read_in_thread(
         self, exchange: Exchange, endpoint: Endpoint, parsed: InferenceRequest, then: Then
     ) -> None:
+        began = time.perf_counter()
         try:
             request = await asyncio.to_thread(self._intake.read, exchange, endpoint, parsed)
+            self._tokenize_s.observe(time.perf_counter() - began)
             if not exchange.disconnected:
                 then(exchange, parsed, request)
         except KvMeshError as error:

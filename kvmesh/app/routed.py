@@ -12,6 +12,7 @@ from kvmesh.actors.messages import Booked, Finished, FirstToken, WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.answer_watch import AnswerWatch
+from kvmesh.app.phases import Phases
 from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord
@@ -84,6 +85,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     predictions: Predictions
     doubt: Callable[[WorkerId, Doubt], None]
     gate: AdmissionGate
+    phases: Phases
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.
@@ -175,7 +177,7 @@ class RoutedRequest:
         scheduler = context.router.scheduler
         scheduler.trace = context.decisions.may_weigh_all(now)
         try:
-            return scheduler.schedule(request, now)
+            return context.phases.schedule(scheduler, request, now)
         except NoWorkerError as error:
             return None if self._failed else Problem.from_error(error)
 

@@ -6,9 +6,12 @@ import os
 import random
 import socket
 import time
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Protocol, cast
+
+from prometheus_client.core import Metric
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
@@ -22,13 +25,16 @@ from kvmesh.app.edge_desk import EdgeDesk
 from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
 from kvmesh.app.gateway import Gateway
 from kvmesh.app.hash_secret import read_hash_secret
+from kvmesh.app.phases import Phases
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of
 from kvmesh.app.routed import RoutingContext, RoutingCounters
+from kvmesh.app.router_metrics import RouterMetrics
 from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
 from kvmesh.app.router_view import RouterView
 from kvmesh.app.static_workers import StaticWorkers
+from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import RouterOptions
@@ -63,6 +69,10 @@ class Mesh(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return the state of this part, for /v1/status."""
+        ...
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return what Prometheus reads of this part."""
         ...
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
@@ -107,6 +117,7 @@ class RouterServer:
         if part is not None:
             self.router_id = part.router_id
         cost = settings.cost
+        self.routed = ApproxIndex()
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = RouterOptions(
             mode=cost.router_mode,
@@ -127,7 +138,7 @@ class RouterServer:
             membership=Membership(),
             sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
             index=self.index if settings.kv_events else None,
-            routed=ApproxIndex(),
+            routed=self.routed,
         )
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
@@ -179,6 +190,7 @@ class RouterServer:
             ),
             predictions=Predictions(settings.cost.kv_cache_block_size),
             doubt=self.mesh.doubt,
+            phases=Phases(),
         )
 
     async def serve(self, stop: Stop) -> None:
@@ -196,9 +208,7 @@ class RouterServer:
             routes = Routes()
             routes.add("POST", "/v1/route", gateway.explain)
             routes.add_prefix("/v1/", gateway.serve)
-            admin = RouterAdmin(context, self.mesh, check)
-            admin.mount(routes)
-            AdmissionAdmin(context.gate, settings.admission).mount(routes)
+            admin = self._admin(context, check, routes)
             pages = ViewPages(RouterView(context, self.mesh))
             pages.mount(routes)
             front = FrontDoor(
@@ -227,6 +237,14 @@ class RouterServer:
             await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    def _admin(self, context: RoutingContext, check: TokenCheck, routes: Routes) -> RouterAdmin:
+        """Mount the admin paths."""
+        admin = RouterAdmin(context, self.mesh, check)
+        admin.register(RouterMetrics(context, self.mesh, self.routed))
+        admin.mount(routes)
+        AdmissionAdmin(context.gate, self.settings.admission).mount(routes)
+        return admin
 
     async def _housekeeping(self, context: RoutingContext) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
+from prometheus_client.core import Metric
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
@@ -21,6 +22,7 @@ from kvmesh.actors.static_registry import StaticRegistry
 from kvmesh.app.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.engine_load import METRICS, read_loads
 from kvmesh.app.engine_probe import Served, read_facts, read_models
+from kvmesh.app.mesh_metrics import index_metrics
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import secret_mark
@@ -55,7 +57,7 @@ class StaticWorkers:
         self._router = router
         self._bucket = bucket
         self._secret_mark = secret_mark(secret)
-        self._follow = index is not None
+        self._index = index
         self._driver = AioDriver(log=actor_log())
         self._registry = StaticRegistry(router.scheduler.workers, index, router=router.name)
         block_size = router.scheduler.options.block_size
@@ -75,7 +77,7 @@ class StaticWorkers:
 
     def warnings(self) -> tuple[str, ...]:
         """Return why workers are routed by less than their events, one line each."""
-        if not self._follow:
+        if self._index is None:
             return ()
         reasons = sorted(self._registry.reasons.items())
         return tuple(f"{worker} is routed approximately: {reason}" for worker, reason in reasons)
@@ -83,11 +85,16 @@ class StaticWorkers:
     def describe(self) -> dict[str, object]:
         """Return who answers and what was followed."""
         return {
-            "kv_events": self._follow,
+            "kv_events": self._index is not None,
             "workers_answering": sorted(self._registry.answering),
             "warnings": self.warnings(),
             "engines": {one.static.worker: one.statistics() for one in self._engines},
         }
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what Prometheus reads of this part."""
+        if self._index is not None:
+            yield from index_metrics(self._index)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return nothing: a router alone has no peers and no journal."""
@@ -99,7 +106,7 @@ class StaticWorkers:
 
     def tell(self, message: Message) -> None:
         """Note which engines were given something to store: events must follow."""
-        if not self._follow or not isinstance(message, Finished):
+        if self._index is None or not isinstance(message, Finished):
             return
         booking = self._router.scheduler.sequences.booking(message.request_id)
         if booking is None or booking.uncached_tokens <= self._block_size:

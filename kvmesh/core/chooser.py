@@ -178,4 +178,5 @@ def _decision(
         cost=weighing.cost,
         fleet=weighed.fleet,
         weights=weighing.weights,
+        best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
     )

@@ -124,7 +124,8 @@ class Decision(msgspec.Struct, frozen=True):
     `candidates` and `scores` (same order) are those that were weighed one by one: all of them for
     `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
     of mode kv. Smaller scores win unless `cost.maximise`. `kept`: its session's worker, whatever
-    the others cost.
+    the others cost. `best_overlap_blocks` is the most that any worker holds, 0 where caches were
+    not looked up.
     """
 
     request_id: str
@@ -140,6 +141,7 @@ class Decision(msgspec.Struct, frozen=True):
     fleet: Fleet
     weights: Weights
     kept: bool = False
+    best_overlap_blocks: int = 0
 
     @property
     def chosen(self) -> Candidate:

@@ -13,6 +13,7 @@ from kvmesh.core.hot_prefixes import HotPrefixes
 from kvmesh.core.round_robin_shadow import RoundRobinShadow
 from kvmesh.core.sse import Usage
 from kvmesh.core.traffic import Traffic, TrafficSecond, sketch_add
+from kvmesh.core.traffic_totals import TrafficTotals
 
 DEFAULT_CAPACITY: Final = 4096
 DEFAULT_WHOLE_PER_S: Final = 20
@@ -61,6 +62,7 @@ class DecisionLog:
     ) -> None:
         self.traffic = Traffic()
         self.prefixes = HotPrefixes()
+        self.totals = TrafficTotals(block_size)
         self.replicas = 1
         self._block_size = block_size
         self._capacity = capacity
@@ -235,6 +237,7 @@ class DecisionLog:
     def _count(self, record: DecisionRecord) -> None:
         """Count an ended request in the second of its end."""
         assert record.ended_s is not None
+        self.totals.count(record)
         second = self.traffic.at(record.ended_s)
         if record.state in ("failed", "cut"):
             second.failed += 1

@@ -143,6 +143,11 @@ def test_a_snapshot_is_verified_before_the_manifest_names_it() -> None:
     newest = desk.manifest().generations[0]
     assert (newest.sequence, newest.created, newest.blocks) == (2, "today", 2)
     assert statistics(desk) == (1, 0)
+    assert isinstance(desk.actor, Snapshotter)
+    figures = desk.actor.statistics(desk.now + 5.0)
+    assert figures.age_s is not None
+    assert 4.0 < figures.age_s < 6.0
+    assert 0.0 <= figures.took_s < 5.0
     assert PurgeJournal not in kinds
 
 

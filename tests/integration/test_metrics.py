@@ -1,0 +1,108 @@
+"""/metrics of real routers: what Prometheus reads is true, and docs/metrics.md explains it."""
+
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvmesh.app.mocker import Mocker, MockerOptions
+from tests.integration import live_router
+from tests.integration.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+PAGE = Path(__file__).parents[2] / "docs/metrics.md"
+PROMPT = "What everybody asks about, again and again. " * 40
+
+
+def families(text: str) -> dict[str, Metric]:
+    found = text_string_to_metric_families(text)
+    return {one.name: one for one in found if one.name.startswith("kvmesh_")}
+
+
+def documented() -> dict[str, str]:
+    rows = re.findall(r"^\| `(kvmesh_\w+)` (\|.*)$", PAGE.read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def undocumented(metrics: dict[str, Metric]) -> list[str]:
+    """Return the rows that docs/metrics.md lacks."""
+    known = documented()
+    rows = {name: row_of(metric, known.get(name, "")) for name, metric in metrics.items()}
+    return [f"| `{name}` {row}" for name, row in rows.items() if known.get(name) != row]
+
+
+def row_of(metric: Metric, known: str) -> str:
+    """Return the row that explains a metric; labels that no sample shows are as in `known`."""
+    labels = sorted({name for sample in metric.samples for name in sample.labels} - {"le"})
+    shown = ", ".join(f"`{name}`" for name in labels)
+    if not metric.samples and known:
+        shown = known.split("|")[2].strip()
+    return f"| {metric.type} | {shown} | {metric.documentation} |"
+
+
+def value(metrics: dict[str, Metric], sample: str, **labels: str) -> float:
+    for metric in metrics.values():
+        for one in metric.samples:
+            if one.name == sample and one.labels == labels:
+                return one.value
+    pytest.fail(f"no {sample} {labels}")
+
+
+async def metrics_when_counted(client: httpx.AsyncClient, requests: int) -> dict[str, Metric]:
+    """Return the metrics once so many requests are in them: ended ones are counted in slices."""
+    deadline = time.monotonic() + 20.0
+    while True:
+        metrics = families((await client.get("/metrics")).text)
+        if value(metrics, "kvmesh_request_duration_seconds_count") == requests:
+            return metrics
+        assert time.monotonic() < deadline, metrics["kvmesh_request_duration_seconds"]
+
+
+async def test_what_is_counted_is_what_happened() -> None:
+    engine = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await engine.start()
+    async with (
+        live_router.router([engine.url]) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+        for number in range(4):
+            body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+        metrics = await metrics_when_counted(client, 4)
+    await engine.stop()
+
+    assert value(metrics, "kvmesh_requests_total", outcome="finished") == 4
+    assert value(metrics, "kvmesh_decision_seconds_count", phase="decide") == 4
+    assert value(metrics, "kvmesh_decision_seconds_count", phase="score") == 1
+    assert value(metrics, "kvmesh_output_tokens_total") == 12
+    best = value(metrics, "kvmesh_overlap_tokens_total", kind="best")
+    assert best == value(metrics, "kvmesh_overlap_tokens_total", kind="predicted") > 3 * 1700
+    assert value(metrics, "kvmesh_worker_usable", worker="w0") == 1
+    assert value(metrics, "kvmesh_worker_cached_blocks", worker="w0") > 100
+    assert "\n".join(undocumented(metrics)) == ""
+
+
+async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None:  # noqa: F811
+    mesh.chat(PROMPT, headers={"x-kvmesh-bucket": "chat"})
+    text = mesh.http.get(f"{mesh.router_url(0)}/metrics").text
+
+    metrics = families(text)
+
+    assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
+    assert value(metrics, "kvmesh_journal_caught_up") == 1
+    assert value(metrics, "kvmesh_peers") == 1
+    known = documented()
+    sometimes = {
+        name
+        for name in known
+        if name.startswith(("kvmesh_edge", "kvmesh_snapshot_", "kvmesh_remote_"))
+    }
+    predicted = {name for name in known if name.startswith("kvmesh_worker_")}
+    assert set(known) - set(metrics) <= sometimes | predicted
