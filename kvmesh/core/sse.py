@@ -232,6 +232,13 @@ class EventGate:
             self.torn = False
         return data[:end]
 
+    def passes(self, data: bytes) -> bool:
+        """Return whether all of `data` may pass now, and take it that it does; else `feed` it."""
+        if self._held or not data.endswith(_BLANK):
+            return False
+        self.torn = False
+        return True
+
     def flush(self) -> bytes:
         """Return what is held: the stream ended without a last blank line."""
         held, self._held = self._held, b""

@@ -1,5 +1,7 @@
 """Mutated messages into both HTTP readers: nothing raises, and cuts change nothing."""
 
+from itertools import accumulate, pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,3 +85,62 @@ def test_responses_are_read_the_same_however_they_are_cut(data: bytes, cut: int)
         return body, reader.stage, reader.status
 
     assert read(data[:cut], data[cut:]) == read(data)
+
+
+def chunk(data: bytes, end: bytes, size: str) -> bytes:
+    return size.format(len(data)).encode() + end + data + b"\r\n"
+
+
+chunks = st.builds(
+    chunk,
+    st.binary(min_size=1, max_size=20) | st.sampled_from([b"a\r\n", b"5\r\n", b"\r\n0\r\n\r\n"]),
+    st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b";x=y\r\n", b"\n", b" \r\n"]),
+    st.sampled_from(["{:x}", "{:x}", "{:X}", "{:04x}", "{:x}", "+{:x}", "0x{:x}", "{:d}", "{:x}0"]),
+)
+HEADS = [
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n",
+    b"HTTP/1.1 103 Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n\r\n",
+    b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+]
+ENDS = [b"", b"0\r\n\r\n", b"0\r\nT: x\r\n\r\n", b"00\r\n\r\n", b"0;x\r\n\r\n", b"0\r\n\r\nsurplus"]
+
+
+@given(
+    st.sampled_from(HEADS),
+    st.lists(chunks, max_size=5),
+    st.sampled_from(ENDS),
+    st.lists(st.integers(0, 200), max_size=6),
+    st.booleans(),
+)
+def test_whole_chunks_may_pass_by_the_parser_wherever_a_stream_is_cut(
+    head: bytes, parts: list[bytes], end: bytes, cuts: list[int], bodiless: bool
+) -> None:
+    pieces = [head, *parts, end]
+    data = b"".join(pieces)
+    edges = sorted({0, *accumulate(map(len, pieces)), *(cut for cut in cuts if cut < len(data))})
+
+    def read(pieces: list[bytes], *, shortcut: bool) -> list[object]:
+        found: list[object] = []
+        reader = ResponseReader()
+        for _ in range(2):  # the second response comes on the same connection
+            reader.begin(expect_body=not bodiless)
+            body = b""
+            for piece in pieces:
+                start = reader.whole_chunk(piece) if shortcut else 0
+                try:
+                    body += piece[start:-2] if start else reader.feed(piece)
+                except ValueError:
+                    return [*found, "malformed"]
+            found += [body, reader.stage, reader.reusable, reader.until_close]
+            if not reader.reusable:
+                break
+        return found
+
+    bytewise = read([data[at : at + 1] for at in range(len(data))], shortcut=False)
+
+    for way in ([data[start:stop] for start, stop in pairwise(edges)], [data]):
+        assert read(way, shortcut=True) == bytewise

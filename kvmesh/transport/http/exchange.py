@@ -182,6 +182,20 @@ class Exchange:
         if data:
             self._channel.transport.write(data)
 
+    @property
+    def chunked(self) -> bool:
+        """Return whether the body is framed in chunks: then `write_chunk` may be used."""
+        return self._framing is _CHUNKED
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """Write one chunk that is framed already."""
+        if self.disconnected:
+            return
+        if self._held:
+            chunk = self._held + chunk
+            self._held = b""
+        self._channel.transport.write(chunk)
+
     def end(self) -> None:
         """Complete the body; a body shorter than its announced length is cut visibly."""
         if self.disconnected:

@@ -1,6 +1,8 @@
 """Bytes of one upstream connection in, one response out: head, body pieces, a certain end."""
 
+import re
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 import httptools
@@ -13,6 +15,17 @@ _SWITCHING: Final = 101
 _FIRST_FINAL: Final = 200
 _BODILESS: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+_SIZE: Final = re.compile(rb"[0-9a-fA-F]{1,6}")
+_MAX_SIZE_LINE: Final = 8
+
+
+@lru_cache(maxsize=4096)
+def chunk_size(line: bytes) -> int:
+    """Return the size in a plain chunk size line; for any other, and the last chunk's, a value
+    that fits no length.
+    """
+    size = int(line, 16) if _SIZE.fullmatch(line) else 0
+    return size or -_MAX_SIZE_LINE - 4
 
 
 class Stage(Enum):
@@ -38,8 +51,9 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
-        "_pieces", "_surplus", "headers", "stage", "status", "until_close",
+        "_after_chunk", "_between_chunks", "_expect_body", "_head_bytes", "_interim",
+        "_keep_alive", "_parser", "_pieces", "_surplus", "headers", "stage", "status",
+        "until_close",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,6 +68,8 @@ class ResponseReader:
         self._interim = False
         self._keep_alive = False
         self._surplus = False
+        self._after_chunk = False
+        self._between_chunks = False
         self.until_close = False
         self.stage = HEAD
         self.status = 0
@@ -68,8 +84,25 @@ class ResponseReader:
         """Return whether another request may follow on the connection."""
         return self._keep_alive and not self._surplus and self._expect_body
 
+    def whole_chunk(self, data: bytes) -> int:
+        """Return where the content of `data` begins if it is exactly one chunk; else 0: `feed` it.
+
+        A stream of tokens is one chunk a read. The parser, which stands between two chunks before
+        and after, need not see it; the content ends 2 before the end.
+        """
+        if self._between_chunks:
+            line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
+            if (
+                line > 0
+                and len(data) == line + 4 + chunk_size(data[:line])
+                and data.endswith(b"\r\n")
+            ):
+                return line + 2
+        return 0
+
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1."""
+        self._after_chunk = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
@@ -82,6 +115,9 @@ class ResponseReader:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
+        # What a chunk's end or the head is followed by up to a line's end could only be the next
+        # chunk's size, and that would have been told.
+        self._between_chunks = self._after_chunk and data.endswith(b"\r\n")
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces.pop()
@@ -117,6 +153,7 @@ class ResponseReader:
             and status not in _BODILESS
             and _FRAMING.isdisjoint([name for name, _ in self.headers])
         )
+        self._after_chunk = self._expect_body and (b"transfer-encoding", b"chunked") in self.headers
         self.stage = BODY if self._expect_body else COMPLETE
 
     def on_body(self, body: bytes) -> None:
@@ -126,8 +163,17 @@ class ResponseReader:
         else:
             self._surplus = True
 
+    def on_chunk_header(self) -> None:
+        """Learn that a chunk begins."""
+        self._after_chunk = False
+
+    def on_chunk_complete(self) -> None:
+        """Learn that a chunk has ended."""
+        self._after_chunk = self.stage is BODY
+
     def on_message_complete(self) -> None:
         """Learn the end, unless it is that of an interim response."""
+        self._after_chunk = False
         if self._interim:
             self._interim = False
             return

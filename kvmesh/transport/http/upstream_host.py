@@ -8,7 +8,7 @@ from typing import Final
 from kvmesh.transport.http.deadlines import DeadlineWheel
 from kvmesh.transport.http.headers import render
 from kvmesh.transport.http.origin import Origin
-from kvmesh.transport.http.upstream_connection import Deadlines, UpstreamConnection
+from kvmesh.transport.http.upstream_connection import Deadlines, OnChunk, UpstreamConnection
 from kvmesh.transport.http.upstream_messages import (
     Kind,
     UpstreamFailure,
@@ -80,6 +80,11 @@ class UpstreamCall:
         self._paused = False
         if self._connection is not None:
             self._connection.resume(self)
+
+    def pass_chunks(self, on_chunk: OnChunk) -> None:
+        """Give whole chunks of the response that began to `on_chunk`, framed as they came."""
+        if self._connection is not None:
+            self._connection.pass_chunks(self, on_chunk)
 
     def send_on(self, connection: UpstreamConnection) -> None:
         """Send the request on `connection`."""

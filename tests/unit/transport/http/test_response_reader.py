@@ -102,3 +102,31 @@ def test_one_reader_reads_many_responses() -> None:
 def test_what_is_no_http_1_1_response_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"response|upstream"):
         read(data)
+
+
+def test_exactly_one_chunk_between_others_may_pass_by_the_parser() -> None:
+    reader, _ = read(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+    body = b""
+    passed = []
+
+    for data in (
+        b"3\r\nabc\r\n",
+        b"3\r\nd\r\n\r\n",
+        b"1\r\ne\r\n1\r\nf\r\n",
+        b"1\r\ng\r",
+        b"\n",
+        b"00A\r\n0123456789\r\n",
+        b"2",
+        b"1\r\nx",
+        b"y" * 31,
+        b"z\r\n",
+        b"1;ext\r\nh\r\n",
+        b"0\r\n\r\n",
+    ):
+        start = reader.whole_chunk(data)
+        passed.append(bool(start))
+        body += data[start:-2] if start else reader.feed(data)
+
+    assert body == b"abcd\r\nefg0123456789x" + b"y" * 31 + b"zh"
+    assert [number for number, one in enumerate(passed) if one] == [0, 1]
+    assert (reader.stage, reader.reusable) == (Stage.COMPLETE, True)
