@@ -73,6 +73,9 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz engine $(FUZZ_S)
 	$(BIN)/python -m tests.fuzz journal 60
 	$(BIN)/python -m tests.fuzz load 60
+	$(BIN)/python -m tests.fuzz request 60
+	$(BIN)/python -m tests.fuzz response 60
+	$(BIN)/python -m tests.fuzz sse 60
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)

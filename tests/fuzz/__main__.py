@@ -8,7 +8,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["kvmesh.core", "kvmesh.actors"]):
+with atheris.instrument_imports(include=["kvmesh.core", "kvmesh.actors", "kvmesh.transport.http"]):
     from tests.fuzz.targets import TARGETS, seeds
 
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: bytes from engines and from the journal, up to the state they change.
+"""What is fuzzed: bytes from engines, the journal and HTTP, up to the state they change.
 
 A target returns when bytes are taken, or refused as they should be; anything it raises is a bug.
 """
@@ -19,6 +19,7 @@ from kvmesh.core.hashing import pack_hashes
 from kvmesh.core.index import KvIndex
 from kvmesh.core.replica import Replica
 from kvmesh.errors import CodecError
+from tests.fuzz import http_targets
 from tests.fuzz.engine_batches import build_batches
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
@@ -70,12 +71,19 @@ def load(data: bytes) -> None:
         decode_loads(data)
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"engine": engine, "journal": journal, "load": load}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "engine": engine,
+    "journal": journal,
+    "load": load,
+    **http_targets.TARGETS,
+}
 
 
 def seeds(target: str) -> Iterator[bytes]:
     """Yield inputs to begin with: every published schema, live captures, journal records."""
-    if target == "engine":
+    if target in http_targets.TARGETS:
+        yield from http_targets.seeds(target)
+    elif target == "engine":
         schemas = json.loads((FIXTURES / "wire_fixtures.json").read_text())
         for schema in schemas.values():
             for name, payload in schema.items():

@@ -1,0 +1,114 @@
+"""The data plane's readers under any bytes: nothing raises, and cuts change nothing."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from kvmesh.core.sse import EventGate, SseScanner
+from kvmesh.transport.http.budget import BodyBudget
+from kvmesh.transport.http.limits import HttpLimits
+from kvmesh.transport.http.request import Request
+from kvmesh.transport.http.request_reader import BODY, RequestReader
+from kvmesh.transport.http.response_reader import ResponseReader
+from tests.unit.transport.http.malformed import CORPUS, get, post
+
+LIMITS: Final = HttpLimits(
+    max_body_bytes=400,
+    max_header_bytes=500,
+    max_target_bytes=100,
+    max_headers=10,
+    max_pipelined=5,
+)
+EVENT: Final = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def cut(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the bytes behind the first three, and the same cut where these three say."""
+    plan, rest = data[:3], data[3:]
+    edges = sorted({0, *(at % (len(rest) + 1) for at in plan), len(rest)})
+    return rest, [rest[start:stop] for start, stop in pairwise(edges)]
+
+
+def request(data: bytes) -> None:
+    """Read requests: the same whole, cut and byte by byte, and no body stays charged."""
+    rest, pieces = cut(data)
+    bytewise = [rest[at : at + 1] for at in range(len(rest))]
+    assert _requests(pieces) == _requests([rest]) == _requests(bytewise)
+
+
+def _requests(pieces: list[bytes]) -> list[object]:
+    budget = BodyBudget(LIMITS.max_total_body_bytes)
+    reader = RequestReader(LIMITS, budget)
+    for piece in pieces:
+        reader.feed(piece)
+    found: list[object] = []
+    for item in reader.ready:
+        if isinstance(item, Request):
+            found.append((item.method, item.target, item.headers, item.body, item.http_1_0))
+            item.uncharge()
+        else:
+            found.append("refused")  # which of several faults is told depends on the cut
+    assert reader.phase is BODY or budget.used == 0, (reader.phase, budget.used)
+    reader.close()
+    return found
+
+
+def response(data: bytes) -> None:
+    """Read responses: the same with chunks that pass by the parser as byte by byte."""
+    rest, pieces = cut(data)
+    bytewise = [rest[at : at + 1] for at in range(len(rest))]
+    assert _response(pieces) == _response([rest]) == _response(bytewise)
+
+
+def _response(pieces: list[bytes]) -> object:
+    reader = ResponseReader()
+    body = b""
+    try:
+        for piece in pieces:
+            start = reader.whole_chunk(piece)
+            body += piece[start:-2] if start else reader.feed(piece)
+    except ValueError:
+        return "malformed"
+    return body, reader.status, reader.stage, reader.reusable, reader.until_close
+
+
+def sse(data: bytes) -> None:
+    """Scan events: the same tokens however they are cut; a gate loses no byte."""
+    rest, pieces = cut(data)
+    whole, cut_up, gate = SseScanner(), SseScanner(), EventGate()
+    whole.feed(rest)
+    passed = b""
+    for piece in pieces:
+        cut_up.feed(piece)
+        passed += piece if gate.passes(piece) else gate.feed(piece)
+    assert passed + gate.flush() == rest
+    assert (whole.tokens, whole.done, whole.errors) == (cut_up.tokens, cut_up.done, cut_up.errors)
+    assert whole.usage == cut_up.usage
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    "request": request,
+    "response": response,
+    "sse": sse,
+}
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Yield inputs to begin with: the malformed corpus and what is well formed."""
+    if target == "request":
+        for case in CORPUS:
+            yield b"\x05\x20\x40" + case.data[:1000]
+        yield b"\x10\x20\x30" + get(b"Host: a") + post(b"Content-Length: 3", body=b"abc")
+        chunked = post(b"Transfer-Encoding: chunked", body=b"3;x=y\r\nabc\r\n0\r\nT: x\r\n\r\n")
+        yield b"\x10\x60\x70" + chunked + get(b"Host: a")
+    elif target == "response":
+        length = len(CHUNKED)
+        framed = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+        yield bytes([length, length + len(framed), 0]) + CHUNKED + 2 * framed + b"0\r\n\r\n"
+        yield b"\0\0\x20" + b"HTTP/1.1 103 H\r\nA: b\r\n\r\nHTTP/1.1 204 N\r\n\r\n"
+        yield b"\0\0\x20" + b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+    else:
+        yield b"\x10\x20\x30" + EVENT + b": comment\n\n" + EVENT + b"data: [DONE]\n\n"
+        yield b"\x10\x20\x30" + b'event: error\r\ndata: {"error":{"message":"x"}}\r\n\r\n'
+        yield b"\x01\x02\x03" + b'data: {"usage":{"prompt_tokens":7}}\n\ndata: {"error":null}\n\n'
