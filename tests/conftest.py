@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 
 from kvmesh.app.nats_server import NatsServer
+from tests.nats_container import nats_container, nats_image  # noqa: F401  fixtures
 
 # No deadlines: these machines are shared, and a slow example is no bug.
 SLOW = [hypothesis.HealthCheck.too_slow]

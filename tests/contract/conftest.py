@@ -155,11 +155,20 @@ class NatsBackend:
         await asyncio.sleep(seconds)
 
 
-@pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.integration)])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("nats", marks=pytest.mark.integration),
+        pytest.param("container", marks=[pytest.mark.integration, pytest.mark.docker]),
+    ]
+)
 def server_url(request: pytest.FixtureRequest) -> str | None:
     """The real server's URL, or None for memory; started only for tests that need it."""
     if request.param == "memory":
         return None
+    if request.param == "container":
+        url: str = request.getfixturevalue("nats_container").nats_uri()
+        return url
     server: NatsServer = request.getfixturevalue("nats_server")
     return server.url
 
