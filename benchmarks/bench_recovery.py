@@ -18,7 +18,7 @@ from typing import Final
 from benchmarks.measure import Candidate, Comparison, Sample, compare, parse_options, report
 from benchmarks.proxy_peers import free_port
 from benchmarks.recovery_dynamo import DynamoIndexer
-from benchmarks.recovery_process import Started
+from benchmarks.started import Started
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.core.events import ROOT, VERSION, Batch, Event, Stored, encode_batch

@@ -12,7 +12,7 @@ import zmq
 from benchmarks.index_peers import PEER, find_dynamo
 from benchmarks.measure import Sample
 from benchmarks.proxy_peers import free_port
-from benchmarks.recovery_process import Started
+from benchmarks.started import Started
 
 BLOCK_SIZE: Final = 16
 EVENTS_A_BATCH: Final = 8

@@ -36,6 +36,10 @@ class Started:
                 env=environment,
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait(self, ready: Callable[["Started"], bool]) -> float:
         """Return the seconds from start until `ready` first says so."""
         while time.time() < self.started_s + START_S:
