@@ -1,111 +1,42 @@
 """`kvmesh simulate`: play a trace against simulated engines, policies side by side."""
 
-import random
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from kvmesh.app.replay_options import ReplayOptions
-from kvmesh.app.replay_plan import TraceSlice, load_slice
+from kvmesh.app.replay_plan import load_slice
 from kvmesh.app.report_output import ReportFiles, check_plots, deliver_files
 from kvmesh.app.report_table import print_report
+from kvmesh.app.simulate_bars import Bars, draw_bars
 from kvmesh.app.simulate_options import SimulateOptions, check_simulation
 from kvmesh.app.simulate_table import print_comparison
+from kvmesh.app.simulate_tune import split_slice, tune_policy
+from kvmesh.app.simulator import Setting, Simulator, find_settings
 from kvmesh.core.comparison import Cell, measure
-from kvmesh.core.fleet import SimulatedFleet
-from kvmesh.core.fleet_load import backlog_share, find_saturation, largest_backlog, spread
-from kvmesh.core.fleet_options import FleetOptions, parse_policy
-from kvmesh.core.fleet_oracle import alone_ttfts_ms
-from kvmesh.core.fleet_request import FleetRequest, make_requests
+from kvmesh.core.fleet_load import spread
 from kvmesh.core.report import ReplayReport, ReplayRun, distribution, summarize
 from kvmesh.core.trace import infinite_cache_hit_rate
 from kvmesh.observe import configure_logging
 from kvmesh.setting_types import Flat
 
-SLICE_EVENTS: Final = 2_000
-"""Events between two looks at the progress bar, some 20 ms."""
-
-SATURATING_POLICY: Final = "round-robin"
-
-Watch = Callable[[int], None]
-
-
-class Setting(msgspec.Struct, frozen=True):
-    """One load: its name, and how many times faster than recorded that is."""
-
-    name: str
-    speedup: float
-
 
 class Simulation(msgspec.Struct, frozen=True):
-    """What was found: a report per setting, and the comparison's cells."""
+    """What was found: a report per setting, and the comparison's cells.
+
+    `busy_s` is the processor time all of it took, without finding the settings.
+    """
 
     reports: tuple[tuple[Setting, ReplayReport], ...]
     cells: tuple[Cell, ...]
-
-
-class Simulator:
-    """Plays one slice of a trace under any policy and load."""
-
-    def __init__(self, options: SimulateOptions, trace: TraceSlice) -> None:
-        self.trace = trace
-        self.fleet: FleetOptions = options.fleet(trace.block_size)
-        self._options = options
-        self._requests: tuple[FleetRequest, ...] = make_requests(
-            trace.requests, trace.block_size, self.fleet.engine.block_size
-        )
-
-    @property
-    def recorded_rate(self) -> float:
-        """Return the requests per second of the recorded slice."""
-        requests = self.trace.requests
-        return len(requests) / max(requests[-1].timestamp_ms / 1000.0, 0.001)
-
-    def alone_ttfts_ms(self) -> list[float]:
-        """Return the TTFTs below which no routing gets."""
-        return alone_ttfts_ms(self.trace.requests, self.trace.block_size, self.fleet.engine)
-
-    def play(
-        self, policy: str, speedup: float, watch: Watch, fleet: FleetOptions | None = None
-    ) -> SimulatedFleet:
-        """Return the fleet after the run; `watch` hears how many requests have ended."""
-        options = fleet or self.fleet
-        simulated = SimulatedFleet(
-            options,
-            parse_policy(policy, options.engine.block_size),
-            self._requests,
-            random.Random(self._options.seed),  # noqa: S311  a simulation, not a secret
-            speedup=speedup,
-        )
-        while simulated.advance(SLICE_EVENTS):
-            watch(len(simulated.outcomes))
-        watch(len(simulated.outcomes))
-        return simulated
-
-    def saturation_speedup(self, watch: Watch) -> float:
-        """Return the speedup at which round robin saturates with one router."""
-        alone = msgspec.structs.replace(self.fleet, routers=1)
-
-        def backlog_at(speedup: float) -> float:
-            return backlog_share(self.play(SATURATING_POLICY, speedup, watch, alone).outcomes)
-
-        allowed = largest_backlog(len(self._requests), self.fleet.engines)
-        return find_saturation(backlog_at, 1.0, allowed)
+    busy_s: float
 
 
 def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simulation:
@@ -117,8 +48,13 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     files = ReportFiles(json=options.json, csv=options.csv, html=options.html, plot=options.plot)
     check_plots(files)
     trace = load_slice(_slice_options(options))
-    simulator = Simulator(options, trace)
-    with _bars(shown, enabled=options.progress) as bars:
+    with draw_bars(shown, enabled=options.progress) as bars:
+        if options.tune is not None:
+            train, trace = split_slice(trace, options.train_share)
+            tuned = tune_policy(options, options.tune, train, bars, console)
+            policies = dict.fromkeys((*options.policy, f"kv:{options.tune}", tuned))
+            options = replace(options, policy=tuple(policies))
+        simulator = Simulator(options, trace)
         settings = find_settings(options, simulator, bars)
         found = run_settings(options, simulator, settings, bars)
     for _, report in found.reports if options.details else ():
@@ -126,62 +62,10 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     if not options.details:
         _print_facts(found.reports[0][1], simulator, console)
     print_comparison(found.cells, console)
+    speed = len(trace.requests) * len(found.cells) / max(found.busy_s, 1e-9)
+    shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
     _write(found, files, console)
     return found
-
-
-class Bars:
-    """One progress bar per run; silent without a terminal."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-
-    def watch(self, name: str, total: int) -> Watch:
-        """Return what to tell how far the run called `name` is."""
-        progress = self._progress
-        if progress is None:
-            return _ignore
-        bar: TaskID = progress.add_task(name, total=total)
-
-        def show(done: int) -> None:
-            progress.update(bar, completed=done)
-
-        return show
-
-
-def _ignore(done: int) -> None:
-    del done
-
-
-@contextmanager
-def _bars(console: Console, *, enabled: bool) -> Generator[Bars]:
-    if not (enabled and console.is_terminal):
-        yield Bars(None)
-        return
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield Bars(progress)
-
-
-def find_settings(
-    options: SimulateOptions, simulator: Simulator, bars: Bars
-) -> tuple[Setting, ...]:
-    """Return the loads to play, from --rate, or from --load by finding the saturation first."""
-    recorded = simulator.recorded_rate
-    if options.rate:
-        return tuple(Setting(f"{rate:g} requests/s", rate / recorded) for rate in options.rate)
-    watch = bars.watch("finding saturation", len(simulator.trace.requests))
-    saturated = simulator.saturation_speedup(watch)
-    return tuple(
-        Setting(f"load {load:g} ({load * saturated * recorded:.3g}/s)", load * saturated)
-        for load in options.load
-    )
 
 
 def run_settings(
@@ -192,11 +76,14 @@ def run_settings(
     bound = infinite_cache_hit_rate(trace.requests, trace.block_size)
     reports: list[tuple[Setting, ReplayReport]] = []
     cells: list[Cell] = []
+    busy_s = 0.0
     for setting in settings:
         runs: list[ReplayRun] = []
         for policy in options.policy:
             watch = bars.watch(f"{setting.name} {policy}", len(trace.requests))
+            began_s = time.process_time()
             fleet = simulator.play(policy, setting.speedup, watch)
+            busy_s += time.process_time() - began_s
             workers = [engine.worker for engine in fleet.engines]
             summary = summarize(fleet.outcomes, options.slo(), workers)
             runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
@@ -211,7 +98,7 @@ def run_settings(
             title="kvmesh simulate",
         )
         reports.append((setting, report))
-    return Simulation(tuple(reports), tuple(cells))
+    return Simulation(tuple(reports), tuple(cells), busy_s)
 
 
 def describe_simulation(

@@ -12,6 +12,7 @@ from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_timing import DYNAMO_CAPACITY_TOKENS, parse_profile
 from kvmesh.core.fleet_options import FleetOptions, parse_policy
 from kvmesh.core.report import Slo
+from kvmesh.core.tuning import tuned_weights
 from kvmesh.errors import ConfigError
 
 DEFAULT_POLICIES: Final = (
@@ -47,6 +48,10 @@ class SimulateOptions:
     """Policies side by side, the first is the baseline: round-robin, random, least-loaded,
     power-of-two, kv, kv:COST, kv:COST:name=number (e.g. kv:dynamo:overlap_score_weight=2);
     oracle sees into the engines, to show what perfect knowledge would be worth."""
+    tune: str | None = None
+    """Search the weights of this formula on the first part of the slice, compare on the rest."""
+    train_share: float = 0.5
+    """Part of the slice to search on."""
     engines: int = 8
     """Simulated engines."""
     routers: int = 1
@@ -155,6 +160,10 @@ def check_simulation(options: SimulateOptions) -> None:
         raise ConfigError(f"--policy {','.join(options.policy)}: name each policy once")
     for policy in options.policy:
         parse_policy(policy, options.block_size or 1)
+    if options.tune is not None:
+        tuned_weights(options.tune)
+    if not 0 < options.train_share < 1:
+        raise ConfigError(f"--train-share {options.train_share}: must be between 0 and 1")
     options.fleet(options.trace_block_size or 1)
     _check_files(options)
 

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from kvmesh.app.replay_plan import TraceSlice
-from kvmesh.app.simulate import Simulator, simulate
+from kvmesh.app.simulate import simulate
 from kvmesh.app.simulate_options import SimulateOptions, check_simulation
+from kvmesh.app.simulator import Simulator
 from kvmesh.errors import ConfigError
 from tests.unit.core.fleet_cases import families
 
@@ -50,7 +51,8 @@ def test_policies_are_printed_side_by_side_for_every_load(tmp_path: Path) -> Non
     assert "all settings: geometric mean against round-robin" in out
     assert "one infinite cache would hit" in out
     assert "TTFT alone on an idle engine that has it: p50" in out
-    assert shown == ""
+    assert "\n" not in shown.strip()
+    assert "requests/s of processor time" in shown
 
 
 def test_progress_is_drawn_on_a_terminal(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_one_load_needs_no_numbers_and_details_show_every_worker(tmp_path: Path)
 def test_the_same_seed_prints_the_same(tmp_path: Path) -> None:
     options = SimulateOptions(write_trace(tmp_path), engines=3, rate=(40.0,), policy=("kv",))
 
-    assert run(options) == run(options)
+    assert run(options)[0] == run(options)[0]
 
 
 def test_saturation_is_more_with_more_engines(tmp_path: Path) -> None:
@@ -152,3 +154,38 @@ def test_what_cannot_work_is_refused_with_the_flag(changes: dict[str, object], w
 def test_engine_blocks_that_do_not_divide_the_traces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="do not divide"):
         run(SimulateOptions(write_trace(tmp_path), block_size=48))
+
+
+def test_weights_are_searched_on_one_part_and_compared_on_the_other(tmp_path: Path) -> None:
+    options = SimulateOptions(
+        write_trace(tmp_path),
+        engines=2,
+        load=(0.7,),
+        policy=("round-robin",),
+        tune="prefill-decode",
+        train_share=0.6,
+    )
+
+    out, shown = run(options)
+
+    assert "tuned      prefill-decode on 24 requests" in out
+    assert "16 requests after the first 0" in out
+    assert "kv:prefill-decode:overlap_score_weight=" in out
+    assert "requests/s of processor time" in shown
+
+
+@pytest.mark.parametrize(
+    ("tune", "share", "words"),
+    [
+        ("lmetric", 0.5, "no weights to tune"),
+        ("preble", 1.0, "--train-share 1.0"),
+        ("preble", 0.001, "cannot be split"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(
+    tmp_path: Path, tune: str, share: float, words: str
+) -> None:
+    options = SimulateOptions(write_trace(tmp_path), tune=tune, train_share=share)
+
+    with pytest.raises(ConfigError, match=words):
+        run(options)
