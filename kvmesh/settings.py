@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from kvmesh.core.buckets import BucketPolicy
 from kvmesh.core.index import DEFAULT_MAX_BLOCKS
 from kvmesh.request_settings import AdmissionSettings, SessionSettings, StreamSettings
 from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds, Share
@@ -182,11 +183,12 @@ class RouterSettings:
 class MetaRouterSettings:
     """`kvmesh meta-router`."""
 
-    bucket_policy: Literal["round-robin", "prefix-hash", "least-loaded"] = "round-robin"
-    """Bucket of a request that neither header nor rule names."""
+    bucket_policy: BucketPolicy = "round-robin"
+    """Bucket of a request that neither header nor rule names; prefix-spill: by prefix until hot."""
     rule: tuple[str, ...] = ()
-    """`bucket=code,model=*coder*`: first match wins. Keys: model, header, min-chars, max-chars,
-    prefix."""
+    """`bucket=code,model=*coder*`: first match; or header, min-chars, max-chars, prefix, family."""
+    redirects: bool = False
+    """Answer 307 with the replica's URL to clients that send x-kvmesh-redirect."""
     replica: tuple[str, ...] = ()
     """Static replica `bucket=http://host:port`; repeat. Then no NATS is used."""
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)

@@ -3,6 +3,7 @@
 import msgspec
 
 from kvmesh.actors.kernel import Message
+from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
 
@@ -127,6 +128,7 @@ class RouterHeartbeat(Message, frozen=True):
     models: tuple[str, ...] = ()
     draining: bool = False
     scope: int = 0
+    heat: BucketHeat = BucketHeat()
 
 
 class Started(Message, frozen=True):

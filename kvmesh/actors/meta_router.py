@@ -116,6 +116,7 @@ class MetaRouter:
                 url=beat.url,
                 models=beat.models,
                 active_requests=beat.active_requests,
+                heat=beat.heat,
             )
         )
         return _log([] if change is None else [change])

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
+from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.events import WorkerId
 from kvmesh.core.scheduler import Scheduler
 
@@ -50,6 +51,18 @@ class Router:
     def models(self) -> tuple[str, ...]:
         """Return every model some worker serves, sorted."""
         return tuple(sorted({model for one in self._heartbeats.values() for model in one.models}))
+
+    def heat(self, now: float) -> BucketHeat:
+        """Return how busy the bucket is: its least busy worker's backlog. O(workers)."""
+        scheduler = self.scheduler
+        usable = scheduler.workers.everyone(now)
+        if not usable:
+            return BucketHeat()
+        waits = [
+            scheduler.sequences.loads(one).wait_ms(scheduler.speeds.ms_per_token(one), now)
+            for one in usable
+        ]
+        return BucketHeat(min(waits), scheduler.speeds.fleet_ms_per_token, len(usable))
 
     def workers(self) -> tuple[WorkerHeartbeat, ...]:
         """Return the last heartbeat of every worker, sorted by name."""

@@ -9,10 +9,9 @@ from kvmesh.core.decision import RouteRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
-    ENDPOINTS,
-    Endpoint,
     InferenceRequest,
     find_endpoint,
+    prompt_endpoint,
 )
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.upstream import UpstreamPool
@@ -53,7 +52,7 @@ class Gateway:
             request = self._intake.read_binary(exchange)
             self._answer_decision(exchange, InferenceRequest(), request)
             return
-        self._reading.read(exchange, self._dry_endpoint(exchange), self._answer_decision)
+        self._reading.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
         plan = RoutedRequest(self._context, request, exchange.request_id)
@@ -70,17 +69,6 @@ class Gateway:
         answer_json(
             exchange, view_decision(decision, router=context.router_id, bucket=context.bucket)
         )
-
-    def _dry_endpoint(self, exchange: Exchange) -> Endpoint:
-        body = exchange.request.body
-        for path, field in (
-            ("/v1/chat/completions", b'"messages"'),
-            ("/v1/completions", b'"prompt"'),
-            ("/v1/responses", b'"input"'),
-        ):
-            if field in body:
-                return ENDPOINTS[path]
-        raise RequestError("send the body of a chat (messages) or a completion (prompt)")
 
     def _models(self, exchange: Exchange) -> None:
         models = [

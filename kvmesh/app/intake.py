@@ -14,6 +14,7 @@ from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
     Endpoint,
     InferenceRequest,
+    parse_model,
     parse_request,
 )
 from kvmesh.transport.http.request import Request
@@ -52,7 +53,7 @@ class Intake:
     def parse(self, exchange: Exchange, endpoint: Endpoint) -> InferenceRequest:
         """Return the few fields routing reads. Raises `RequestError`."""
         if endpoint.kind in {"models", "passthrough"}:
-            return InferenceRequest()
+            return InferenceRequest(model=parse_model(exchange.request.body) or None)
         return parse_request(exchange.request.body, endpoint)
 
     def read(

@@ -149,6 +149,7 @@ class RouterMesh:
             active_requests=self._router.scheduler.sequences.statistics().active_requests,
             models=self._router.models(),
             draining=self.draining,
+            heat=self._router.heat(time.monotonic()),
         )
 
     def tell(self, message: Message) -> None:

@@ -13,8 +13,8 @@ from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
 from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
-from kvmesh.core.buckets import PREFIX_CHARS, BucketRequest, Route, parse_rule
-from kvmesh.core.chat import content_text
+from kvmesh.app.prompt_outline import prompt_outline
+from kvmesh.core.buckets import BucketRequest, Route, parse_rule, prompt_family
 from kvmesh.errors import ConfigError, KvMeshError, NoWorkerError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
@@ -25,8 +25,9 @@ from kvmesh.transport.http.openai import (
     Endpoint,
     InferenceRequest,
     find_endpoint,
-    first_prompt,
+    parse_model,
     parse_request,
+    prompt_endpoint,
 )
 from kvmesh.transport.http.plan import Outcome, Target, Wait
 from kvmesh.transport.http.problem import Problem
@@ -34,6 +35,7 @@ from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.request import Request
 from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
 
+TEMPORARY_REDIRECT = 307
 UNAVAILABLE = 503
 SERVER_ERROR = 500
 
@@ -66,30 +68,6 @@ class StaticReplicas:
 
     async def stop(self) -> None:
         """Nothing to do."""
-
-
-class _Turn(msgspec.Struct):
-    content: object = None
-
-
-_turns = msgspec.json.Decoder(list[_Turn])
-
-
-def prompt_outline(endpoint: Endpoint, parsed: InferenceRequest) -> tuple[int, str]:
-    """Return a prompt's length and start, in characters, as rules and prefix-hash see it."""
-    if endpoint.prompt == "messages":
-        try:
-            turns = _turns.decode(parsed.messages)
-        except msgspec.MsgspecError:
-            return 0, ""
-        texts = [content_text(turn.content) for turn in turns]
-        return sum(map(len, texts)), "\n".join(texts)[: 4 * PREFIX_CHARS]
-    if endpoint.prompt == "prompt":
-        first = first_prompt(parsed.prompt)
-        if isinstance(first, str):
-            return len(first), first[: 4 * PREFIX_CHARS]
-        return len(first), ",".join(map(str, first[:PREFIX_CHARS]))
-    return 0, ""
 
 
 class BucketPlan:
@@ -154,7 +132,7 @@ class MetaServer:
         self.settings = settings
         rules = [parse_rule(text) for text in settings.rule]
         self.meta = MetaRouter(settings.nats.namespace, rules, settings.bucket_policy)
-        self._looks_inside = bool(rules) or settings.bucket_policy == "prefix-hash"
+        self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
         self._pool: UpstreamPool | None = None
         self._options = ForwardOptions(max_retries=settings.upstream.max_retries)
         for text in settings.replica:
@@ -184,6 +162,7 @@ class MetaServer:
             routes.add("GET", "/v1/status", self._status)
             routes.add("GET", "/v1/models", self._models)
             routes.add("POST", "/v1/route", self._explain)
+            routes.add("POST", "/v1/bucket", self._which)
             routes.add_prefix("/v1/", self._forward)
             asking = UpstreamPool()
             stack.push_async_callback(asking.close)
@@ -205,7 +184,9 @@ class MetaServer:
         request = exchange.request
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint.prompt is None:
-            self._send(exchange, BucketRequest(bucket=_named(request)), stream=False)
+            model = parse_model(request.body) or request.path.partition("/v1/models/")[2]
+            wanted = BucketRequest(bucket=_named(request), model=model)
+            self._send(exchange, wanted, stream=False)
             return
         parsed = parse_request(request.body, endpoint)
         self._send(exchange, self._outline(request, endpoint, parsed), stream=bool(parsed.stream))
@@ -216,19 +197,55 @@ class MetaServer:
 
     def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
         assert self._pool is not None
+        if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
+            self._redirect(exchange, request)
+            return
         forward(exchange, BucketPlan(self.meta, request), self._pool, self._options, stream=stream)
 
+    def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
+        """Send the client itself to the replica: its answer then makes one hop less."""
+        route = self.meta.route(request, time.monotonic())
+        location = route.replica.url.encode() + exchange.request.target
+        headers = (
+            (b"location", location),
+            (b"cache-control", b"no-store"),
+            (b"x-kvmesh-bucket", route.bucket.encode()),
+        )
+        exchange.respond(TEMPORARY_REDIRECT, b"", headers=headers)
+
+    def _which(self, exchange: Exchange) -> None:
+        """Answer what rules see of a request, and the bucket that they or the client name."""
+        request = exchange.request
+        endpoint = prompt_endpoint(request.body)
+        outline = self._outline(request, endpoint, parse_request(request.body, endpoint), look=True)
+        answer_json(
+            exchange,
+            {
+                "bucket": self.meta.table.named(outline) or None,
+                "policy": self.settings.bucket_policy,
+                "model": outline.model,
+                "prompt_chars": outline.prompt_chars,
+                "family": prompt_family(outline.prompt_start),
+            },
+        )
+
     def _outline(
-        self, request: Request, endpoint: Endpoint, parsed: InferenceRequest
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        parsed: InferenceRequest,
+        *,
+        look: bool = False,
     ) -> BucketRequest:
         bucket = _named(request)
         if not bucket and parsed.kvmesh is not None:
             bucket = parsed.kvmesh.bucket or ""
         model = parsed.model or ""
-        if bucket or not self._looks_inside:
+        if not look and (bucket or not self._looks_inside):
             return BucketRequest(bucket=bucket, model=model)
         chars, start = prompt_outline(endpoint, parsed)
         return BucketRequest(
+            bucket=bucket,
             model=model,
             headers={
                 name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers

@@ -7,20 +7,25 @@ from typing import Final, Literal
 import msgspec
 import xxhash
 
+from kvmesh.core.bucket_spill import BucketHeat, PrefixSpill
 from kvmesh.core.membership import Membership
 from kvmesh.core.selection import next_in_turn
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
-BucketPolicy = Literal["round-robin", "prefix-hash", "least-loaded"]
+BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-loaded"]
 
 PREFIX_CHARS: Final = 256
-"""How much of a prompt's start the policy prefix-hash looks at, characters."""
+"""How much of a prompt's start the prefix policies look at, characters."""
 
-_RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix")
+_RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix", "family")
+_FAMILY_DIGITS: Final = 16
 
 
 class BucketRule(msgspec.Struct, frozen=True):
-    """All that is given must match. `model` and `header_value` are globs, lengths characters."""
+    """All that is given must match. `model` and `header_value` are globs, lengths characters.
+
+    `prefix` is what the prompt begins with, `family` the `prompt_family` of that beginning.
+    """
 
     bucket: str
     model: str | None = None
@@ -29,6 +34,7 @@ class BucketRule(msgspec.Struct, frozen=True):
     min_chars: int = 0
     max_chars: int | None = None
     prefix: str = ""
+    family: str = ""
 
     def matches(self, request: "BucketRequest") -> bool:
         """Return whether the request is this rule's."""
@@ -41,6 +47,8 @@ class BucketRule(msgspec.Struct, frozen=True):
         if request.prompt_chars < self.min_chars:
             return False
         if self.max_chars is not None and request.prompt_chars > self.max_chars:
+            return False
+        if self.family and self.family != prompt_family(request.prompt_start):
             return False
         return request.prompt_start.startswith(self.prefix)
 
@@ -67,6 +75,7 @@ class Replica(msgspec.Struct, frozen=True):
     url: str
     models: tuple[str, ...] = ()
     active_requests: int = 0
+    heat: BucketHeat = BucketHeat()
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -75,6 +84,11 @@ class Route(msgspec.Struct, frozen=True):
     bucket: str
     replica: Replica
     why: str
+
+
+def prompt_family(prompt_start: str) -> str:
+    """Return 16 hex digits for how a prompt begins: equal for the first `PREFIX_CHARS` equal."""
+    return xxhash.xxh3_64_hexdigest(prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass"))
 
 
 def parse_rule(text: str, place: str = "--rule") -> BucketRule:
@@ -112,7 +126,15 @@ def parse_rule(text: str, place: str = "--rule") -> BucketRule:
         min_chars=min_chars,
         max_chars=longest,
         prefix=fields.get("prefix", ""),
+        family=_parse_family(fields.get("family", ""), where),
     )
+
+
+def _parse_family(text: str, where: str) -> str:
+    digits = text.lower()
+    if digits and (len(digits) != _FAMILY_DIGITS or not set(digits) <= set("0123456789abcdef")):
+        raise ConfigError(f"{where}: family is {text!r}; give the 16 hex digits of /v1/bucket")
+    return digits
 
 
 def _parse_count(text: str, key: str, where: str) -> int:
@@ -150,12 +172,14 @@ class BucketTable:
         self._replicas: dict[str, Replica] = {}
         self._sent: dict[str, int] = {}
         self._last_bucket = ""
+        self.spill = PrefixSpill()
         self._last_replica: dict[str, str] = {}
 
     def set_replica(self, replica: Replica) -> None:
         """Note a replica, or its newest figures."""
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
+        self.spill.heard(replica.bucket)
 
     def replicas(self) -> list[Replica]:
         """Return every replica, usable or not, sorted by name."""
@@ -206,9 +230,8 @@ class BucketTable:
     def _bucket(self, request: BucketRequest, usable: Sequence[Replica]) -> tuple[str, str]:
         if request.bucket:
             return self._known(request.bucket, "x-kvmesh-bucket"), "named"
-        for rule in self._rules:
-            if rule.matches(request):
-                return self._known(rule.bucket, "rule"), "rule"
+        if ruled := self._ruled(request):
+            return self._known(ruled, "rule"), "rule"
         serving = [one for one in usable if not one.models or request.model in one.models]
         if not request.model:
             serving = list(usable)
@@ -218,9 +241,21 @@ class BucketTable:
         if self._policy == "prefix-hash":
             key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
             return rendezvous(names, key), self._policy
+        if self._policy == "prefix-spill":
+            key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
+            heats = {name: self._heat(name, serving) for name in names}
+            chosen = self.spill.choose(names, key, request.prompt_chars, heats)
+            return chosen, self._policy
         if self._policy == "least-loaded":
             return min(names, key=lambda name: (self._load(name, serving), name)), self._policy
         return next_in_turn(names, self._last_bucket), self._policy
+
+    def named(self, request: BucketRequest) -> str:
+        """Return the bucket that the client or else a rule names; "" leaves it to the policy."""
+        return request.bucket or self._ruled(request)
+
+    def _ruled(self, request: BucketRequest) -> str:
+        return next((rule.bucket for rule in self._rules if rule.matches(request)), "")
 
     def _known(self, bucket: str, place: str) -> str:
         known = self.buckets()
@@ -248,6 +283,11 @@ class BucketTable:
     def _load(self, bucket: str, serving: Sequence[Replica]) -> int:
         mine = [one for one in serving if one.bucket == bucket]
         return sum(one.active_requests + self._sent[one.name] for one in mine)
+
+    def _heat(self, bucket: str, serving: Sequence[Replica]) -> BucketHeat:
+        """Return the heat as the most worried replica of the bucket tells it."""
+        heats = [one.heat for one in serving if one.bucket == bucket]
+        return max(heats, key=lambda heat: heat.backlog_ms)
 
     def _state(self, bucket: str, now: float) -> str:
         names = sorted(name for name, one in self._replicas.items() if one.bucket == bucket)

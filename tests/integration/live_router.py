@@ -99,11 +99,15 @@ async def router_without_nats(*arguments: str) -> AsyncIterator[httpx.AsyncClien
 
 
 @contextlib.asynccontextmanager
-async def meta_router(replicas: Sequence[str]) -> AsyncIterator[str]:
+async def meta_router(replicas: Sequence[str], **settings: Any) -> AsyncIterator[str]:
     """Serve a meta-router over `replicas`, written `bucket=url`."""
     port = free_port()
     server = MetaServer(
-        MetaRouterSettings(replica=tuple(replicas), http=HttpSettings(http_port=port, drain_s=5.0))
+        MetaRouterSettings(
+            replica=tuple(replicas),
+            http=HttpSettings(http_port=port, drain_s=5.0),
+            **settings,
+        )
     )
     async with serving(server.serve, f"http://127.0.0.1:{port}") as url:
         yield url

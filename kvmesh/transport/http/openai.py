@@ -127,7 +127,34 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         return self.n or 1
 
 
+class _Model(msgspec.Struct):
+    model: str | None = None
+
+
 _requests = msgspec.json.Decoder(InferenceRequest)
+_models = msgspec.json.Decoder(_Model)
+
+
+def parse_model(body: bytes) -> str:
+    """Return the model that any JSON body names; "" for none, and for what is no JSON object."""
+    if not body.lstrip().startswith(b"{"):
+        return ""
+    try:
+        return _models.decode(body).model or ""
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def prompt_endpoint(body: bytes) -> Endpoint:
+    """Return the endpoint whose prompt `body` holds. Raises `RequestError`."""
+    for path, field in (
+        ("/v1/chat/completions", b'"messages"'),
+        ("/v1/completions", b'"prompt"'),
+        ("/v1/responses", b'"input"'),
+    ):
+        if field in body:
+            return ENDPOINTS[path]
+    raise RequestError("send the body of a chat (messages) or a completion (prompt)")
 
 
 def parse_request(body: bytes, endpoint: Endpoint) -> InferenceRequest:

@@ -1,12 +1,15 @@
 import random
 
 import msgspec
+import pytest
 
 from kvmesh.actors.kernel import Log
 from kvmesh.actors.messages import Tick, WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.actors.router import Router
+from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.decision import RouterOptions
 from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
@@ -102,3 +105,16 @@ def test_a_worker_without_events_needs_no_secret() -> None:
     router = make_router(secret_mark=7)
 
     assert list(router.receive(WorkerSeen(msgspec.structs.replace(BEAT, events=False)), 0.0)) == []
+
+
+def test_a_buckets_heat_is_its_least_busy_workers_backlog() -> None:
+    router = make_router()
+    assert router.heat(0.0) == BucketHeat()
+    for name, tokens in (("w1", 10_000), ("w2", 2_000)):
+        router.scheduler.workers.membership.add(name, 0.0)
+        router.scheduler.sequences.add(name, WorkerId(name), Demand(tokens, tokens), 0.0)
+
+    heat = router.heat(0.0)
+
+    assert heat.workers == 2
+    assert heat.backlog_ms == pytest.approx(2_000 * heat.ms_per_token)

@@ -1,8 +1,10 @@
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
+from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.buckets import (
     BucketPolicy,
     BucketRequest,
@@ -10,6 +12,7 @@ from kvmesh.core.buckets import (
     BucketTable,
     Replica,
     parse_rule,
+    prompt_family,
     rendezvous,
 )
 from kvmesh.core.membership import Membership
@@ -52,6 +55,32 @@ def test_a_named_bucket_gets_the_request_and_takes_no_turn() -> None:
     assert [route.replica.name for route in named] == ["b1", "b2", "b1"]
     assert {route.why for route in named} == {"named"}
     assert table.route(ANY, 0.0).bucket == "chat"
+
+
+def test_a_hot_bucket_spills_to_another() -> None:
+    table = make_table("chat/a1", "code/b1", policy="prefix-spill")
+    prompt = BucketRequest(prompt_chars=4000, prompt_start="You are helpful")
+    home = table.route(prompt, 0.0)
+    assert home.why == "prefix-spill"
+
+    hot = msgspec.structs.replace(home.replica, heat=BucketHeat(5000.0, 0.1))
+    table.set_replica(hot)
+
+    assert table.route(prompt, 0.0).bucket != home.bucket
+    assert table.spill.spilled == 1
+
+
+def test_a_family_of_prompts_may_have_its_rule() -> None:
+    family = prompt_family("You are helpful" * 100)
+    table = make_table("chat/a1", "code/b1", rules=(f"bucket=code,family={family.upper()}",))
+    mine = BucketRequest(prompt_start="You are helpful" * 100)
+
+    assert table.route(mine, 0.0).why == "rule"
+    assert table.named(mine) == "code"
+    assert table.named(BucketRequest(prompt_start="other")) == ""
+    assert table.named(BucketRequest(bucket="chat", prompt_start="You are helpful")) == "chat"
+    with pytest.raises(ConfigError, match="family is 'abc'; give the 16 hex digits"):
+        parse_rule("bucket=code,family=abc")
 
 
 def test_an_unknown_bucket_is_the_clients_mistake() -> None:

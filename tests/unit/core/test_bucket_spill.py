@@ -1,0 +1,95 @@
+import pytest
+
+from kvmesh.core.bucket_spill import BucketHeat, PrefixSpill
+
+NAMES = ("a", "b", "c")
+
+
+def heats(**hot: float) -> dict[str, BucketHeat]:
+    return {name: BucketHeat(hot.get(name, 0.0), 0.1, workers=4) for name in NAMES}
+
+
+def choose(spill: PrefixSpill, key: bytes, **hot: float) -> str:
+    """Choose for a prompt of 10,000 tokens, 1,000 ms to prefill, as soon as all have reported."""
+    for name in NAMES:
+        spill.heard(name)
+    return spill.choose(NAMES, key, 40_000, heats(**hot))
+
+
+def home_of(key: bytes) -> str:
+    return PrefixSpill().choose(NAMES, key, 0, heats())
+
+
+def test_a_family_stays_at_home_while_home_is_not_hot() -> None:
+    spill = PrefixSpill()
+
+    homes = [choose(spill, b"%d" % number) for number in range(300)]
+    again = [choose(spill, b"%d" % number) for number in range(300)]
+
+    assert homes == again
+    assert set(homes) == set(NAMES)
+    assert spill.spilled == 0
+
+
+def test_a_hot_home_is_left_when_waiting_costs_more_than_the_prefill() -> None:
+    home = home_of(b"k")
+    spill = PrefixSpill()
+    choose(spill, b"k")
+
+    assert choose(spill, b"k", **{home: 900.0}) == home
+    assert choose(spill, b"k", **{home: 1200.0}) != home
+    assert spill.spilled == 1
+
+
+def test_a_second_home_is_warm_from_then_on() -> None:
+    home = home_of(b"k")
+    spill = PrefixSpill()
+    choose(spill, b"k")
+    second = choose(spill, b"k", **{home: 1200.0})
+
+    assert choose(spill, b"k", **{home: 150.0}) == second
+    assert choose(spill, b"k") == home
+
+
+def test_what_was_sent_counts_until_the_bucket_tells_of_itself() -> None:
+    home = home_of(b"k")
+    others = [b"%d" % number for number in range(200) if home_of(b"%d" % number) == home]
+    spill = PrefixSpill()
+
+    chosen = [spill.choose(NAMES, key, 40_000, heats()) for key in others]
+    assert chosen[0] == home
+    assert set(chosen) == set(NAMES)
+
+    spill.heard(home)
+    spill.heard("never sent to")
+    assert spill.choose(NAMES, b"k", 40_000, heats()) == home
+
+
+def test_without_reports_home_is_home() -> None:
+    spill = PrefixSpill()
+    nothing = dict.fromkeys(NAMES, BucketHeat())
+
+    assert {spill.choose(NAMES, b"k", 40_000, nothing) for _ in range(50)} == {home_of(b"k")}
+
+
+def test_the_family_longest_unused_is_forgotten() -> None:
+    home = home_of(b"k")
+    spill = PrefixSpill(max_families=1)
+    choose(spill, b"k")
+    second = choose(spill, b"k", **{home: 1200.0})
+    (third,) = {*NAMES} - {home, second}
+
+    assert choose(spill, b"k", **{home: 500.0, second: 500.0}) == home
+    choose(spill, b"other")
+    assert choose(spill, b"k", **{home: 500.0, second: 500.0}) == third
+
+
+@pytest.mark.parametrize("gone", NAMES)
+def test_a_bucket_that_leaves_moves_only_its_own(gone: str) -> None:
+    left = [name for name in NAMES if name != gone]
+
+    for number in range(100):
+        key = b"%d" % number
+        home = home_of(key)
+        if home != gone:
+            assert PrefixSpill().choose(left, key, 0, heats()) == home
