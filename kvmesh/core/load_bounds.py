@@ -39,15 +39,16 @@ class LoadBounds:
     The question is one list comprehension, 60 ns a worker: less than it takes to keep some hundred
     workers sorted, whose order depends on the prompt anyway. `line(state, fleet_ms_per_token)` may
     depend on the fleet's speed in proportion at most: all lines are made at one speed, `scale`
-    makes up for what it changed since, and beyond 2 % they are made anew.
+    makes up for what it changed since, and beyond 2 % they are made anew. A worker's place is its
+    index in `states` and `lines`.
     """
 
     def __init__(self, line: Callable[[WorkerState, float], Line]) -> None:
         self.states: Sequence[WorkerState] = ()
         self.scale = 1.0
         self._line = line
-        self._lines: list[Line] = []
-        self._places: dict[WorkerId, int] = {}
+        self.lines: list[Line] = []
+        self.places: dict[WorkerId, int] = {}
         self._made_at = 0.0
         self._least: Line | None = None
 
@@ -63,61 +64,40 @@ class LoadBounds:
             self.states = fleet
             self._made_at = fleet_ms_per_token
             drift = 0.0
-            self._lines = [_NOTHING] * len(fleet)
-            self._places = {state.worker: place for place, state in enumerate(fleet)}
-            changed = self._places
+            self.lines = [_NOTHING] * len(fleet)
+            self.places = {state.worker: place for place, state in enumerate(fleet)}
+            changed = self.places
         self.scale = min(1.0, 1.0 + drift)
         for worker in changed:
-            place = self._places.get(worker)
+            place = self.places.get(worker)
             if place is not None:
-                self._lines[place] = self._line(fleet[place], self._made_at)
+                self.lines[place] = self._line(fleet[place], self._made_at)
                 self._least = None
-
-    def state(self, worker: WorkerId) -> WorkerState | None:
-        """Return the state of a worker of this fleet."""
-        place = self._places.get(worker)
-        return None if place is None else self.states[place]
 
     def least(self, extent: Extent) -> float:
         """Return a bound under what a prompt costs anywhere. O(1) while no load changes."""
         if self._least is None:
-            bases, slopes, credits_, waits = zip(*self._lines, strict=True)
+            bases, slopes, credits_, waits = zip(*self.lines, strict=True)
             self._least = Line(min(bases), min(slopes), max(credits_), min(waits))
         own, shared, fixed, crowd = extent
         base, slope, credit, wait = self._least
         return base + slope * own - min(credit, shared) + wait * crowd + fixed
 
-    def find_least(self, extent: Extent) -> WorkerId:
-        """Return the worker where a prompt has the least bound."""
+    def find_least(self, extent: Extent) -> int:
+        """Return the place of the worker where a prompt has the least bound."""
         own, shared, _, crowd = extent
         lows = [
             base + slope * own - (credit if credit < shared else shared) + wait * crowd  # noqa: FURB136  # 60 ns sooner than min()
-            for base, slope, credit, wait in self._lines
+            for base, slope, credit, wait in self.lines
         ]
-        return self.states[lows.index(min(lows))].worker
+        return lows.index(min(lows))
 
-    def find_below(self, limit: float, extent: Extent) -> list[WorkerId]:
-        """Return the workers where a prompt's bound is not above `limit`."""
+    def find_below(self, limit: float, extent: Extent) -> list[int]:
+        """Return the places of the workers where a prompt's bound is not above `limit`."""
         own, shared, fixed, crowd = extent
         limit -= fixed
         return [
-            state.worker
-            for state, (base, slope, credit, wait) in zip(self.states, self._lines, strict=True)
+            place
+            for place, (base, slope, credit, wait) in enumerate(self.lines)
             if base + slope * own - (credit if credit < shared else shared) + wait * crowd <= limit  # noqa: FURB136  # 60 ns sooner than min()
         ]
-
-    def find_among(
-        self, workers: Iterable[WorkerId], limit: float, extent: Extent
-    ) -> list[WorkerId]:
-        """Return those of `workers` where a prompt's bound is not above `limit`; no strangers."""
-        own, shared, fixed, crowd = extent
-        limit -= fixed
-        places = self._places
-        found: list[WorkerId] = []
-        for worker in workers:
-            place = places.get(worker)
-            if place is not None:
-                base, slope, credit, wait = self._lines[place]
-                if base + slope * own - min(credit, shared) + wait * crowd <= limit:
-                    found.append(worker)
-        return found

@@ -6,14 +6,14 @@ from typing import Final
 
 from kvmesh.core.cost import Cost, Weights
 from kvmesh.core.events import WorkerId
-from kvmesh.core.load_bounds import LoadBounds
+from kvmesh.core.load_bounds import Extent, LoadBounds
 from kvmesh.core.quick_cost import QUICK_COSTS, QuickCost
 from kvmesh.core.selection import tie_limit
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.weighing import Weighing
 from kvmesh.core.worker_registry import WorkerRegistry
 
-BOUNDED_FROM: Final = 16
+BOUNDED_FROM: Final = 64
 """Workers from which ruling most out by their bounds is cheaper than looking at all."""
 
 LARGE_GROUP: Final = 0.25
@@ -73,7 +73,7 @@ class QuickChoice:
 
 
 class _Search:
-    """The costs found so far for one request; `_limit` is the largest that counts as least."""
+    """The costs found so far for one request, and the largest bound that may still matter."""
 
     def __init__(self, bounds: LoadBounds, quick: QuickCost, weighing: Weighing) -> None:
         self._bounds = bounds
@@ -83,7 +83,8 @@ class _Search:
         self._overlaps = weighing.overlaps
         self._margin = weighing.cost.margin
         self._costs: dict[WorkerId, float] = {}
-        self._limit = inf
+        self._extents: dict[int, Extent] = {}
+        self._limit = self._reach = inf
         self._widening = _ROUNDING / bounds.scale
 
     def find(self, large: float) -> list[WorkerId]:
@@ -92,44 +93,46 @@ class _Search:
         O(1) where a long prefix at an idle worker decides; a group of more than `large` workers, or
         no prefix worth its wait, costs a look at every bound.
         """
-        bounds = self._bounds
+        bounds, places = self._bounds, self._bounds.places
         for depth, group in self._groups:
-            extent = self._measure(depth)
-            if bounds.least(extent) > self._reach():
+            if bounds.least(self._measure(depth)) > self._reach:
                 break
+            known = [places[worker] for worker in group if worker in places]
             if len(group) > large:
-                self._weigh(group[:1])
+                self._weigh(known[:1])
                 self._weigh_below(depth)
                 break
-            if self._limit == inf:
-                self._weigh(group[:1])
-            self._weigh(bounds.find_among(group, self._reach(), extent))
+            self._weigh(known)
         else:
-            if bounds.least(self._measure(0)) <= self._reach():
+            if bounds.least(self._measure(0)) <= self._reach:
                 self._weigh_below(0)
         limit = self._limit
         return sorted(worker for worker, cost in self._costs.items() if cost <= limit)
-
-    def _reach(self) -> float:
-        """Return the largest bound of a worker that may cost as little as the least so far."""
-        return self._limit * self._widening
 
     def _weigh_below(self, longest: int) -> None:
         """Weigh all with no more overlap than `longest` who may cost as little as the least."""
         bounds, extent = self._bounds, self._measure(longest)
         if not self._costs:
-            self._weigh((bounds.find_least(extent),))
-        by_overlap: dict[int, list[WorkerId]] = {}
-        for worker in bounds.find_below(self._reach(), extent):
-            by_overlap.setdefault(self._overlaps.get(worker, 0), []).append(worker)
-        for overlap in sorted(by_overlap, reverse=True):
-            self._weigh(
-                bounds.find_among(by_overlap[overlap], self._reach(), self._measure(overlap))
-            )
+            self._weigh([bounds.find_least(extent)])
+        self._weigh(bounds.find_below(self._reach, extent))
 
-    def _weigh(self, workers: Iterable[WorkerId]) -> None:
-        for worker in workers:
-            state = self._bounds.state(worker)
-            if state is not None and worker not in self._costs:
-                cost = self._costs[worker] = self._costing(state)
-                self._limit = min(self._limit, tie_limit(cost, self._margin))
+    def _weigh(self, places: Iterable[int]) -> None:
+        """Weigh those whose bound does not rule them out. 0.3 us each, 1.3 us with its cost."""
+        states, lines, overlaps = self._bounds.states, self._bounds.lines, self._overlaps
+        costs, extents, reach = self._costs, self._extents, self._reach
+        for place in places:
+            state = states[place]
+            worker = state.worker
+            overlap = overlaps.get(worker, 0)
+            extent = extents.get(overlap)
+            if extent is None:
+                extent = extents[overlap] = self._measure(overlap)
+            own, shared, fixed, crowd = extent
+            base, slope, credit, wait = lines[place]
+            low = base + slope * own - min(credit, shared) + wait * crowd + fixed
+            if low <= reach and worker not in costs:
+                cost = costs[worker] = self._costing(state)
+                limit = tie_limit(cost, self._margin)
+                if limit < self._limit:
+                    self._limit = limit
+                    reach = self._reach = limit * self._widening

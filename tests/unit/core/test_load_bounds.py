@@ -44,11 +44,9 @@ def test_only_the_lines_of_changed_workers_are_made_anew() -> None:
     fleet.update()
 
     assert sorted(fleet.made) == ["w0", "w2"]
-    assert fleet.bounds.find_below(220.0, TEN_TOKENS) == ["w1", "w2", "w3"]
-    assert fleet.bounds.find_below(219.0, TEN_TOKENS) == ["w1", "w3"]
+    assert fleet.bounds.find_below(220.0, TEN_TOKENS) == [1, 2, 3]
+    assert fleet.bounds.find_below(219.0, TEN_TOKENS) == [1, 3]
     assert fleet.bounds.find_below(19.0, TEN_TOKENS) == []
-    assert fleet.bounds.find_among([STRANGER, WORKERS[2]], 220.0, TEN_TOKENS) == ["w2"]
-    assert fleet.bounds.find_among([STRANGER, WORKERS[2]], 219.0, TEN_TOKENS) == []
 
 
 def test_what_may_be_shared_lowers_a_bound_and_what_is_fixed_raises_it() -> None:
@@ -58,10 +56,8 @@ def test_what_may_be_shared_lowers_a_bound_and_what_is_fixed_raises_it() -> None
 
     for shared, low in ((4.0, 348.0), (99.0, 342.0)):
         extent = Extent(10.0, shared, 12.0)
-        assert fleet.bounds.find_among(WORKERS[:1], low, extent) == ["w0"]
-        assert fleet.bounds.find_among(WORKERS[:1], low - 1.0, extent) == []
-        assert fleet.bounds.find_below(low, extent) == list(WORKERS)
-        assert fleet.bounds.find_below(low - 1.0, extent) == ["w1", "w2", "w3"]
+        assert fleet.bounds.find_below(low, extent) == [0, 1, 2, 3]
+        assert fleet.bounds.find_below(low - 1.0, extent) == [1, 2, 3]
     assert fleet.bounds.least(Extent(10.0, 4.0, 12.0)) == 28.0
     assert fleet.bounds.least(Extent(10.0, 99.0, 12.0)) == 22.0
 
@@ -71,16 +67,16 @@ def test_the_least_bound_follows_the_loads() -> None:
     for number in (0, 1, 3):
         fleet.add(number, 100 + number)
     fleet.update()
-    assert (fleet.bounds.find_least(TEN_TOKENS), fleet.bounds.least(TEN_TOKENS)) == ("w2", 20.0)
+    assert (fleet.bounds.find_least(TEN_TOKENS), fleet.bounds.least(TEN_TOKENS)) == (2, 20.0)
 
     fleet.add(2, 90)
     fleet.update()
-    assert (fleet.bounds.find_least(TEN_TOKENS), fleet.bounds.least(TEN_TOKENS)) == ("w2", 200.0)
-    assert fleet.bounds.find_least(Extent(10.0, 6.5, 0.0)) == "w2"
+    assert (fleet.bounds.find_least(TEN_TOKENS), fleet.bounds.least(TEN_TOKENS)) == (2, 200.0)
+    assert fleet.bounds.find_least(Extent(10.0, 6.5, 0.0)) == 2
 
     fleet.sequences.finish("3")
     fleet.update()
-    assert (fleet.bounds.find_least(TEN_TOKENS), fleet.bounds.least(TEN_TOKENS)) == ("w3", 20.0)
+    assert (fleet.bounds.find_least(TEN_TOKENS), fleet.bounds.least(TEN_TOKENS)) == (3, 20.0)
 
 
 def test_more_to_share_makes_a_bound_the_least() -> None:
@@ -89,15 +85,15 @@ def test_more_to_share_makes_a_bound_the_least() -> None:
         fleet.add(number, tokens)
     fleet.update(0.01)
 
-    assert fleet.bounds.find_least(Extent(10.0, 7.0, 0.0)) == "w3"
-    assert fleet.bounds.find_least(Extent(10.0, 9.0, 0.0)) == "w2"
+    assert fleet.bounds.find_least(Extent(10.0, 7.0, 0.0)) == 3
+    assert fleet.bounds.find_least(Extent(10.0, 9.0, 0.0)) == 2
 
 
-def test_only_workers_of_the_fleet_have_a_state() -> None:
+def test_only_workers_of_the_fleet_have_a_place() -> None:
     fleet = Fleet()
 
-    assert fleet.bounds.state(WORKERS[1]) is fleet.registry.state(WORKERS[1])
-    assert fleet.bounds.state(STRANGER) is None
+    assert fleet.bounds.places == {worker: place for place, worker in enumerate(WORKERS)}
+    assert fleet.bounds.states is fleet.states
 
 
 def test_a_slight_change_of_the_fleets_speed_scales_and_a_larger_one_makes_all_anew() -> None:
@@ -107,7 +103,7 @@ def test_a_slight_change_of_the_fleets_speed_scales_and_a_larger_one_makes_all_a
     fleet.update(1.98)
     assert fleet.made == ["w0"]
     assert fleet.bounds.scale == 0.99
-    assert fleet.bounds.find_below(20.0, TEN_TOKENS) == ["w1", "w2", "w3"]
+    assert fleet.bounds.find_below(20.0, TEN_TOKENS) == [1, 2, 3]
 
     fleet.update(2.02)
     assert fleet.made == []
@@ -116,7 +112,7 @@ def test_a_slight_change_of_the_fleets_speed_scales_and_a_larger_one_makes_all_a
     fleet.update(1.95)
     assert fleet.made == list(WORKERS)
     assert fleet.bounds.scale == 1.0
-    assert fleet.bounds.find_below(19.5, TEN_TOKENS) == ["w1", "w2", "w3"]
+    assert fleet.bounds.find_below(19.5, TEN_TOKENS) == [1, 2, 3]
 
 
 def test_another_fleet_makes_all_lines_anew() -> None:
@@ -126,7 +122,7 @@ def test_another_fleet_makes_all_lines_anew() -> None:
     fleet.update()
 
     assert fleet.made == ["w0", "w1"]
-    assert fleet.bounds.state(WORKERS[2]) is None
+    assert WORKERS[2] not in fleet.bounds.places
 
 
 def test_waiting_counts_for_as_much_as_the_prompt_says() -> None:
@@ -138,6 +134,6 @@ def test_waiting_counts_for_as_much_as_the_prompt_says() -> None:
     extent = Extent(10.0, 0.0, 0.0, crowd=0.5)
 
     assert bounds.least(extent) == 20.0
-    assert bounds.find_least(extent) == "w2"
-    assert bounds.find_below(20.0, extent) == ["w2"]
-    assert bounds.find_among([state.worker for state in states], 30.0, extent) == ["w1", "w2"]
+    assert bounds.find_least(extent) == 1
+    assert bounds.find_below(20.0, extent) == [1]
+    assert bounds.find_below(30.0, extent) == [0, 1]
