@@ -57,3 +57,16 @@ class StreamSettings:
     sse_comment_s: NonNegative = 15.0
     """A client that asked for a stream gets 200 and a comment after so many seconds without an
     answer, and again; errors then come as an event. 0 is off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionSettings:
+    """What is kept of decisions, and by what else they are judged."""
+
+    decision_log: Positive = 4096
+    """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
+    explain_per_s: Count = 20
+    """Decisions a second kept with the terms of every worker, not only of the chosen one."""
+    shadow_policy: tuple[str, ...] = ()
+    """Weigh these decisions by another formula or weights too, without routing by it:
+    `kv:COST[:name=number…]`; repeat. See /v1/status, metrics and the dashboard."""

@@ -14,7 +14,12 @@ from cyclopts.validators import Number
 
 from kvmesh.core.buckets import BucketPolicy
 from kvmesh.core.index import DEFAULT_MAX_BLOCKS
-from kvmesh.request_settings import AdmissionSettings, SessionSettings, StreamSettings
+from kvmesh.request_settings import (
+    AdmissionSettings,
+    DecisionSettings,
+    SessionSettings,
+    StreamSettings,
+)
 from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds, Share
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
@@ -164,10 +169,6 @@ class RouterSettings:
     model_policy: tuple[str, ...] = ()
     """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
     Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +)."""
-    decision_log: Positive = 4096
-    """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
-    explain_per_s: Annotated[int, Parameter(validator=Number(gte=0))] = 20
-    """Decisions a second kept with the terms of every worker, not only of the chosen one."""
     cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
@@ -175,6 +176,7 @@ class RouterSettings:
     admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
     session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
+    decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 

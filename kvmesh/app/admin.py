@@ -121,6 +121,7 @@ class RouterAdmin:
                     "statistics": context.gate.statistics(),
                 },
                 "scheduler": scheduler.statistics(),
+                "shadow_policies": context.decisions.shadows.reports(),
                 "sessions": scheduler.sessions and scheduler.sessions.statistics(),
                 "mesh": self._mesh.describe(),
                 "tokens": self._check.statistics(),

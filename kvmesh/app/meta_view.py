@@ -20,6 +20,7 @@ from kvmesh.app.overview import (
     sum_buckets,
 )
 from kvmesh.core.buckets import Replica
+from kvmesh.core.shadow_policy import add_reports
 from kvmesh.core.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.transport.http.upstream import UpstreamPool
 
@@ -130,6 +131,7 @@ class MetaView:
             prefixes=merge_prefixes(
                 [(one.buckets[0].bucket, one.prefixes) for one in heard if one.buckets]
             ),
+            shadows=add_reports(report for one in heard for report in one.shadows),
             cursor=self._version,
         )
 

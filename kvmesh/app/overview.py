@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from kvmesh.app.decision_view import DecisionRow
+from kvmesh.core.shadow_policy import ShadowReport
 from kvmesh.core.traffic import TrafficSecond
 
 Agreement = Literal["agrees", "disagrees", "unchecked"]
@@ -118,6 +119,7 @@ class Overview(msgspec.Struct, frozen=True):
     seconds: list[TrafficSecond]
     decisions: list[DecisionRow]
     prefixes: list[PrefixRow] = []
+    shadows: list[ShadowReport] = []
     cursor: int = 0
 
 

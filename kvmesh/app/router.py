@@ -47,6 +47,7 @@ from kvmesh.core.predictions import Doubt, Predictions
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.sessions import SessionOptions, Sessions
+from kvmesh.core.shadow_policy import ShadowPolicies, parse_shadow
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import RouterSettings
@@ -152,6 +153,10 @@ class RouterServer:
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
+        block_size = cost.kv_cache_block_size
+        self._shadows = ShadowPolicies(
+            [parse_shadow(one, block_size) for one in settings.decision.shadow_policy]
+        )
         self.mesh = self._mesh()
 
     def _mesh(self) -> Mesh:
@@ -168,8 +173,9 @@ class RouterServer:
         settings = self.settings
         decisions = DecisionLog(
             settings.cost.kv_cache_block_size,
-            capacity=settings.decision_log,
-            whole_per_s=settings.explain_per_s,
+            capacity=settings.decision.decision_log,
+            whole_per_s=settings.decision.explain_per_s,
+            shadows=self._shadows,
         )
         return RoutingContext(
             router=self.router,

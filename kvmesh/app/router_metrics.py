@@ -46,6 +46,7 @@ class RouterMetrics:
         yield from _requests(context)
         yield from _tokens(context)
         yield from _durations(context)
+        yield from _shadows(context)
         yield from _admission(context)
         yield from _workers(context)
         yield from prediction_metrics(context.predictions)
@@ -126,6 +127,33 @@ def _durations(context: RoutingContext) -> Iterator[Metric]:
     for phase, histogram in context.phases.named():
         phases.add_metric([phase], _buckets(histogram), histogram.total)
     yield phases
+
+
+def _shadows(context: RoutingContext) -> Iterator[Metric]:
+    decisions = CounterMetricFamily(
+        "kvmesh_shadow_decisions",
+        "Decisions a shadow policy judged, and those where it would have taken the same worker.",
+        labels=["policy", "kind"],
+    )
+    blocks = CounterMetricFamily(
+        "kvmesh_shadow_overlap_blocks",
+        "Blocks cached at the worker taken (achieved), and at the one it would have taken.",
+        labels=["policy", "kind"],
+    )
+    wait = CounterMetricFamily(
+        "kvmesh_shadow_wait_seconds",
+        "Prefill queue in front of the request there (achieved), and where it would have gone.",
+        labels=["policy", "kind"],
+    )
+    for one in context.decisions.shadows.reports():
+        decisions.add_metric([one.policy, "judged"], one.decisions)
+        decisions.add_metric([one.policy, "agreed"], one.agreed)
+        blocks.add_metric([one.policy, "prompt"], one.request_blocks)
+        blocks.add_metric([one.policy, "achieved"], one.achieved_blocks)
+        blocks.add_metric([one.policy, "would_be"], one.would_be_blocks)
+        wait.add_metric([one.policy, "achieved"], one.achieved_wait_ms / 1000.0)
+        wait.add_metric([one.policy, "would_be"], one.would_be_wait_ms / 1000.0)
+    yield from (decisions, blocks, wait)
 
 
 def _admission(context: RoutingContext) -> Iterator[Metric]:

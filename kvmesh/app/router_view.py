@@ -95,6 +95,7 @@ class RouterView:
             seconds=self._seconds(since),
             decisions=[self._recorder.row(one) for one in shown],
             prefixes=self._prefixes(),
+            shadows=log.shadows.reports(),
             cursor=log.version,
         )
 

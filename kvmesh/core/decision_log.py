@@ -11,6 +11,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.hot_prefixes import HotPrefixes
 from kvmesh.core.round_robin_shadow import RoundRobinShadow
+from kvmesh.core.shadow_policy import ShadowPolicies
 from kvmesh.core.sse import Usage
 from kvmesh.core.traffic import Traffic, TrafficSecond, sketch_add
 from kvmesh.core.traffic_totals import TrafficTotals
@@ -59,7 +60,9 @@ class DecisionLog:
         whole_per_s: int = DEFAULT_WHOLE_PER_S,
         max_candidates: int = MAX_CANDIDATES,
         max_waiting_blocks: int = MAX_WAITING_BLOCKS,
+        shadows: ShadowPolicies | None = None,
     ) -> None:
+        self.shadows = shadows or ShadowPolicies(())
         self.traffic = Traffic()
         self.prefixes = HotPrefixes()
         self.totals = TrafficTotals(block_size)
@@ -164,6 +167,7 @@ class DecisionLog:
             budget_blocks -= 1 + blocks
             chosen = record.decision.chosen
             known = hashes.upto(blocks)
+            self.shadows.judge(record.decision)
             self.prefixes.record(known, record.decision.overlap_blocks, record.decided_s)
             record.round_robin_blocks = self._shadow.route(
                 known,

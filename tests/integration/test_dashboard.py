@@ -15,6 +15,7 @@ from rich.console import Console
 
 from kvmesh.app.explain_command import ExplainOptions, fetch_answer, print_answer
 from kvmesh.errors import TransportError
+from kvmesh.request_settings import DecisionSettings
 from tests.integration.live_router import chat, events, free_port, meta_router, router
 from tests.integration.replay_endpoint import ReplayEndpoint, serve
 
@@ -126,7 +127,7 @@ async def test_beyond_the_rate_only_the_chosen_worker_is_kept(
     engines: list[ReplayEndpoint],
 ) -> None:
     async with (
-        router([one.url for one in engines], explain_per_s=0) as url,
+        router([one.url for one in engines], decision=DecisionSettings(explain_per_s=0)) as url,
         httpx.AsyncClient(base_url=url) as client,
     ):
         await chat(client, PROMPT, "thin")

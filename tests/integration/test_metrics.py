@@ -10,6 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.request_settings import DecisionSettings
 from tests.integration import live_router
 from tests.integration.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
@@ -106,3 +107,34 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
     }
     predicted = {name for name in known if name.startswith("kvmesh_worker_")}
     assert set(known) - set(metrics) <= sometimes | predicted
+
+
+async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
+    engines = [
+        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
+        for _ in range(2)
+    ]
+    for engine in engines:
+        await engine.start()
+    shadows = DecisionSettings(shadow_policy=("kv:prefill-decode:overlap_score_weight=0",))
+    urls = [engine.url for engine in engines]
+    async with (
+        live_router.router(urls, decision=shadows) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+        workers = set()
+        for number in range(3):
+            body = {"model": "mock", "max_tokens": 1, "prompt": PROMPT + str(number)}
+            answer = await client.post("/v1/completions", json=body)
+            workers.add(answer.headers["x-kvmesh-worker"])
+        metrics = await metrics_when_counted(client, 3)
+        status = (await client.get("/v1/status")).json()
+    for engine in engines:
+        await engine.stop()
+
+    assert len(workers) == 1
+    (report,) = status["shadow_policies"]
+    assert report["policy"] == shadows.shadow_policy[0]
+    judged = {"policy": report["policy"], "kind": "judged"}
+    assert value(metrics, "kvmesh_shadow_decisions_total", **judged) == report["decisions"] == 3
+    assert "\n".join(undocumented(metrics)) == ""

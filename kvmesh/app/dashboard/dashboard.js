@@ -104,6 +104,7 @@ function render() {
   renderTiles(overview);
   renderCharts(overview);
   const shown = [renderRequests(), renderWorkers(overview), renderReplicas(overview), renderBuckets(overview)];
+  renderShadows(overview);
   drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
   const found = state.words.length ? `${shown[1]} workers, ${shown[0]} requests, ${shown[2]} replicas found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;
@@ -270,6 +271,20 @@ function renderBuckets(overview) {
   const rows = overview.buckets.filter((row) => matches(row.bucket));
   syncRows($("buckets"), BUCKETS, rows, (row) => row.bucket, "No bucket.");
   return rows.length;
+}
+
+const SHADOWS = [
+  { name: "Policy", head: true, fill: (cell, row) => { cell.textContent = row.policy; } },
+  { name: "Decisions", kind: "num", fill: (cell, row) => { cell.textContent = count(row.decisions); } },
+  { name: "Same worker", kind: "num", fill: (cell, row) => { cell.textContent = percent(ratio(row.agreed, row.decisions)); } },
+  { name: "Prompt cached", kind: "num", fill: (cell, row) => { cell.textContent = `${percent(ratio(row.would_be_blocks, row.request_blocks))} for ${percent(ratio(row.achieved_blocks, row.request_blocks))}`; } },
+  { name: "Prefill queue", kind: "num", fill: (cell, row) => { cell.textContent = `${milliseconds(ratio(row.would_be_wait_ms, row.decisions))} for ${milliseconds(ratio(row.achieved_wait_ms, row.decisions))}`; } },
+  { name: "Requests there", kind: "num p2", fill: (cell, row) => { cell.textContent = `${count(ratio(row.would_be_requests, row.decisions), 1)} for ${count(ratio(row.achieved_requests, row.decisions), 1)}`; } },
+];
+
+function renderShadows(overview) {
+  $("shadow-part").hidden = !overview.shadows.length;
+  if (overview.shadows.length) syncRows($("shadows"), SHADOWS, overview.shadows, (row) => row.policy, "");
 }
 
 // Controls
