@@ -3,12 +3,15 @@
 Run by `make test-engines`, which builds the environments first; the table is in its output.
 """
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvmesh.core.diagnosis import Level
+from kvmesh.core.engine_cache import EngineCache
+from tests.engines.capture import capture, clear_cache, facts_of, save
 from tests.engines.engine import (
     SGLANG_BLOCK_SIZE,
     VLLM_BLOCK_SIZE,
@@ -92,6 +95,32 @@ def test_a_router_killed_and_started_again_knows_what_it_knew(stack: Stack) -> N
 
     assert stack.mesh.blocks() == [before, before]
     assert stack.measure("router killed", REQUESTS_AFTER_A_BREAK) >= GOAL
+
+
+def test_a_cleared_cache_is_foreseen_to_be_empty(stack: Stack) -> None:
+    worker = stack.plan.workers[0]
+
+    clear_cache(stack.plan.engines[worker].url)
+
+    assert stack.measure("one cache cleared", REQUESTS_AFTER_A_BREAK) >= GOAL
+
+
+def test_every_byte_of_the_history_is_understood_and_leads_to_the_same_blocks(
+    stack: Stack, tmp_path: Path
+) -> None:
+    stack.mesh.settle()
+    for worker, held in stack.mesh.blocks()[0].items():
+        [source] = asyncio.run(facts_of(stack.plan.engines[worker].url)).endpoints
+        batches = capture(source.replay)
+        save(batches, tmp_path / f"{worker}.jsonl")
+        cache = EngineCache(stack.plan.block_size)
+        for batch in batches:
+            cache.take(batch.payload)
+
+        statistics = cache.statistics()
+        print(f"{worker}: {len(batches)} batches in {tmp_path}")  # noqa: T201 - to refresh fixtures
+        assert (statistics.unknown_fields, statistics.unknown_tags) == (0, 0)
+        assert statistics.visible_blocks == held
 
 
 def test_an_engine_killed_and_started_again_holds_nothing(stack: Stack) -> None:
