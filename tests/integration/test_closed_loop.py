@@ -14,6 +14,7 @@ from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
+from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.predictions import Doubt
 from kvmesh.settings import (
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.integration
 
 WORKER = WorkerId("w")
 PROMPTS = [f"Question {number}: " + "what everybody asks. " * 30 for number in range(14)]
+BLOCKS = sum(len(prompt) // 16 for prompt in PROMPTS)
+"""Each byte is a token; no two prompts share a block."""
 
 
 @asynccontextmanager
@@ -76,15 +79,13 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
             await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
             for prompt in PROMPTS:
                 await complete(client, prompt)
-            blocks = 14 * 30
-            await eventually(lambda: server.index.blocks(WORKER) > blocks, what="all is indexed")
-            held = server.index.blocks(WORKER)
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
 
             server.index.clear(WORKER)
             for prompt in PROMPTS[:12]:
                 await complete(client, prompt)
 
-            await eventually(lambda: server.index.blocks(WORKER) >= held, what="it came anew")
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="it came anew")
             for prompt in PROMPTS[12:]:
                 await complete(client, prompt)
             metrics = (await client.get("/metrics")).text
@@ -98,6 +99,50 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
     assert 'kvmesh_worker_doubted{worker="w"} 1.0' in metrics
     assert 'kvmesh_worker_requests_waiting{worker="w"} 0.0' in metrics
     assert status["predictions"]["w"]["doubts"] == 1
+
+
+async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: Eventually) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    server = RouterServer(
+        RouterSettings(
+            router_id="r",
+            worker=(f"w={mocker.url}",),
+            cost=CostSettings(predict_ttl_s=0.0),
+            http=HttpSettings(http_port=port, drain_s=0.0),
+        )
+    )
+
+    def trusted() -> bool:
+        known = server.router.heartbeat(WORKER) is not None
+        return known and server.scheduler.workers.info(WORKER).trust is Trust.EXACT
+
+    try:
+        async with (
+            running(server.serve),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+        ):
+            await eventually(trusted, what="the worker's events are followed")
+            for prompt in PROMPTS:
+                await complete(client, prompt)
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+
+            server.index.clear(WORKER)
+            for prompt in PROMPTS[:12]:
+                await complete(client, prompt)
+
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="it came anew")
+            status = (await client.get("/v1/status")).json()
+    finally:
+        await mocker.stop()
+
+    assert status["predictions"]["w"]["doubts"] == 1
+    assert status["workers"][0]["trust"] == "exact"
 
 
 async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
@@ -122,8 +167,7 @@ async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
             await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
             for prompt in PROMPTS:
                 await complete(client, prompt)
-            await eventually(lambda: server.index.blocks(WORKER) > 14 * 30, what="all is indexed")
-            held = server.index.blocks(WORKER)
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
             [(_, publisher)] = sidecar._ranks
             # What a bug in the sidecar could do: what the engine holds is gone from it.
             publisher._cache.lose()
@@ -131,7 +175,7 @@ async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
             server.mesh.doubt(WORKER, Doubt(12, 12, again=True))
 
             await eventually(lambda: len(publisher.dump()) > 0, what="the history was read")
-            await eventually(lambda: server.index.blocks(WORKER) == held, what="all is indexed")
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
             await complete(client, PROMPTS[0])
             status = (await client.get("/v1/status")).json()
     finally:
