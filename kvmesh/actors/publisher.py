@@ -173,15 +173,22 @@ class Publisher:
         return (log, *self._pace(now), self._heartbeat())
 
     def _pace(self, now: float) -> Iterable[Effect]:
-        """Send when a batch is full, else see to it that a timer does."""
+        """Send at once when a batch is full or the last is `flush_s` ago, else let a timer do it.
+
+        So an engine's first event after a pause waits for nothing, and a busy one's are batched.
+        """
         if self._sender.is_full():
             return self._flush(now)
         if self._flush_set or not self._sender.is_waiting():
             return ()
+        early_s = self._flushed_s + self._options.flush_s - now
+        if early_s <= 0.0:
+            return self._flush(now)
         self._flush_set = True
-        return (Wake(self._options.flush_s, Tick("flush")),)
+        return (Wake(early_s, Tick("flush")),)
 
     def _flush(self, now: float) -> Iterable[Effect]:
+        self._flushed_s = now
         return self._append(self._sender.send(now), now)
 
     def _append(self, sends: Sends, now: float) -> list[Effect]:

@@ -110,6 +110,19 @@ def test_engine_events_are_sent_together_after_a_moment() -> None:
     assert driver.batches()[1:] == [Batch(1, 5, 2, [stored(ROOT, H1, H2, H3)])]
 
 
+def test_the_first_event_after_a_pause_waits_for_nothing() -> None:
+    driver = Driver()
+    driver.now = 0.5
+    driver.tell(payload(store(11, 12, tokens=TOKENS[:8])))
+    at_once = driver.batches()[1:]
+    driver.now = 0.501
+    [wake] = of(Wake, driver.tell(payload(store(13, parent=12, tokens=TOKENS[8:]))))
+
+    assert at_once == [Batch(1, 5, 2, [stored(ROOT, H1, H2)])]
+    assert wake.after_s == pytest.approx(0.002)
+    assert len(driver.batches()) == 2
+
+
 def test_a_full_batch_does_not_wait() -> None:
     driver = Driver(SenderLimits(flush_events=2))
 
