@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines mutants check bench bench-proxy chaos fuzz config coverage format clean help
+.PHONY: up test test-engines mutants check bench bench-proxy chaos fuzz soak config coverage format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -76,6 +76,9 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz request 60
 	$(BIN)/python -m tests.fuzz response 60
 	$(BIN)/python -m tests.fuzz sse 60
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.soak 1000000
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)
