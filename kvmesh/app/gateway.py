@@ -1,7 +1,7 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
 from kvmesh.app.explain import view_decision
-from kvmesh.app.front import answer_json
+from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.intake import Intake
 from kvmesh.app.reading import Reading, within_patience
 from kvmesh.app.routed import RoutedRequest, RoutingContext
@@ -9,6 +9,7 @@ from kvmesh.core.decision import RouteRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
+    ENDPOINTS,
     InferenceRequest,
     find_endpoint,
     prompt_endpoint,
@@ -32,6 +33,14 @@ class Gateway:
         self._pool = pool
         self._options = options
         self._reading = Reading(intake, context.phases.tokenize)
+
+    def mount(self, routes: Routes) -> None:
+        """Serve every path under /v1/."""
+        routes.add("POST", "/v1/route", self.explain)
+        for path, endpoint in ENDPOINTS.items():
+            for method in endpoint.methods:
+                routes.add(method, path, self.serve)
+        routes.add_prefix("/v1/", self.serve)
 
     def serve(self, exchange: Exchange) -> None:
         """Forward an inference request to the worker where it costs least."""
