@@ -142,7 +142,7 @@ class KvIndex:
         """Return how many blocks `worker` holds in `tier` or nearer."""
         if not 0 <= tier < len(self._tiers):
             return 0
-        return sum(holding.blocks for holding in self._tiers[tier].holdings(worker))
+        return self._tiers[tier].blocks(worker)
 
     def truncated(self, worker: WorkerId) -> bool:
         """Return whether the cap took blocks from `worker` since it was last cleared."""

@@ -73,6 +73,15 @@ class Tier:
         """Return what is known of a worker, per table."""
         return [table.holdings[worker] for table in self.tables() if worker in table.holdings]
 
+    def blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks a worker holds."""
+        holding = self.young.holdings.get(worker)
+        young = holding.blocks if holding is not None else 0
+        if self.old is None:
+            return young
+        holding = self.old.holdings.get(worker)
+        return young + holding.blocks if holding is not None else young
+
     def refresh(
         self, blocks: Sequence[int], live: int, decode: Callable[[int], tuple[WorkerId, ...]]
     ) -> None:
