@@ -56,11 +56,18 @@ class MetaRouter:
             case _:
                 return ()
 
-    def add_static(self, bucket: str, url: str, now: float) -> None:
-        """Enter a replica from the configuration: it needs no heartbeats."""
+    def add_static(self, bucket: str, url: str, now: float) -> str:
+        """Enter a replica from the configuration, return its name: it needs no heartbeats."""
         name = f"{bucket}/{url}"
         self.table.membership.add(name, now)
         self.table.set_replica(Replica(name=name, bucket=bucket, url=url))
+        return name
+
+    def serves(self, name: str, models: tuple[str, ...]) -> None:
+        """Note what a replica serves that sends no heartbeats."""
+        for replica in self.table.replicas():
+            if replica.name == name:
+                self.table.set_replica(msgspec.structs.replace(replica, models=models))
 
     def route(self, request: BucketRequest, now: float, *, tried: Collection[str] = ()) -> Route:
         """Choose a replica. Raises `RequestError` and `NoWorkerError` as `BucketTable.route`."""

@@ -1,6 +1,5 @@
 """`kvmesh meta-router`: the front door over all buckets and their replicas."""
 
-import asyncio
 import contextlib
 import time
 from importlib import import_module
@@ -14,6 +13,7 @@ from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
 from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
+from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.core.buckets import BucketRequest, Route, parse_rule, prompt_family
 from kvmesh.errors import ConfigError, KvMeshError, NoWorkerError
 from kvmesh.observe import configure_logging, get_logger
@@ -54,20 +54,6 @@ class ReplicaFeed(Protocol):
     async def stop(self) -> None:
         """End; safe to call twice."""
         ...
-
-
-class StaticReplicas:
-    """No feed: all replicas are in the configuration."""
-
-    async def start(self) -> None:
-        """Nothing to do."""
-
-    async def failed(self) -> None:
-        """Wait for ever."""
-        await asyncio.Event().wait()
-
-    async def stop(self) -> None:
-        """Nothing to do."""
 
 
 class BucketPlan:
@@ -135,15 +121,17 @@ class MetaServer:
         self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
         self._pool: UpstreamPool | None = None
         self._options = ForwardOptions(max_retries=settings.upstream.max_retries)
+        self._static: list[tuple[str, str]] = []
         for text in settings.replica:
             bucket, equals, url = text.partition("=")
             if not equals or not url.startswith(("http://", "https://")):
                 raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
-            self.meta.add_static(bucket, url.rstrip("/"), time.monotonic())
+            url = url.rstrip("/")
+            self._static.append((self.meta.add_static(bucket, url, time.monotonic()), url))
 
     def _feed(self) -> ReplicaFeed:
         if self.settings.replica:
-            return StaticReplicas()
+            return StaticReplicas(self.meta, self._static)
         # Loaded by name: with static replicas NATS need not be installed.
         mesh = import_module("kvmesh.app.meta_mesh")
         return cast("ReplicaFeed", mesh.MetaMesh(self.settings, self.meta))
@@ -279,10 +267,7 @@ class MetaServer:
             {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
             for model in self.meta.models()
         ]
-        if models or not self.settings.replica:
-            answer_json(exchange, {"object": "list", "data": models})
-        else:
-            self._send(exchange, BucketRequest(bucket=_named(exchange.request)), stream=False)
+        answer_json(exchange, {"object": "list", "data": models})
 
 
 def _named(request: Request) -> str:

@@ -151,3 +151,26 @@ async def test_other_paths_go_to_a_worker_that_serves_their_model(
     assert listed == [["large", "shared", "small"]] * 2
     assert one.json()["id"] == "small"
     assert form.status_code == 200
+
+
+async def test_models_are_merged_over_buckets_and_requests_follow_them(
+    models: list[GatedEngine],
+) -> None:
+    small, large = models
+    async with (
+        router([small.url], bucket="one") as one,
+        router([large.url], bucket="two") as two,
+        meta_router([f"one={one}", f"two={two}"]) as front,
+        httpx.AsyncClient(base_url=front, timeout=20) as client,
+    ):
+        listed = sorted(model["id"] for model in (await client.get("/v1/models")).json()["data"])
+        found = await client.get("/v1/models/large")
+        for _ in range(4):
+            await client.post("/v1/rerank", json={"model": "large"})
+        missing = await client.post("/v1/rerank", json={"model": "none"})
+
+    assert listed == ["large", "shared", "small"]
+    assert found.json()["id"] == "large"
+    assert (small.paths.count("/v1/rerank"), large.paths.count("/v1/rerank")) == (0, 4)
+    assert missing.status_code == 404
+    assert "served are large, shared, small" in missing.json()["error"]["message"]

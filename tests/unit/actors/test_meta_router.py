@@ -105,3 +105,17 @@ def test_a_static_replica_needs_no_heartbeat() -> None:
 
     assert meta.route(BucketRequest(), 1e6).replica.url == "http://r0"
     assert list(meta.receive(Drain(), 0.0)) == []
+
+
+def test_what_a_static_replica_serves_may_be_learned() -> None:
+    meta = MetaRouter("kvmesh")
+    small = meta.add_static("one", "http://a", 0.0)
+    meta.add_static("two", "http://b", 0.0)
+
+    meta.serves(small, ("small",))
+    meta.serves("two/http://b", ("large",))
+    meta.serves("nobody", ("none",))
+
+    assert meta.models() == ("large", "small")
+    buckets = {meta.route(BucketRequest(model="small"), 0.0).bucket for _ in range(4)}
+    assert buckets == {"one"}
