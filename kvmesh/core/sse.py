@@ -16,6 +16,7 @@ MAX_HELD_BYTES: Final = 1 << 16
 
 _ORDINARY: Final = b"data: {"
 _BLANK: Final = b"\n\n"
+_DONE: Final = b"data: [DONE]"
 _CARRIAGE_RETURN: Final = 13
 
 
@@ -208,16 +209,17 @@ class EventGate:
     `torn`: a part of an overlong event has passed; a blank line must come before anything else.
     """
 
-    __slots__ = ("_held", "torn")
+    __slots__ = ("_held", "_last", "torn")
 
     def __init__(self) -> None:
-        self._held = b""
+        self._held = self._last = b""
         self.torn = False
 
     def feed(self, data: bytes) -> bytes:
         """Return what may pass now: all up to the last blank line; 0.1 us when that is all."""
         if not self._held and data.endswith(_BLANK):
             self.torn = False
+            self._last = data
             return data
         data = self._held + data
         end = _behind(data, b"\n\n")
@@ -230,6 +232,7 @@ class EventGate:
         self._held = data[end:]
         if end:
             self.torn = False
+            self._last = data[:end]
         return data[:end]
 
     def passes(self, data: bytes) -> bool:
@@ -237,7 +240,12 @@ class EventGate:
         if self._held or not data.endswith(_BLANK):
             return False
         self.torn = False
+        self._last = data
         return True
+
+    def is_complete(self) -> bool:
+        """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
+        return not self.torn and self._last.rstrip().endswith(_DONE)
 
     def flush(self) -> bytes:
         """Return what is held: the stream ended without a last blank line."""

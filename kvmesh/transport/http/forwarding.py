@@ -188,8 +188,6 @@ class Forward:
             exchange.start(200, (*own, _UNBUFFERED), hold=True)
         exchange.write(_COMMENT)
 
-    # inside
-
     def _take(self, target: Target | Problem | Wait | None) -> None:
         match target:
             case Target():
@@ -269,6 +267,9 @@ class Forward:
         exchange = self._exchange
         if self._gate is None:
             exchange.abort()
+        elif self._gate.is_complete():
+            self.on_end()
+            return
         else:
             event = problem.event(exchange.request_id.decode("latin-1"))
             exchange.write(b"\n\n" + event if self._gate.torn else event)
@@ -276,9 +277,7 @@ class Forward:
         self._finish("cut")
 
     def _break_off(self) -> None:
-        """End an event stream behind an error event. HTTP/1.0 could only be told by a reset,
-        which might overtake the event.
-        """
+        """End an event stream behind an error event; in HTTP/1.0 a reset might overtake it."""
         if self._exchange.request.http_1_0:
             self._exchange.end()
         else:

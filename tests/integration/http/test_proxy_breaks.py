@@ -71,6 +71,29 @@ async def test_a_worker_may_die_at_any_byte_of_its_stream(
         assert [failure.stage for failure in plan.failures] == ["mid_response"]
 
 
+@pytest.mark.parametrize("die", [Turn.close, Turn.reset])
+async def test_a_stream_that_said_done_is_whole_though_its_worker_dies(
+    die: object, proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    assert callable(die)
+    whole = chunked(*EVENTS, b"data: [DONE]\n\n")
+
+    async def script(turn: Turn) -> None:
+        turn.send(whole.removesuffix(b"0\r\n\r\n"))
+        await asyncio.sleep(0.05)
+        die(turn)
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    got = await client.ask(POST)
+
+    assert events_in(got.body) == [*EVENTS, b"data: [DONE]\n\n"]
+    assert got.whole
+    assert (await plan.outcome()).kind == "finished"
+    assert [failure.stage for failure in plan.failures] == ["mid_response"]
+
+
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_worker_may_die_at_any_byte_of_a_plain_answer(
     proxy: Proxy, upstream: Upstream, fronts: Front

@@ -144,6 +144,22 @@ def test_a_gate_lets_whole_events_pass_untouched() -> None:
     assert gate.flush() == b""
 
 
+@pytest.mark.parametrize("cut", range(len(b"data: [DONE]\n\n")))
+def test_a_gate_knows_that_nothing_is_missing_behind_done(cut: int) -> None:
+    gate = EventGate()
+    done = b"data: [DONE]\n\n"
+    gate.feed(TOKEN)
+    gate.feed(done[:cut])
+    before = gate.is_complete()
+    gate.feed(done[cut:])
+
+    assert (before, gate.is_complete()) == (False, True)
+    assert gate.passes(TOKEN)
+    assert not gate.is_complete()
+    assert gate.passes(done)
+    assert gate.is_complete()
+
+
 def test_a_gate_gives_up_what_it_holds_at_the_end() -> None:
     gate = EventGate()
     gate.feed(b"data: cut")
