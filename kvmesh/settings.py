@@ -39,8 +39,8 @@ class LogSettings:
 class NatsSettings:
     """The mesh's NATS server and how this process logs in."""
 
-    nats_url: str = "nats://127.0.0.1:4222"
-    """Server URL; several with commas between them."""
+    nats_url: str = ""
+    """Server URL; several with commas between them; default: nats://127.0.0.1:4222."""
     namespace: str = "kvmesh"
     """First word of every subject: meshes with different names share a server unseen."""
     nats_creds: Path | None = None
@@ -50,8 +50,7 @@ class NatsSettings:
     nats_tls_ca: Path | None = None
     """CA bundle that signs the server's certificate; turns TLS on."""
     nats_monitor_url: str = ""
-    """The server's monitoring, e.g. http://127.0.0.1:8222, which routers ask at their start whether
-    it syncs what it acknowledges; default: port 8222 of the server's host, if it answers."""
+    """Monitoring URL: is what the server acknowledges synced? default: port 8222 of its host."""
     stream_replicas: Positive = 1
     """Copies of each stream, bucket and object; 3 on a three-node cluster."""
     stream_max_bytes: Positive = 2 * 1024**3
@@ -142,11 +141,12 @@ class RouterSettings:
     router_id: str = ""
     """Name of this replica, unique in its bucket; default from host name and pid."""
     kv_events: bool = True
-    """Follow KV events; --no-kv-events: approximate index, alone, no NATS."""
+    """Follow KV events; --no-kv-events: guess from what this router and its siblings routed."""
     worker: tuple[str, ...] = ()
-    """Engine URL, `[name=]http://host:port[@model]`; repeat. The router then is alone, without
-    NATS, and follows the engines' KV events itself. Where the engine does not tell where they are,
-    add `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]`; `,zmq=off`: no events."""
+    """Engine URL, `[name=]http://host:port[@model]`; repeat. The router itself then follows the
+    engines' KV events, alone; with --nats-url it shares what it routes with siblings of equal
+    --worker. `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]` tells where an
+    engine's events are, if it does not itself; `,zmq=off`: no events."""
     http_processes: Positive = 1
     """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
     decides."""
@@ -209,6 +209,8 @@ class WorkerSettings:
     """Bucket this engine serves."""
     worker_id: str = ""
     """Name of the worker, unique in its bucket; default made from the engine's host and port."""
+    kv_events: bool = True
+    """Publish the engine's KV events; --no-kv-events: only that it lives, and its load."""
     kv_events_endpoint: str = ""
     """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557 (rank 0's: rank r adds r to both
     ports); default: asked of the engine."""

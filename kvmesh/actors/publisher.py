@@ -32,6 +32,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
 
     `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
     `block_size` None is learned from the engine's events. `secret` keys the namespaces' roots.
+    Without `events` the journal is left alone: routers guess what is cached.
     """
 
     worker: WorkerId
@@ -49,6 +50,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     heartbeat_s: float = 1.0
     limits: SenderLimits = SenderLimits()
     adapters: tuple[str, ...] = ()
+    events: bool = True
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -93,7 +95,8 @@ class Publisher:
             case BusMessage(_, data):
                 return self._on_bus(data, now)
             case Started():
-                return (*self._flush(now), *self._beat())
+                flush = self._flush(now) if self._options.events else ()
+                return (*flush, *self._beat())
             case _:
                 return self._on_rare(message, now)
 
@@ -110,6 +113,7 @@ class Publisher:
             adapters=options.adapters,
             block_size=self._cache.block_size,
             load=self._load,
+            events=options.events,
             dp_rank=options.dp_rank,
             draining=self._draining,
             complete=self._cache.complete,
@@ -233,7 +237,7 @@ class Publisher:
 
     def _on_resync(self, asked: Resync, now: float) -> Iterable[Effect]:
         """Send what a replica misses, to all of them, through the journal."""
-        if asked.worker != self._options.worker:
+        if asked.worker != self._options.worker or not self._options.events:
             return ()
         sends = self._sender.recover(asked.epoch, asked.next_seq, now)
         return (*self._append(sends, now), *self._pace(now))

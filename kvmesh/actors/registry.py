@@ -26,13 +26,17 @@ from kvmesh.errors import CodecError
 
 
 class RegistryOptions(msgspec.Struct, frozen=True):
-    """Who this replica is, and which actors want to hear of workers and of other replicas."""
+    """Who this replica is, and which actors want to hear of workers and of other replicas.
+
+    Without `kv_events` no worker is known better than by what was sent to it.
+    """
 
     router: str
     bucket: str
     namespace: str = "kvmesh"
     workers_to: tuple[str, ...] = ()
     routers_to: tuple[str, ...] = ()
+    kv_events: bool = True
     heartbeat_s: float = 1.0
     check_s: float = 0.25
 
@@ -128,7 +132,7 @@ class Registry:
             self._outdated += 1
             return ()
         self._heartbeats[worker] = beat
-        trust = self.workers.info(worker).trust
+        trust = self.workers.info(worker).trust if self._options.kv_events else Trust.APPROX
         load = beat.load
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
         info = WorkerInfo(beat.models, load.total_blocks, trust, labels, taints)

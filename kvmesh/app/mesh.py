@@ -21,26 +21,22 @@ from kvmesh.actors.messages import (
     Status,
     TakeSnapshot,
 )
-from kvmesh.actors.registry import Registry, RegistryOptions
-from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
 from kvmesh.actors.snapshot_loader import SnapshotLoader
 from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
-from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh_metrics import (
     index_metrics,
     journal_metrics,
     snapshot_metrics,
     sync_metrics,
 )
-from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, stores_for
+from kvmesh.app.nats_link import journal_for, stores_for
+from kvmesh.app.peer_link import PeerLink
 from kvmesh.app.process import first_of
 from kvmesh.app.router_commands import Handler, RouterCommands
-from kvmesh.app.session_store import SessionStore
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
-from kvmesh.core.membership import Membership
 from kvmesh.core.predictions import Doubt
 from kvmesh.core.replica import Replica
 from kvmesh.observe import actor_log
@@ -62,8 +58,6 @@ class RouterMesh:
         self.draining = False
         self._settings = settings
         self._router = router
-        self._epoch = time.time_ns() // 1_000_000
-        self._subjects = Subjects(settings.nats.namespace, settings.bucket)
         self.indexer = Indexer(
             Replica(index),
             IndexerOptions(
@@ -85,27 +79,13 @@ class RouterMesh:
             ),
             lambda: self.indexer.caught_up and not self.loader.loading,
         )
-        self.peers = Membership()
-        self.registry = Registry(
-            RegistryOptions(
-                router=router_id,
-                bucket=settings.bucket,
-                namespace=settings.nats.namespace,
-                workers_to=(router.name, "indexer"),
-                routers_to=("indexer", "replica_sync", "snapshotter"),
-            ),
-            router.scheduler.workers,
-            self.peers,
-            status=self.heartbeat,
-        )
-        self.replica_sync = ReplicaSync(
-            router.scheduler,
-            ReplicaSyncOptions(
-                router=router_id,
-                bucket=settings.bucket,
-                epoch=self._epoch,
-                namespace=settings.nats.namespace,
-            ),
+        self.link = PeerLink(
+            settings,
+            router_id,
+            router,
+            self.heartbeat,
+            hears_workers=True,
+            followers=("indexer", "snapshotter"),
         )
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -141,7 +121,7 @@ class RouterMesh:
             bucket=self._settings.bucket,
             url=self.advertise_url,
             ready=not self.why_not(),
-            epoch=self._epoch,
+            epoch=self.link.epoch,
             applied_sequence=claim.sequence,
             created=self.indexer.replica.created,
             digest=claim.digest,
@@ -170,11 +150,8 @@ class RouterMesh:
         Raises `TransportError` or `ConfigError` when the server cannot be used.
         """
         self.advertise_url = advertise_url
-        inbox = inbox_prefix("router", self._settings.bucket, self.router_id)
-        connection = connection_for(self._settings.nats, f"router {self.router_id}", inbox)
-        await connection.connect()
-        self._stack.push_async_callback(connection.close)
-        subjects = self._subjects
+        subjects = self.link.subjects
+        connection = await self.link.connect(self._stack)
         journal = journal_for(self._settings.nats, connection, subjects.stream(), subjects.events())
         await journal.open()
         self._stack.push_async_callback(journal.close)
@@ -182,28 +159,18 @@ class RouterMesh:
         driver = AioDriver(journal=journal, bus=bus, log=actor_log())
         self._driver = driver
         for actor in (
-            *(self.registry, self.indexer, self._router, self.replica_sync),
+            *(self.link.registry, self.indexer, self._router, self.link.replica_sync),
             *(self.loader, self.snapshotter),
         ):
             driver.add(actor)
         keys, objects = await stores_for(self._settings.nats, connection, subjects)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
-        sessions = self._router.scheduler.sessions
-        if sessions is not None:
-            store = SessionStore(sessions, self._settings.nats, connection, subjects)
-            self._stack.push_async_callback(store.stop)
-            await store.start()
+        await self.link.share_sessions(self._stack, connection)
         feed = JournalFeed(driver)
         feed.attach(journal)
         self._stack.push_async_callback(feed.close)
-        for pattern, actor_name in (
-            (subjects.heartbeats(), "registry"),
-            (subjects.routers(), "registry"),
-            (subjects.bookings(), "replica_sync"),
-        ):
-            subscription = await bus.subscribe(pattern, driver.deliver_to(actor_name))
-            self._stack.push_async_callback(subscription.close)
+        await self.link.listen(self._stack, bus, driver)
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
@@ -225,17 +192,17 @@ class RouterMesh:
         claim = replica.claim()
         return {
             "kv_events": True,
-            "stream": self._subjects.stream(),
+            "stream": self.link.subjects.stream(),
             "created": replica.created,
             "applied_sequence": claim.sequence,
             "digest": f"{claim.digest:016x}",
             "caught_up": self.indexer.caught_up,
             "indexer": self.indexer.statistics(),
-            "registry": self.registry.statistics(),
-            "replica_sync": self.replica_sync.statistics(),
+            "registry": self.link.registry.statistics(),
+            "replica_sync": self.link.replica_sync.statistics(),
             "loader": self.loader.statistics(),
             "snapshotter": self.snapshotter.statistics(time.monotonic()),
-            "peers": self.peers.view(time.monotonic()),
+            "peers": self.link.peers.view(time.monotonic()),
             "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
             "worker_digests": {
                 worker: f"{replica.index.worker_digest(worker):016x}"
@@ -248,12 +215,11 @@ class RouterMesh:
         yield from index_metrics(self.indexer.replica.index)
         yield from journal_metrics(self.indexer, self.replicas())
         yield from snapshot_metrics(self.snapshotter.statistics(time.monotonic()))
-        yield from sync_metrics(self.replica_sync.statistics(), len(self.peers.members()))
+        yield from sync_metrics(self.link.replica_sync.statistics(), len(self.link.peers.members()))
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of this replica and its peers, own first."""
-        found = map(self.registry.replica, self.peers.members())
-        return (self.heartbeat(), *(peer for peer in found if peer is not None))
+        return (self.heartbeat(), *self.link.replicas())
 
     def digests(self) -> tuple[int, int]:
         """Return how many digests of peers were compared, and how many differed."""

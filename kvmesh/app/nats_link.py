@@ -1,5 +1,7 @@
 """Settings of NATS made into the transport's options."""
 
+from typing import Final
+
 from kvmesh.actors.wire import Subjects
 from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
@@ -7,6 +9,8 @@ from kvmesh.transport.nats.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
+
+NATS_URL: Final = "nats://127.0.0.1:4222"
 
 
 def inbox_prefix(role: str, *names: str) -> str:
@@ -33,7 +37,7 @@ def connection_for(settings: NatsSettings, name: str, inbox: str = "_INBOX") -> 
     """Return the connection of one process, not yet connected; `inbox` is its `inbox_prefix`."""
     return NatsConnection(
         NatsOptions(
-            url=settings.nats_url,
+            url=settings.nats_url or NATS_URL,
             name=name,
             creds=settings.nats_creds,
             nkey_seed=settings.nats_nkey_seed,

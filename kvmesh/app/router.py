@@ -56,7 +56,10 @@ HOUSEKEEPING_S = 1.0
 
 
 class Mesh(Protocol):
-    """How a router learns of workers and caches: `RouterMesh` over NATS, or `StaticWorkers`."""
+    """How a router learns of workers and caches.
+
+    `RouterMesh` from a journal, `SharingMesh` from siblings, `StaticWorkers` alone.
+    """
 
     draining: bool
 
@@ -161,11 +164,17 @@ class RouterServer:
 
     def _mesh(self) -> Mesh:
         settings = self.settings
-        if settings.worker or not settings.kv_events:
+        static = None
+        if settings.worker:
             workers = parse_workers(settings.worker)
             index = self.index if settings.kv_events else None
-            return StaticWorkers(workers, self.router, settings.bucket, index, self._secret)
+            static = StaticWorkers(workers, self.router, settings.bucket, index, self._secret)
+            if not settings.nats.nats_url:
+                return static
         # Loaded by name: a router alone must run where NATS is not installed.
+        if static is not None or not settings.kv_events:
+            sharing = import_module("kvmesh.app.sharing_mesh")
+            return cast("Mesh", sharing.SharingMesh(settings, self.router_id, self.router, static))
         mesh = import_module("kvmesh.app.mesh")
         return cast("Mesh", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
 

@@ -113,7 +113,9 @@ class Sidecar:
             facts = await self._wait_for_engine(pool, stop)
             if facts is None:
                 return
-            endpoints = self._endpoints(facts)
+            endpoints = self._endpoints(facts) if settings.kv_events else ()
+            ranks = [endpoint.rank for endpoint in endpoints] or list(range(max(1, facts.ranks)))
+            alone = len(ranks) == 1
             inbox = inbox_prefix("worker", settings.bucket, self._name)
             connection = connection_for(settings.nats, f"worker {self._name}", inbox)
             await connection.connect()
@@ -126,18 +128,17 @@ class Sidecar:
             stack.push_async_callback(journal.close)
             bus = NatsBus(connection)
             driver = AioDriver(journal=journal, bus=bus, log=actor_log())
-            for endpoint in endpoints:
-                self._add_rank(driver, endpoint, facts, alone=len(endpoints) == 1)
+            for rank in ranks:
+                self._add_rank(driver, rank, facts, alone=alone)
             for rank, publisher in self._ranks:
-                control = self._control(
-                    connection, driver, publisher, self._worker(rank, alone=len(endpoints) == 1)
-                )
+                worker = self._worker(rank, alone=alone)
+                control = self._control(connection, driver, publisher, worker)
                 await control.start()
                 stack.push_async_callback(control.close)
             driver.start()
             running = asyncio.create_task(driver.run(), name="actors")
             stack.callback(driver.stop)
-            for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=True):
+            for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=settings.kv_events):
                 source = self._source(endpoint, EngineFeed(driver, publisher.name))
                 source.start()
                 self._sources[publisher.name] = source
@@ -145,7 +146,9 @@ class Sidecar:
             loads = self._load_feed(driver, facts)
             loads.start()
             stack.callback(loads.close)
-            self._log.info("sidecar runs", engine=self._url, ranks=len(endpoints))
+            self._log.info(
+                "sidecar runs", engine=self._url, ranks=len(ranks), kv_events=settings.kv_events
+            )
             watch = self._watch(pool, driver, facts, loads)
             await first_of(stop.wait(), asyncio.shield(running), watch)
             for _, publisher in self._ranks:
@@ -177,7 +180,7 @@ class Sidecar:
             raise ConfigError(
                 f"the engine at {self._url} names no KV event endpoint: start it with KV events on "
                 "(vLLM and SGLang: --kv-events-config) or give --kv-events-endpoint; "
-                f"kvmesh doctor --engine-url {self._url} tells more"
+                f"or --no-kv-events; kvmesh doctor --engine-url {self._url} tells more"
             )
         refuse_collisions(endpoints)
         return endpoints
@@ -185,12 +188,10 @@ class Sidecar:
     def _worker(self, rank: int, *, alone: bool) -> WorkerId:
         return WorkerId(self._name if alone else f"{self._name}-dp{rank}")
 
-    def _add_rank(
-        self, driver: AioDriver, endpoint: EventEndpoint, facts: EngineFacts, *, alone: bool
-    ) -> None:
+    def _add_rank(self, driver: AioDriver, rank: int, facts: EngineFacts, *, alone: bool) -> None:
         settings = self._settings
         options = PublisherOptions(
-            worker=self._worker(endpoint.rank, alone=alone),
+            worker=self._worker(rank, alone=alone),
             bucket=settings.bucket,
             epoch=time.time_ns() // 1_000_000,
             url=self._url,
@@ -198,14 +199,15 @@ class Sidecar:
             adapters=facts.adapters,
             block_size=settings.kv_cache_block_size or facts.block_size or None,
             namespace=settings.nats.namespace,
-            dp_rank=None if alone else endpoint.rank,
+            dp_rank=None if alone else rank,
+            events=settings.kv_events,
             secret=read_hash_secret(settings.hash_secret_file),
             labels=parse_words(settings.label, "--label"),
             taints=parse_words(settings.taint, "--taint"),
         )
-        publisher = Publisher(options, name=f"publisher-{endpoint.rank}")
+        publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)
-        self._ranks.append((endpoint.rank, publisher))
+        self._ranks.append((rank, publisher))
 
     def _source(self, endpoint: EventEndpoint, feed: EngineFeed) -> EventSubscription:
         return EventSubscription(

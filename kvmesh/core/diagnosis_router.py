@@ -65,7 +65,7 @@ def _check_state(router: RouterSeen) -> Iterator[Finding]:
         text = f"mode {router.mode} does not look at caches"
         yield Finding(Level.FAIL, "router mode", text, "start it with --router-mode kv")
     if not router.kv_events:
-        text = "--no-kv-events: overlaps are guessed from its own decisions"
+        text = "--no-kv-events: overlaps are guessed from what was routed"
         yield Finding(Level.WARN, "router mode", text, "start it with --kv-events and --nats-url")
 
 

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import httpx
@@ -74,11 +75,18 @@ async def router(
         yield url
 
 
-@contextlib.asynccontextmanager
-async def router_without_nats(*arguments: str) -> AsyncIterator[httpx.AsyncClient]:
+def router_without_nats(*arguments: str) -> AbstractAsyncContextManager[httpx.AsyncClient]:
     """Run `kvmesh router` as a process that cannot import nats; SIGTERM must end it well."""
+    return router_process(*arguments, command=("-c", WITHOUT_NATS))
+
+
+@contextlib.asynccontextmanager
+async def router_process(
+    *arguments: str, command: Sequence[str] = ("-m", "kvmesh")
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Run `kvmesh router` as a process; SIGTERM must end it well."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WITHOUT_NATS, "router", *arguments),
+        *(sys.executable, *command, "router", *arguments),
         *("--http-port", "0", "--log-format", "json"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -56,10 +56,14 @@ def payload(*events: object) -> EnginePayload:
 class Driver:
     """Runs a publisher by hand: the journal stores at once, unless told otherwise."""
 
-    def __init__(self, limits: SenderLimits | None = None, *, stores: bool = True) -> None:
+    def __init__(
+        self, limits: SenderLimits | None = None, *, stores: bool = True, events: bool = True
+    ) -> None:
         self.publisher = Publisher(
             PublisherOptions(
-                W, "code", 5, "http://w", ("m",), 4, limits=limits or SenderLimits(window=4)
+                *(W, "code", 5, "http://w", ("m",), 4),
+                limits=limits or SenderLimits(window=4),
+                events=events,
             )
         )
         self.stores = stores
@@ -98,6 +102,15 @@ def test_it_starts_with_an_empty_state_and_a_sign_of_life() -> None:
     assert driver.batches() == [Batch(1, 5, 1, [Cleared()])]
     assert of(Publish, driver.effects)[0].subject == "kvmesh.hb.code.w"
     assert Wake(1.0, Tick("heartbeat")) in driver.effects
+
+
+def test_without_events_it_only_says_that_it_lives() -> None:
+    driver = Driver(events=False)
+    driver.tell(Resync(W, 5, 0))
+
+    assert driver.appends == []
+    assert not driver.heartbeat().events
+    assert Driver().heartbeat().events
 
 
 def test_engine_events_are_sent_together_after_a_moment() -> None:

@@ -38,11 +38,16 @@ def router(name: str = "r2", epoch: int = 1) -> RouterHeartbeat:
 
 
 class Driver:
-    def __init__(self, *, speaks: bool = True) -> None:
+    def __init__(self, *, speaks: bool = True, kv_events: bool = True) -> None:
         self.workers = WorkerRegistry(Membership(), ActiveSequences(16))
         self.routers = Membership()
         self.registry = Registry(
-            RegistryOptions("r1", "code", workers_to=("indexer",), routers_to=("sync",)),
+            RegistryOptions(
+                *("r1", "code"),
+                workers_to=("indexer",),
+                routers_to=("sync",),
+                kv_events=kv_events,
+            ),
             self.workers,
             self.routers,
             status=(lambda: router("r1")) if speaks else None,
@@ -67,6 +72,15 @@ def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
     assert driver.registry.heartbeat(A) == worker()
     assert driver.workers.info(A).models == ("m",)
     assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+
+
+def test_without_events_no_worker_is_known_exactly() -> None:
+    driver = Driver(kv_events=False)
+
+    driver.tell(worker())
+
+    assert driver.workers.info(A).trust is Trust.APPROX
+    assert driver.workers.distrusted == {A}
 
 
 def test_further_heartbeats_are_passed_on_quietly() -> None:

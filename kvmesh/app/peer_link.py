@@ -1,0 +1,106 @@
+"""What ties a router replica to its siblings: heartbeats and bookings over NATS, and commands."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.router import Router
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.nats_link import connection_for, inbox_prefix
+from kvmesh.app.session_store import SessionStore
+from kvmesh.core.membership import Membership
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.settings import RouterSettings
+from kvmesh.transport.nats.bus import NatsBus
+from kvmesh.transport.nats.connection import NatsConnection
+
+
+class PeerLink:
+    """The registry of replicas (and of `workers`, where they send heartbeats) and their bookings.
+
+    `epoch` is this incarnation of the replica, larger than every one before.
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        router_id: str,
+        router: Router,
+        status: Callable[[], RouterHeartbeat],
+        *,
+        hears_workers: bool,
+        followers: tuple[str, ...] = (),
+    ) -> None:
+        """Tell `followers`, actors that `driver` runs beside these two, of replicas and workers.
+
+        Without `hears_workers` the workers are known otherwise than by their heartbeats.
+        """
+        self.router_id = router_id
+        self.epoch = time.time_ns() // 1_000_000
+        self.subjects = Subjects(settings.nats.namespace, settings.bucket)
+        self.peers = Membership()
+        self._settings = settings
+        self._hears_workers = hears_workers
+        scheduler = router.scheduler
+        self._sessions = scheduler.sessions
+        nobody = WorkerRegistry(Membership(), scheduler.sequences)
+        self.registry = Registry(
+            RegistryOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                namespace=settings.nats.namespace,
+                workers_to=(router.name, *followers),
+                routers_to=("replica_sync", *followers),
+                kv_events=settings.kv_events,
+            ),
+            scheduler.workers if hears_workers else nobody,
+            self.peers,
+            status=status,
+        )
+        self.replica_sync = ReplicaSync(
+            scheduler,
+            ReplicaSyncOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                epoch=self.epoch,
+                namespace=settings.nats.namespace,
+            ),
+        )
+
+    async def connect(self, stack: contextlib.AsyncExitStack) -> NatsConnection:
+        """Return the replica's connection, open until `stack` ends. Raises `TransportError`."""
+        inbox = inbox_prefix("router", self._settings.bucket, self.router_id)
+        connection = connection_for(self._settings.nats, f"router {self.router_id}", inbox)
+        await connection.connect()
+        stack.push_async_callback(connection.close)
+        return connection
+
+    async def listen(
+        self, stack: contextlib.AsyncExitStack, bus: NatsBus, driver: AioDriver
+    ) -> None:
+        """Feed the two actors, which `driver` runs, until `stack` ends."""
+        subjects, name = self.subjects, self.registry.name
+        patterns = [(subjects.routers(), name), (subjects.bookings(), self.replica_sync.name)]
+        if self._hears_workers:
+            patterns.append((subjects.heartbeats(), name))
+        for pattern, actor in patterns:
+            subscription = await bus.subscribe(pattern, driver.deliver_to(actor))
+            stack.push_async_callback(subscription.close)
+
+    async def share_sessions(
+        self, stack: contextlib.AsyncExitStack, connection: NatsConnection
+    ) -> None:
+        """Follow the bindings of sessions, where they are on, until `stack` ends."""
+        if self._sessions is not None:
+            store = SessionStore(self._sessions, self._settings.nats, connection, self.subjects)
+            stack.push_async_callback(store.stop)
+            await store.start()
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of the siblings."""
+        found = map(self.registry.replica, self.peers.members())
+        return tuple(peer for peer in found if peer is not None)
