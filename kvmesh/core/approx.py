@@ -97,7 +97,8 @@ class ApproxIndex:
             heappush(self._ends, (until, next(self._serial), leases))
         holding = leases.holding
         self._entries -= holding.blocks
-        self._table.store(holding, news)
+        if news:
+            self._table.store(holding, news)
         self._entries += holding.blocks
         if self._worker_blocks is not None:
             while (excess := holding.blocks - self._worker_blocks) > 0:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
 
+from kvmesh.core.events import HASH_BYTES
 from kvmesh.core.hashing import pack_hashes, unpack_run
 from kvmesh.core.index_table import Holding
 
@@ -28,7 +29,7 @@ class Leases:
         return self._order[0] if self._order else None
 
     def extend(self, blocks: Sequence[int], until: float) -> tuple[bytes, bool]:
-        """Believe `blocks`, root first, until then; return, packed, those for which this is news.
+        """Believe `blocks`, root first, until then; return, packed, those not believed before.
 
         True comes with them when nothing ended at that time before. O(log(blocks) + news).
         """
@@ -40,18 +41,26 @@ class Leases:
                 low = middle + 1
             else:
                 high = middle
-        news = blocks[low:]
-        run = pack_hashes(news)
-        if not run:
-            return run, False
-        held.update(dict.fromkeys(news, until))
+        longer = blocks[low:]
+        if not longer:
+            return b"", False
+        high = len(blocks)
+        while low < high:
+            middle = (low + high) >> 1
+            if blocks[middle] in held:
+                low = middle + 1
+            else:
+                high = middle
+        held.update(dict.fromkeys(longer, until))
+        run = pack_hashes(longer)
+        fresh = run[len(run) - HASH_BYTES * (len(blocks) - low) :]
         runs = self._runs.get(until)
         if runs is not None:
             runs.append(run)
-            return run, False
+            return fresh, False
         self._runs[until] = [run]
         heappush(self._order, until)
-        return run, True
+        return fresh, True
 
     def take(self, count: int) -> list[int]:
         """Give up at most `count` blocks, those whose leases end first, leaves first.
