@@ -75,16 +75,14 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 def subset(traces: Sequence[str], requests: int) -> list[Setting]:
-    """Return the settings that tell most: the middle, and from it one step each way."""
-    found: dict[Setting, None] = {}
-    for trace in traces:
-        middle = Setting(trace, requests, 8, 0.9, 1, 5.0)
-        steps: list[dict[str, float]] = [{}, {"load": 0.7}, {"load": 0.5}, {"engines": 4}]
-        steps += [{"engines": 16}, {"routers": 4}, {"load": 0.7, "routers": 4}]
-        steps += [{"event_delay_ms": 50.0}]
-        for step in steps:
-            found[msgspec.structs.replace(middle, **step)] = None
-    return list(found)
+    """Return the settings that tell most, the most telling first.
+
+    For each trace the middle, and from it one step each way.
+    """
+    steps: list[dict[str, float]] = [{}, {"load": 0.7}, {"routers": 4}, {"engines": 4}]
+    steps += [{"engines": 16}, {"load": 0.5}, {"load": 0.7, "routers": 4}, {"event_delay_ms": 50.0}]
+    middles = [Setting(trace, requests, 8, 0.9, 1, 5.0) for trace in traces]
+    return [msgspec.structs.replace(middle, **step) for step in steps for middle in middles]
 
 
 def grid(traces: Sequence[str], requests: int) -> list[Setting]:

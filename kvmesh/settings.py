@@ -100,7 +100,8 @@ class CostSettings:
     router_mode: RouterMode = "kv"
     """kv: by cached prefix and load. The others ignore caches; direct obeys x-kvmesh-worker-id."""
     kv_cost: str = "predicted-time"
-    """Cost formula of mode kv, by name; `kvmesh simulate` compares them."""
+    """Cost formula of mode kv, by name; `kvmesh simulate` compares them. With weights of its own:
+    COST:name=number:…, as `kvmesh simulate --tune COST` finds them."""
     kv_overlap_score_weight: NonNegative = 1.0
     """Weight of uncached prefill against decode load (formulas that have one)."""
     router_temperature: NonNegative = 0.0

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Protocol, cast
 
+import msgspec
 from prometheus_client.core import Metric
 
 from kvmesh.actors.kernel import Message
@@ -37,9 +38,9 @@ from kvmesh.app.static_workers import StaticWorkers
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
-from kvmesh.core.decision import RouterOptions
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.events import WorkerId
+from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
@@ -123,12 +124,12 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex()
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        options = RouterOptions(
+        named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size)
+        options = msgspec.structs.replace(
+            named,
             mode=cost.router_mode,
-            cost=cost.kv_cost,
-            temperature=cost.router_temperature,
-            overlap_score_weight=cost.kv_overlap_score_weight,
-            block_size=cost.kv_cache_block_size,
+            temperature=max(named.temperature, cost.router_temperature),
+            overlap_score_weight=named.overlap_score_weight * cost.kv_overlap_score_weight,
             predict_ttl_s=cost.predict_ttl_s,
             approx_ttl_s=cost.approx_ttl_s,
             tier_weights=(

@@ -1,5 +1,6 @@
 """What a simulated fleet is made of, and how its routers decide."""
 
+from math import inf
 from typing import Final, cast, get_args
 
 import msgspec
@@ -73,6 +74,8 @@ def _assign(options: RouterOptions, assignment: str, policy: str) -> RouterOptio
     name, _, value = assignment.partition("=")
     try:
         number = float(value)
+        if not 0.0 <= number < inf:
+            raise ConfigError(f"policy {policy!r}: {assignment!r}: must be 0 or more, and finite")
     except ValueError as error:
         raise ConfigError(f"policy {policy!r}: {assignment!r} is not name=number") from error
     if name in _TUNABLE:

@@ -31,6 +31,8 @@ def test_kv_alone_is_the_routers_own_default() -> None:
         ("kv:lmetric:x=1", "'x' is none of temperature"),
         ("kv:lmetric:temperature=warm", "not name=number"),
         ("kv:lmetric:temperature", "not name=number"),
+        ("kv:predicted-time:contention=-1", "0 or more"),
+        ("kv:predicted-time:contention=nan", "0 or more"),
     ],
 )
 def test_a_wrong_policy_is_refused_with_what_exists(policy: str, words: str) -> None:
