@@ -53,6 +53,13 @@ def two_edges(port: int, workers: Sequence[str], folder: Path) -> list[str]:
     return [*router(port, workers, folder), "--http-processes=2"]
 
 
+def meta_router(port: int, workers: Sequence[str], _: Path) -> list[str]:
+    """Return the command of a meta-router whose replicas are the workers: its hop alone."""
+    replicas = [f"--replica=all={url}" for url in workers]
+    own = [f"--http-port={port}", "--log-level=warning", *replicas]
+    return [sys.executable, "-m", "kvmesh", "meta-router", *own]
+
+
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log /dev/null;
 events {{ worker_connections 8192; }}
@@ -95,6 +102,7 @@ def all_peers() -> list[Peer]:
     """Return every proxy, the baseline first."""
     peers = [Peer("kvmesh plain", plain), Peer("kvmesh router (kv)", router)]
     peers.append(Peer("the same, 2 edges", two_edges))
+    peers.append(Peer("kvmesh meta-router", meta_router))
     for name, executable, command in (
         ("nginx", "nginx", nginx),
         ("vllm-router 0.1.17 rr", "vllm-router", rust("vllm-router", policy="round_robin")),

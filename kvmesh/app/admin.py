@@ -122,6 +122,7 @@ class RouterAdmin:
                 },
                 "scheduler": scheduler.statistics(),
                 "shadow_policies": context.decisions.shadows.reports(),
+                "output_lengths": scheduler.lengths.statistics(),
                 "sessions": scheduler.sessions and scheduler.sessions.statistics(),
                 "mesh": self._mesh.describe(),
                 "tokens": self._check.statistics(),

@@ -104,5 +104,7 @@ class Recorder(msgspec.Struct, frozen=True):
             request_id=record.request_id.decode("latin-1"),
             note=note,
             outcome=self.row(record),
-            decision=view_decision(decision, router=self.router, bucket=self.bucket),
+            decision=view_decision(
+                decision, router=self.router, bucket=self.bucket, forecast=record.forecast
+            ),
         )

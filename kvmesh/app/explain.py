@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.core.cost import Cost, Fleet, Weights
 from kvmesh.core.decision import Decision
+from kvmesh.core.output_lengths import OutputForecast
 
 _FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
 
@@ -58,9 +59,12 @@ class DecisionView(msgspec.Struct, frozen=True):
     candidates: list[CandidateView]
     fleet: Fleet
     weights: Weights
+    expected_output: OutputForecast | None = None
 
 
-def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionView:
+def view_decision(
+    decision: Decision, *, router: str, bucket: str, forecast: OutputForecast | None = None
+) -> DecisionView:
     """Return `decision` for people and programs, best candidate first."""
     rows = [
         CandidateView(
@@ -102,6 +106,7 @@ def view_decision(decision: Decision, *, router: str, bucket: str) -> DecisionVi
         candidates=rows,
         fleet=decision.fleet,
         weights=decision.weights,
+        expected_output=forecast,
     )
 
 

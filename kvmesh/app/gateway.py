@@ -75,9 +75,10 @@ class Gateway:
         del parsed
         context = self._context
         decision = context.router.scheduler.explain(request, context.clock())
-        answer_json(
-            exchange, view_decision(decision, router=context.router_id, bucket=context.bucket)
-        )
+        forecast = context.router.scheduler.lengths.forecast(request.hashes)
+        router, bucket = context.router_id, context.bucket
+        view = view_decision(decision, router=router, bucket=bucket, forecast=forecast)
+        answer_json(exchange, view)
 
     def _models(self, exchange: Exchange) -> None:
         models = [

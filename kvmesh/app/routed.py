@@ -18,6 +18,7 @@ from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
+from kvmesh.core.output_lengths import with_forecast
 from kvmesh.core.predictions import AnswerSeen, Doubt, Predictions
 from kvmesh.core.sse import Usage
 from kvmesh.errors import NoWorkerError
@@ -26,6 +27,7 @@ from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import Outcome, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamFailure
 
+OK = 200
 SERVER_ERROR = 500
 TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
 
@@ -125,6 +127,7 @@ class RoutedRequest:
         "_decided_s",
         "_decision",
         "_failed",
+        "_forecast",
         "_open",
         "_record",
         "_request",
@@ -136,7 +139,8 @@ class RoutedRequest:
 
     def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
         self._context = context
-        self._request = request
+        self._forecast = context.router.scheduler.lengths.forecast(request.hashes)
+        self._request = with_forecast(request, self._forecast)
         self._visible_id = visible_id
         self._decision: Decision | None = None
         self._decided_s = 0.0
@@ -189,6 +193,7 @@ class RoutedRequest:
             self._record = decisions.decided(self._visible_id, decision, request.hashes, now)
             if self._asked_s >= 0.0:
                 self._record.held_ms = max(0.0, now - self._asked_s) * 1000.0
+            self._record.forecast = self._forecast
         else:
             decisions.decided_again(self._record, decision)
         self._decision, self._decided_s = decision, now
@@ -290,6 +295,8 @@ class RoutedRequest:
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
         self._context.gate.leave(self._request.request_id)
+        if outcome.kind == "finished" and outcome.status == OK:
+            self._learn_length(usage)
         self._release()
         counters = self._context.counters
         self._record_end(outcome, usage)
@@ -306,6 +313,16 @@ class RoutedRequest:
                 counters.unserved += 1
             case "refused":
                 counters.refused += 1
+
+    def _learn_length(self, usage: Usage | None) -> None:
+        """Take how long the answer became: as the engine says, else as it was counted."""
+        scheduler, request = self._context.router.scheduler, self._request
+        booking = scheduler.sequences.booking(request.request_id)
+        tokens = booking.output_tokens if booking is not None else 0
+        if usage is not None and usage.completion_tokens:
+            tokens = usage.completion_tokens
+        if tokens:
+            scheduler.lengths.learn(request.hashes, tokens)
 
     def _suspect(self, outcome: Outcome) -> None:
         """Leave a worker out that died in the middle of an answer."""

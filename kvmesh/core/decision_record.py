@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from kvmesh.core.decision import Decision
+from kvmesh.core.output_lengths import OutputForecast
 from kvmesh.core.sse import Usage
 
 State = Literal["open", "finished", "client_gone", "failed", "cut", "refused"]
@@ -16,7 +17,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
     `attempts` counts workers it was sent to, `failures` says what went wrong at those before the
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
     `held_ms` is how long it waited at the router before its first decision; None: it was not asked
-    to. `version` grows with every change of any record.
+    to. `forecast` is how long its answer was expected to become. `version` grows with every change
+    of any record.
     """
 
     number: int
@@ -34,6 +36,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
     round_robin_blocks: int | None = None
     kept: int = 0
     held_ms: float | None = None
+    forecast: OutputForecast | None = None
 
     @property
     def ttft_ms(self) -> float | None:

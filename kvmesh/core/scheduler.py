@@ -7,6 +7,7 @@ from kvmesh.core.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.output_lengths import OutputLengths
 from kvmesh.core.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.selection import Random
 from kvmesh.core.sequences import ActiveSequences
@@ -39,7 +40,8 @@ class Scheduler:
     `index` is the event-fed view (None without events), `routed` the view fed by decisions.
     A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
     first tokens, growth and ends may come through here, so that speeds are learned from all.
-    With `sessions`, those of a session stay at its worker.
+    With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
+    teaches it.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
 
@@ -67,6 +69,7 @@ class Scheduler:
             tier_weights=options.tier_weights,
         )
         self.sessions: Sessions | None = None
+        self.lengths = OutputLengths(options.block_size)
         self._rng = rng
         self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
         self._decisions = 0

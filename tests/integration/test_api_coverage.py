@@ -127,7 +127,11 @@ async def test_the_responses_api_streams_and_completes(front: tuple[str, str]) -
         )
         events = [event.type async for event in stream]
 
+    async with httpx.AsyncClient(base_url=replica) as client:
+        body = {"model": "m", "input": LONG, "instructions": "Be kind."}
+        view = (await client.post("/v1/route", json=body)).json()
     counters = await requests_of(replica)
+    assert view["expected_output"] == {"tokens": 2.0, "samples": 1, "family_tokens": 256}
     assert whole.output_text == "Hello"
     assert events == [name for name, _ in RESPONSE_EVENTS]
     assert (counters["finished"], counters["reported_tokens"]) == (2, 200)

@@ -1,0 +1,122 @@
+"""How long answers become, learned by how prompts begin: one system prompt, one kind of answer."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.decision import RouteRequest
+from kvmesh.core.hashing import Hashes
+
+FAMILY_TOKENS: Final = (64, 256, 1024)
+"""Prompts that agree in so many first tokens are a family; a longer agreement tells more."""
+
+MAX_FAMILIES: Final = 1 << 15
+
+_PRIOR_SAMPLES: Final = 4.0
+"""What the wider family's mean weighs beside a family's own answers."""
+
+_NEWEST_WEIGHT: Final = 0.05
+"""A family's mean follows its newest answers at least so much."""
+
+
+class OutputForecast(msgspec.Struct, frozen=True):
+    """An answer's expected length, tokens; 0: nothing is known yet.
+
+    `samples` answers of prompts that agree in `family_tokens` first tokens were the narrowest
+    evidence; 0 `family_tokens` are all prompts.
+    """
+
+    tokens: float = 0.0
+    samples: int = 0
+    family_tokens: int = 0
+
+
+class OutputStatistics(msgspec.Struct, frozen=True):
+    """`error_tokens` is how far forecasts were off on average, `mean_error_tokens` how far the
+    mean over all prompts would have been: the difference is what families are worth.
+    """
+
+    families: int
+    answers: int
+    error_tokens: float
+    mean_error_tokens: float
+
+
+class _Mean:
+    __slots__ = ("samples", "tokens")
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.tokens = 0.0
+
+    def fold(self, tokens: int) -> None:
+        self.samples += 1
+        self.tokens += max(1.0 / self.samples, _NEWEST_WEIGHT) * (tokens - self.tokens)
+
+
+class OutputLengths:
+    """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded."""
+
+    def __init__(self, block_size: int, *, max_families: int = MAX_FAMILIES) -> None:
+        self._depths = [(tokens, -(-tokens // block_size)) for tokens in FAMILY_TOKENS]
+        self._max_families = max_families
+        self._all = _Mean()
+        self._families: OrderedDict[int, _Mean] = OrderedDict()
+        self._errors = _Mean()
+        self._mean_errors = _Mean()
+
+    def forecast(self, hashes: Hashes) -> OutputForecast:
+        """Return how long the answer to a prompt will probably be. O(1)."""
+        if not self._all.samples:
+            return OutputForecast()
+        tokens, samples, family = self._all.tokens, self._all.samples, 0
+        for family_tokens, key in self._keys(hashes):
+            mean = self._families.get(key)
+            if mean is None:
+                break
+            weight = mean.samples / (mean.samples + _PRIOR_SAMPLES)
+            tokens += weight * (mean.tokens - tokens)
+            samples, family = mean.samples, family_tokens
+        return OutputForecast(tokens, samples, family)
+
+    def learn(self, hashes: Hashes, tokens: int) -> None:
+        """Take a whole answer of so many tokens."""
+        if self._all.samples:
+            self._errors.fold(round(abs(self.forecast(hashes).tokens - tokens)))
+            self._mean_errors.fold(round(abs(self._all.tokens - tokens)))
+        self._all.fold(tokens)
+        families = self._families
+        for _, key in self._keys(hashes):
+            mean = families.get(key)
+            if mean is None:
+                mean = families[key] = _Mean()
+            families.move_to_end(key)
+            mean.fold(tokens)
+        while len(families) > self._max_families:
+            families.popitem(last=False)
+
+    def statistics(self) -> OutputStatistics:
+        """Return the present figures."""
+        return OutputStatistics(
+            len(self._families), self._all.samples, self._errors.tokens, self._mean_errors.tokens
+        )
+
+    def _keys(self, hashes: Hashes) -> Iterator[tuple[int, int]]:
+        """Yield (agreeing tokens, sequence hash) of the prompt's families, the widest first."""
+        blocks = len(hashes)
+        for tokens, depth in self._depths:
+            if depth > blocks:
+                return
+            yield tokens, hashes.upto(depth)[depth - 1]
+
+
+def with_forecast(request: RouteRequest, forecast: OutputForecast) -> RouteRequest:
+    """Return the request with the output to expect: as foreseen, at most what its client allows."""
+    if not forecast.samples:
+        return request
+    tokens = max(1, round(forecast.tokens))
+    if 0 < request.expected_output_tokens <= tokens:
+        return request
+    return msgspec.structs.replace(request, expected_output_tokens=tokens)
