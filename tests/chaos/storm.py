@@ -14,7 +14,11 @@ from kvmesh.transport.nats.jetstream import JetStream
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.process import MeshProcess
 
-KINDS = ("server", "server", "router", "router", "engine", "sidecar", "engine and sidecar")
+KINDS = (
+    *("server", "server", "router", "router", "engine", "sidecar"),
+    *("engine and sidecar", "all servers", "all routers", "all sidecars", "all engines"),
+)
+LONG, LONG_S = 0.1, 12.0
 STREAM = "KVMESH_EVENTS_chaos"
 
 
@@ -37,7 +41,7 @@ def draw_faults(rng: random.Random, count: int, within_s: float) -> list[Fault]:
                 kind=rng.choice(KINDS),
                 which=rng.randrange(-1, 6),
                 frozen=rng.random() < 0.4,
-                lasts_s=round(rng.uniform(0.2, 5.0), 2),
+                lasts_s=round(rng.uniform(0.2, LONG_S if rng.random() < LONG else 5.0), 2),
             )
             for _ in range(count)
         ),
@@ -61,7 +65,11 @@ class Storm:
     async def _happen(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
         if fault.kind == "server":
-            await self._strike_server(fault)
+            number = await self._leader() if fault.which < 0 else fault.which
+            await self._strike_servers(fault, [number % len(self._mesh.servers)])
+            return
+        if fault.kind == "all servers":
+            await self._strike_servers(fault, list(range(len(self._mesh.servers))))
             return
         victims = self._victims(fault)
         how = "SIGSTOP" if fault.frozen else "SIGKILL"
@@ -75,21 +83,22 @@ class Storm:
             victim.start()
         self._tell(f"{', '.join(victim.name for victim in victims)} goes on")
 
-    async def _strike_server(self, fault: Fault) -> None:
-        servers = self._mesh.servers
-        number = await self._leader() if fault.which < 0 else fault.which % len(servers)
-        server = servers[number]
-        leads = " (the stream's leader)" if fault.which < 0 and len(servers) > 1 else ""
+    async def _strike_servers(self, fault: Fault, numbers: list[int]) -> None:
+        servers = [self._mesh.servers[number] for number in numbers]
+        names = f"nats-server {', '.join(map(str, numbers))}"
+        leads = " (the stream's leader)" if fault.which < 0 and len(numbers) == 1 else ""
         how = "SIGSTOP" if fault.frozen else "SIGKILL"
-        self._tell(f"{how} nats-server {number}{leads} for {fault.lasts_s} s")
-        if fault.frozen:
-            server.freeze()
-        else:
-            server.kill()
+        self._tell(f"{how} {names}{leads} for {fault.lasts_s} s")
+        for server in servers:
+            if fault.frozen:
+                server.freeze()
+            else:
+                server.kill()
         await asyncio.sleep(fault.lasts_s)
-        server.thaw()
-        await self._mesh.start_server(server)
-        self._tell(f"nats-server {number} goes on")
+        for server in servers:
+            server.thaw()
+            await self._mesh.start_server(server)
+        self._tell(f"{names} goes on")
 
     async def _leader(self) -> int:
         """Return the number of the server that leads the stream; 0 when nobody can tell."""
@@ -108,18 +117,18 @@ class Storm:
 
     def _victims(self, fault: Fault) -> list[MeshProcess]:
         mesh = self._mesh
-        match fault.kind:
-            case "router":
-                if fault.which == 0:
-                    return list(mesh.routers)
-                return [mesh.routers[fault.which % len(mesh.routers)]]
-            case "engine":
-                return [mesh.engines[fault.which % len(mesh.engines)]]
-            case "sidecar":
-                return [mesh.sidecars[fault.which % len(mesh.sidecars)]]
-            case _:
-                number = fault.which % len(mesh.engines)
-                return [mesh.engines[number], mesh.sidecars[number]]
+        number = fault.which % len(mesh.engines)
+        engine, sidecar = mesh.engines[number], mesh.sidecars[number]
+        victims: dict[str, list[MeshProcess]] = {
+            "router": [mesh.routers[fault.which % len(mesh.routers)]],
+            "engine": [engine],
+            "sidecar": [sidecar],
+            "engine and sidecar": [engine, sidecar],
+            "all routers": mesh.routers,
+            "all sidecars": mesh.sidecars,
+            "all engines": mesh.engines,
+        }
+        return victims[fault.kind]
 
     def _tell(self, what: str) -> None:
         self.history.append(f"{time.monotonic() - self._start_s:6.2f} s  {what}")
