@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.index_exactness import QUERIES, count_exact
+from benchmarks.index_growth import longest_stops
 from benchmarks.index_measures import GOALS, Bench, Row, measure_size
 from benchmarks.index_peers import find_dynamo
 from benchmarks.index_workload import Workload
@@ -45,6 +46,7 @@ def main() -> None:
         measure_size(bench, Workload(workers, entries), size, hashing=number == 0)
         measure_memory(bench, size)
     measure_exactness(bench)
+    measure_growth(bench)
     print_table(bench)
     print_curve(bench)
 
@@ -83,6 +85,22 @@ def measure_exactness(bench: Bench) -> None:
                 met=ours == QUERIES,
             )
         )
+
+
+def measure_growth(bench: Bench) -> None:
+    blocks = bench.options.size(full=5_000_000, quick=500_000)
+    ours, plain = longest_stops(blocks)
+    bench.rows.append(
+        Row(
+            size=f"1x{blocks}",
+            operation=f"longest stop for 64 new blocks (below {GOALS.stop_ms:g}; peer: one dict)",
+            unit="cpu ms",
+            ours=ours,
+            peer=plain,
+            ratio=plain / ours,
+            met=ours < GOALS.stop_ms,
+        )
+    )
 
 
 def print_table(bench: Bench) -> None:

@@ -188,7 +188,7 @@ def test_hashes_travel_as_little_endian_u64s() -> None:
         unpack_hashes(bytes(9))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 100])
+@pytest.mark.parametrize("count", [0, 1, 2, 100, 200])
 def test_a_run_is_unpacked_without_complaint(count: int) -> None:
     run = tuple(range(count))
 
