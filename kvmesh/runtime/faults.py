@@ -15,7 +15,8 @@ class FaultPlan(msgspec.Struct, frozen=True):
     ones of its sender. Each `mischief_s` a process is killed (`crash`), frozen (`pause`) or cut off
     (`disconnect`), or the journal is purged up to a random sequence, made anew (`recreate`) or
     loses its last records though acknowledged (`truncate`).
-    `crash_at_effect`: a process dies between two effects of one turn.
+    `crash_at_effect`: a process dies between two effects of one turn. `spoil`: an object is stored
+    damaged, and acknowledged all the same.
     """
 
     until_s: float = 0.0
@@ -31,6 +32,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     lose_answer: float = 0.0
     garbage: float = 0.0
     crash_at_effect: float = 0.0
+    spoil: float = 0.0
     mischief_s: float = 0.25
     crash: float = 0.0
     pause: float = 0.0
@@ -58,6 +60,7 @@ _KINDS = (
     "purge",
     "recreate",
     "truncate",
+    "spoil",
 )
 _CEILINGS = {
     "slow": 0.05,
@@ -117,6 +120,11 @@ class Faults:
     def below(self, count: int) -> int:
         """Return a number drawn evenly from 0 to `count` - 1."""
         return int(self._rng.random() * count)
+
+    def spoil(self, data: bytes) -> bytes:
+        """Return `data` with one bit of it turned."""
+        place = self.below(len(data))
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
     def garble(self, data: bytes) -> bytes:
         """Return what is no message: a cut one, or a server's answer gone astray.

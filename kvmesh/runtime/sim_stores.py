@@ -48,7 +48,7 @@ class SimStores:
 
     A request or its answer may be lost (`lose_answer` each way): the caller then gets `Failed` and
     cannot know whether it was done. An object is stored when its last part arrives: a writer that
-    dies before leaves an orphan.
+    dies before leaves an orphan. It may be stored damaged (`spoil`).
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -119,7 +119,9 @@ class SimStores:
     def _perform_on_objects(self, wish: ObjectWish) -> Message:
         if isinstance(wish, StoreObject):
             self.orphans.pop(wish.name, None)
-            self.objects[wish.name] = (wish.data, self._sim.now)
+            spoils = self._sim.strike("spoil", self._sim.faults.plan.spoil)
+            data = self._sim.faults.spoil(wish.data) if spoils else wish.data
+            self.objects[wish.name] = (data, self._sim.now)
             info = self._listing(wish.name)
             return ObjectStored(wish.token, info.size, info.sha256)
         if isinstance(wish, FetchObject):

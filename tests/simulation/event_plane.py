@@ -21,7 +21,7 @@ from kvmesh.core.events import Cleared, Removed, Stored, WorkerId, decode_batch
 from kvmesh.core.hashing import unpack_hashes
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
-from kvmesh.core.ordering import Ordering
+from kvmesh.core.ordering import Cursor, Ordering
 from kvmesh.core.replica import Replica
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.worker_registry import WorkerRegistry
@@ -175,11 +175,15 @@ class EventPlane:
             assert readable, "a publisher believes stored what nobody can read"
 
     def _check_worker(self, replica: Replica, worker: WorkerId) -> None:
-        """A worker's blocks are exactly what its events up to the cursor amount to."""
         cursor = replica.cursors().get(worker)
-        if cursor is not None and cursor.next_seq > 0:
+        if cursor is not None:
+            self.check_against_model(replica.index, worker, cursor)
+
+    def check_against_model(self, index: KvIndex, worker: WorkerId, cursor: Cursor) -> None:
+        """A worker's blocks are exactly what its events up to the cursor amount to."""
+        if cursor.next_seq > 0:
             expected = self.history.digest(worker, cursor.epoch, cursor.next_seq - 1)
-            assert replica.index.worker_digest(worker) == expected, "index is not the journal"
+            assert index.worker_digest(worker) == expected, "index is not the journal"
 
     def is_settled(self) -> bool:
         """Whether every replica knows every worker exactly, and everything was said."""

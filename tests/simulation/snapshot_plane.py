@@ -5,12 +5,16 @@ from collections.abc import Sequence
 
 from kvmesh.actors.indexer import Indexer
 from kvmesh.actors.kernel import Actor, Effect, Message
-from kvmesh.actors.messages import CaughtUp
+from kvmesh.actors.messages import CaughtUp, Tick
+from kvmesh.actors.registry import Registry
 from kvmesh.actors.snapshot_loader import SnapshotLoader
 from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.storage import PurgeJournal
-from kvmesh.core.manifest import Manifest, decode_manifest
-from kvmesh.core.snapshot_reader import decode_snapshot
+from kvmesh.core.index import KvIndex
+from kvmesh.core.manifest import Generation, Manifest, decode_manifest
+from kvmesh.core.ordering import Cursor
+from kvmesh.core.snapshot import Position
+from kvmesh.core.snapshot_reader import Snapshot, decode_snapshot
 from kvmesh.runtime.faults import FaultPlan
 from kvmesh.runtime.sim import Process
 from kvmesh.runtime.sim_stores import SimStores
@@ -23,7 +27,9 @@ class SnapshotPlane(EventPlane):
     """Replicas that snapshot each half second, purge behind themselves, and start from the store.
 
     Checked at each purge: what is purged is in the second newest generation of the manifest or
-    older, and that one can be read and is what it says.
+    older, both newest can be read and are what they say, and no live replica that was heard still
+    needs it. At each new manifest: its newest generation is the model's at its position. At each
+    load: so is the index.
     """
 
     reload_to = "loader"
@@ -40,11 +46,12 @@ class SnapshotPlane(EventPlane):
 
         def carry(process: Process, actor: str, effect: Effect) -> None:
             assert isinstance(effect, PurgeJournal)
-            self._check_purge(effect.up_to)
+            self._check_purge(process, effect.up_to)
             purge(process, actor, effect)
 
         self.sim.carriers[PurgeJournal] = carry
         self.sim.on_step.append(self._check_manifest)
+        self.sim.on_step.append(self._check_loaded)
 
     def further_actors(self, router: str, indexer: Indexer) -> Sequence[Actor]:
         loader = SnapshotLoader(indexer.replica, KEY)
@@ -70,16 +77,48 @@ class SnapshotPlane(EventPlane):
         assert isinstance(loader, SnapshotLoader)
         return (loader.statistics().loaded,)
 
-    def _check_purge(self, up_to: int) -> None:
+    def _check_purge(self, process: Process, up_to: int) -> None:
         self.purges += 1
         kept = self.manifest().generations
         assert len(kept) > 1, "purged with one generation"
         assert up_to <= kept[1].sequence, "purged what the second generation needs"
-        if kept[1].name in self.rotten:
-            return
-        data, _ = self.stores.objects[kept[1].name]
-        assert hashlib.sha256(data).hexdigest() == kept[1].sha256, "purged behind a bad object"
-        assert decode_snapshot(data).position.sequence == kept[1].sequence
+        for one in kept[:2]:
+            self._read(one)
+        registry = process.actors["registry"]
+        assert isinstance(registry, Registry)
+        for name in registry.routers.members():
+            beat, peer = registry.replica(name), self.sim.processes[name]
+            if beat is None or beat.created != kept[1].created or not peer.alive:
+                continue
+            reads = max(beat.applied_sequence, self.indexer(name).replica.applied_sequence)
+            assert up_to <= reads, "purged what a live replica has not read"
+
+    def _read(self, one: Generation) -> Snapshot | None:
+        """Return what a generation holds; None when it was damaged behind everybody's back."""
+        if one.name in self.rotten:
+            return None
+        data, _ = self.stores.objects[one.name]
+        assert hashlib.sha256(data).hexdigest() == one.sha256, "a bad object in the manifest"
+        snapshot = decode_snapshot(data)
+        assert snapshot.position == Position(one.created, one.sequence)
+        return snapshot
+
+    def _check_snapshot(self, one: Generation) -> None:
+        """Loaded into an empty index, the newest generation is what was published up to there."""
+        snapshot = self._read(one)
+        if snapshot is not None:
+            index = KvIndex()
+            index.load(snapshot.image, snapshot.truncated)
+            for record in snapshot.records:
+                self.check_against_model(
+                    index, record.worker, Cursor(record.epoch, record.next_seq, record.gap)
+                )
+
+    def _check_loaded(self, process: Process, actor: str, message: Message) -> None:
+        if actor == "loader" and isinstance(message, Tick):
+            replica = self.indexer(process.name).replica
+            for worker, cursor in replica.cursors().items():
+                self.check_against_model(replica.index, worker, cursor)
 
     def _check_manifest(self, process: Process, actor: str, message: Message) -> None:
         del process, actor
@@ -90,6 +129,8 @@ class SnapshotPlane(EventPlane):
             return
         for one in manifest.generations:
             assert one.name in self.stores.objects, "the manifest names what is not there"
+        if manifest.generations:
+            self._check_snapshot(manifest.generations[0])
         if self.manifests and self.manifests[-1].generations and manifest.generations:
             before, after = self.manifests[-1].generations[0], manifest.generations[0]
             assert after.fence >= before.fence, "a fenced writer got through"

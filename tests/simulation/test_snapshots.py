@@ -19,6 +19,13 @@ def test_snapshots_lose_nothing_through_a_storm(seed: int) -> None:
     settled = plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S)
 
     assert settled, plane.differences()
+    newest = plane.manifest().generations[:1]
+    plane.run_engines(steps=5, every_s=0.1)
+    goes_on = plane.sim.run_until(
+        lambda: plane.manifest().generations[:1] != newest, limit_s=SETTLE_S
+    )
+    assert goes_on, "no snapshot after the storm"
+    assert plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S), plane.differences()
 
 
 def test_snapshots_are_taken_and_the_journal_is_purged_behind_them() -> None:
