@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.registry import Collector
 
 from kvmesh.app.front import Routes, answer_json
-from kvmesh.app.routed import RoutingContext
+from kvmesh.app.routing_context import RoutingContext
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.transport.http.exchange import Exchange
 

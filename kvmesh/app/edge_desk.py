@@ -30,7 +30,8 @@ from kvmesh.app.edge_messages import (
     asked,
 )
 from kvmesh.app.front import Routes, answer_json
-from kvmesh.app.routed import RoutedRequest, RoutingContext
+from kvmesh.app.routed import RoutedRequest
+from kvmesh.app.routing_context import RoutingContext
 from kvmesh.core.last_known import KnownWorker
 from kvmesh.core.sse import Usage
 from kvmesh.errors import KvMeshError

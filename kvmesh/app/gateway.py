@@ -4,7 +4,8 @@ from kvmesh.app.explain import view_decision
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.intake import Intake
 from kvmesh.app.reading import Reading, within_patience
-from kvmesh.app.routed import RoutedRequest, RoutingContext
+from kvmesh.app.routed import RoutedRequest
+from kvmesh.app.routing_context import RoutingContext
 from kvmesh.core.decision import RouteRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.exchange import Exchange

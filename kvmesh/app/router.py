@@ -29,11 +29,11 @@ from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.phases import Phases
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of
-from kvmesh.app.routed import RoutingContext, RoutingCounters
 from kvmesh.app.router_metrics import RouterMetrics
 from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
 from kvmesh.app.router_view import RouterView
+from kvmesh.app.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.static_workers import StaticWorkers
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.worker_option import parse_workers

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 
 from kvmesh.app.mesh_metrics import approx_metrics
 from kvmesh.app.prediction_metrics import prediction_metrics
-from kvmesh.app.routed import RoutingContext
+from kvmesh.app.routing_context import RoutingContext
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId

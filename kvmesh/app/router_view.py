@@ -17,7 +17,7 @@ from kvmesh.app.overview import (
     compare_replicas,
     sum_buckets,
 )
-from kvmesh.app.routed import RoutingContext
+from kvmesh.app.routing_context import RoutingContext
 from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.traffic import TrafficSecond
 

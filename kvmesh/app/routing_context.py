@@ -1,0 +1,101 @@
+"""What all requests of a router share: its scheduler, its clock, its counters."""
+
+from collections.abc import Callable
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.router import Router
+from kvmesh.app.admission import AdmissionGate
+from kvmesh.app.phases import Phases
+from kvmesh.core.decision import RouteRequest
+from kvmesh.core.decision_log import DecisionLog
+from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import Hashes
+from kvmesh.core.predictions import Doubt, Predictions
+from kvmesh.errors import NoWorkerError
+from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.proxy import Target
+
+
+class RoutingCounters:
+    """What became of requests and what caches gave, since the start. Tokens are prompt tokens."""
+
+    __slots__ = (
+        "attempts_failed",
+        "cached_tokens",
+        "client_gone",
+        "cut",
+        "finished",
+        "predicted_tokens",
+        "prompt_tokens",
+        "refused",
+        "reported_tokens",
+        "requests",
+        "unserved",
+    )
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.finished = 0
+        self.client_gone = 0
+        self.cut = 0
+        self.refused = 0
+        self.unserved = 0
+        self.attempts_failed = 0
+        self.prompt_tokens = 0
+        self.predicted_tokens = 0
+        self.reported_tokens = 0
+        self.cached_tokens = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return every counter by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class RoutingContext(msgspec.Struct, frozen=True):
+    """What all requests of a router share.
+
+    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas,
+    `doubt` has what is known of a worker's cache sent anew.
+    """
+
+    router: Router
+    router_id: str
+    bucket: str
+    counters: RoutingCounters
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+    fixed_headers: Headers
+    open_requests: set[str]
+    tell: Callable[[Message], None]
+    decisions: DecisionLog
+    predictions: Predictions
+    doubt: Callable[[WorkerId, Doubt], None]
+    gate: AdmissionGate
+    phases: Phases
+
+    def find_holder(self, model: str, hashes: Hashes) -> Target | None:
+        """Return the worker that holds most of a prompt, of several the least busy one.
+
+        None when nobody serves `model`.
+        """
+        scheduler, now = self.router.scheduler, self.clock()
+        try:
+            names = scheduler.workers.eligible(RouteRequest("", hashes, 0, model=model), now)
+        except NoWorkerError:
+            return None
+        overlaps, _ = scheduler.overlaps.find_groups(hashes, now)
+        loads = scheduler.sequences.loads
+        best = max(names, key=lambda name: (overlaps.get(name, 0), -loads(name).active_requests))
+        beat = self.router.heartbeat(best)
+        return None if beat is None else target_of(beat)
+
+
+def target_of(worker: WorkerHeartbeat) -> Target:
+    """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
+    if worker.dp_rank is None:
+        return Target(worker.url)
+    return Target(worker.url, headers=((b"x-data-parallel-rank", b"%d" % worker.dp_rank),))
