@@ -23,6 +23,7 @@ COMMANDS = {
     "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",
     "doctor": "Say why an engine's KV cache would not be seen by routers, and what to do.",
     "config": "Print a commented TOML file with every setting of a role.",
+    "api-key": "Make a key for a client of the front door; only its hash is kept.",
     "nats-accounts": "Write nkeys and a NATS configuration in which each process may do the least.",
     "nats-streams": "Make the event streams of buckets, as the NATS account that may.",
     "replay": "Send a trace to a live endpoint and report hit rate and latency.",

@@ -14,6 +14,7 @@ from cyclopts.validators import Number
 
 from kvmesh.core.buckets import BucketPolicy
 from kvmesh.core.index import DEFAULT_MAX_BLOCKS
+from kvmesh.http_settings import HttpSettings, UpstreamSettings
 from kvmesh.request_settings import (
     AdmissionSettings,
     DecisionSettings,
@@ -57,40 +58,6 @@ class NatsSettings:
     """Bound of a bucket's event stream, bytes; the oldest messages go first."""
     stream_max_age_s: Positive = 24 * 3600
     """Age at which an event message is discarded, seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HttpSettings:
-    """The front door. Loopback by default: name 0.0.0.0 to serve others."""
-
-    http_host: str = "127.0.0.1"
-    """Address to listen on."""
-    http_port: Port = 8000
-    """Port to listen on; 0 takes a free one."""
-    advertise_url: str = ""
-    """URL under which others reach this process; default from --http-host and --http-port."""
-    max_body_bytes: Positive = 64 * 1024**2
-    """Largest request body taken, bytes; more is answered 413."""
-    drain_s: NonNegative = 30.0
-    """On SIGTERM, seconds open streams may go on before they are cut."""
-    tls_cert: Path | None = None
-    """PEM certificate chain; turns HTTPS on."""
-    tls_key: Path | None = None
-    """PEM private key of --tls-cert."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpstreamSettings:
-    """Deadlines and retries towards the next hop."""
-
-    connect_timeout_s: Seconds = 2.0
-    """Seconds to open a connection."""
-    first_byte_timeout_s: Seconds = 600.0
-    """Seconds from the request's last byte to the answer's first."""
-    idle_timeout_s: Seconds = 120.0
-    """Seconds an answer may pause between two chunks."""
-    max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
-    """Further workers tried when one fails before its first byte."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +173,8 @@ class WorkerSettings:
 
     engine_url: str
     """Base URL of the engine's OpenAI server, as routers shall reach it."""
+    engine_key_file: Path | None = None
+    """File with the engine's own API key, if it asks for one."""
     bucket: str = "default"
     """Bucket this engine serves."""
     worker_id: str = ""

@@ -133,7 +133,12 @@ class EdgeServer:
             routes = Routes()
             EdgeGateway(link, intake, pool, options, fixed_headers).mount(routes)
             http = dataclasses.replace(settings.http, http_port=part.port)
-            front = FrontDoor(http, routes)
+            front = FrontDoor(
+                http,
+                routes,
+                tenant_header=settings.admission.tenant_header,
+                processes=settings.http_processes,
+            )
             await front.open(reuse_port=True)
             stack.push_async_callback(front.server.close)
             log.info("edge serves", url=part.url, edge=part.number)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from kvmesh.app.key_guard import KeyGuard, read_credential
 from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.http_settings import HttpSettings, UpstreamSettings
 from kvmesh.observe import get_logger
-from kvmesh.settings import HttpSettings, UpstreamSettings
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.problem import Problem
@@ -64,10 +65,30 @@ class Routes:
 
 
 class FrontDoor:
-    """One listener and what it needs of the settings."""
+    """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
-    def __init__(self, settings: HttpSettings, handler: Route) -> None:
+    `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too.
+    `processes` share the port. Raises `ConfigError` for a file of keys that is none.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        handler: Route,
+        *,
+        tenant_header: str = "",
+        passes_keys: bool = False,
+        processes: int = 1,
+    ) -> None:
         self._settings = settings
+        if settings.api_keys is not None:
+            handler = KeyGuard(
+                handler,
+                settings.api_keys,
+                tenant_header=tenant_header,
+                pass_on=passes_keys,
+                share=1.0 / processes,
+            )
         limits = HttpLimits(max_body_bytes=settings.max_body_bytes)
         self.server = HttpServer(handler, limits=limits)
 
@@ -97,6 +118,8 @@ def behind_edges(settings: HttpSettings) -> HttpSettings:
         advertise_url="",
         tls_cert=None,
         tls_key=None,
+        tls_client_ca=None,
+        api_keys=None,
     )
 
 
@@ -109,8 +132,9 @@ def public_url(settings: HttpSettings, port: int) -> str:
 def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
     """Return the server's TLS context; None when no certificate is set."""
     if settings.tls_cert is None:
-        if settings.tls_key is not None:
-            raise ConfigError("--tls-key is set without --tls-cert; give both or neither")
+        for name, path in (("key", settings.tls_key), ("client-ca", settings.tls_client_ca)):
+            if path is not None:
+                raise ConfigError(f"--tls-{name} is set without --tls-cert; give both or neither")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
@@ -119,17 +143,47 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
         raise ConfigError(
             f"--tls-cert {settings.tls_cert}, --tls-key {settings.tls_key}: {error}"
         ) from error
+    if settings.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"--tls-client-ca {settings.tls_client_ca}: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
+    """Return the TLS context towards the next hop; None for the default one."""
+    ca, cert, key = settings.upstream_ca, settings.upstream_cert, settings.upstream_cert_key
+    if ca is None and cert is None:
+        if key is not None:
+            raise ConfigError("--upstream-cert-key is set without --upstream-cert")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"--upstream-ca {ca}, --upstream-cert {cert}, --upstream-cert-key {key}: {error}"
+        ) from error
     return context
 
 
 def upstream_pool(settings: UpstreamSettings) -> UpstreamPool:
-    """Return the connection pool towards the next hop; make it on the event loop."""
+    """Return the connection pool towards the next hop; make it on the event loop.
+
+    Raises `ConfigError` for unusable files.
+    """
+    credential = read_credential(settings.upstream_key_file)
     return UpstreamPool(
         options=UpstreamOptions(
             connect_timeout_s=settings.connect_timeout_s,
             first_byte_timeout_s=settings.first_byte_timeout_s,
             idle_timeout_s=settings.idle_timeout_s,
-        )
+            authorization=credential,
+        ),
+        ssl=upstream_tls(settings),
     )
 
 

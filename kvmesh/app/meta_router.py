@@ -36,6 +36,7 @@ from kvmesh.transport.http.request import Request
 from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
 
 TEMPORARY_REDIRECT = 307
+TENANT_HEADER = "x-kvmesh-tenant"
 UNAVAILABLE = 503
 SERVER_ERROR = 500
 
@@ -152,11 +153,16 @@ class MetaServer:
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
             routes.add_prefix("/v1/", self._forward)
-            asking = UpstreamPool()
+            asking = upstream_pool(self.settings.upstream)
             stack.push_async_callback(asking.close)
             pages = ViewPages(MetaView(self.meta, asking, "meta-router"))
             pages.mount(routes)
-            front = FrontDoor(self.settings.http, routes)
+            front = FrontDoor(
+                self.settings.http,
+                routes,
+                tenant_header=TENANT_HEADER,
+                passes_keys=self.settings.upstream.upstream_key_file is None,
+            )
             feed = self._feed()
             stack.push_async_callback(feed.stop)
             await feed.start()

@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Protocol, cast
@@ -169,7 +170,14 @@ class RouterServer:
         if settings.worker:
             workers = parse_workers(settings.worker)
             index = self.index if settings.kv_events else None
-            static = StaticWorkers(workers, self.router, settings.bucket, index, self._secret)
+            static = StaticWorkers(
+                workers,
+                self.router,
+                settings.bucket,
+                index,
+                self._secret,
+                partial(upstream_pool, settings.upstream),
+            )
             if not settings.nats.nats_url:
                 return static
         # Loaded by name: a router alone must run where NATS is not installed.
@@ -227,7 +235,9 @@ class RouterServer:
             pages = ViewPages(RouterView(context, self.mesh))
             pages.mount(routes)
             front = FrontDoor(
-                settings.http if self.part is None else behind_edges(settings.http), routes
+                settings.http if self.part is None else behind_edges(settings.http),
+                routes,
+                tenant_header=settings.admission.tenant_header,
             )
             url = await front.open()
             stack.push_async_callback(front.server.close)

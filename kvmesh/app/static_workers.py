@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from prometheus_client.core import Metric
@@ -52,7 +52,9 @@ class StaticWorkers:
         bucket: str,
         index: KvIndex | None,
         secret: bytes = b"",
+        make_pool: Callable[[], UpstreamPool] = UpstreamPool,
     ) -> None:
+        self._make_pool = make_pool
         self.draining = False
         self._router = router
         self._bucket = bucket
@@ -136,7 +138,7 @@ class StaticWorkers:
         driver.add(self._registry)
         driver.start()
         self._running.append(asyncio.create_task(driver.run(), name="actors"))
-        pool = UpstreamPool()
+        pool = self._make_pool()
         await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
         # The first answers are in the mailboxes: let them be read before requests come.
         await asyncio.sleep(0)

@@ -31,6 +31,7 @@ from kvmesh.app.engine_probe import (
 )
 from kvmesh.app.fetch import fetch_ok
 from kvmesh.app.hash_secret import read_hash_secret
+from kvmesh.app.key_guard import read_credential
 from kvmesh.app.load_feed import LoadFeed
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
@@ -42,7 +43,7 @@ from kvmesh.observe import actor_log, configure_logging, get_logger
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.setting_types import Flat
 from kvmesh.settings import WorkerSettings
-from kvmesh.transport.http.upstream import UpstreamPool
+from kvmesh.transport.http.upstream import UpstreamOptions, UpstreamPool
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection
 from kvmesh.transport.nats.control import ControlPlane, Handler
@@ -108,7 +109,8 @@ class Sidecar:
         """Run until `stop`. Raises `ConfigError` when the engine publishes no events."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            pool = UpstreamPool()
+            credential = read_credential(settings.engine_key_file)
+            pool = UpstreamPool(options=UpstreamOptions(authorization=credential))
             stack.push_async_callback(pool.close)
             facts = await self._wait_for_engine(pool, stop)
             if facts is None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,7 +15,8 @@ import msgspec
 from kvmesh.app.meta_router import MetaServer
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
-from kvmesh.settings import HttpSettings, MetaRouterSettings, RouterSettings
+from kvmesh.http_settings import HttpSettings
+from kvmesh.settings import MetaRouterSettings, RouterSettings
 
 READY_S = 20.0
 WITHOUT_NATS = """
@@ -34,13 +36,15 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def serving(serve: Callable[[Stop], Awaitable[None]], url: str) -> AsyncIterator[str]:
+async def serving(
+    serve: Callable[[Stop], Awaitable[None]], url: str, verify: ssl.SSLContext | bool = True
+) -> AsyncIterator[str]:
     """Run one server until the block ends; it is ready when the block begins."""
     stop = Stop()
     running = asyncio.ensure_future(serve(stop))
     deadline = asyncio.get_running_loop().time() + READY_S
     try:
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, verify=verify) as client:
             while True:
                 assert not running.done(), running.exception()
                 assert asyncio.get_running_loop().time() < deadline, f"{url} is not ready"

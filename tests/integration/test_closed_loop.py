@@ -17,13 +17,8 @@ from kvmesh.app.worker import Sidecar
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.predictions import Doubt
-from kvmesh.settings import (
-    CostSettings,
-    HttpSettings,
-    NatsSettings,
-    RouterSettings,
-    WorkerSettings,
-)
+from kvmesh.http_settings import HttpSettings
+from kvmesh.settings import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from tests.conftest import Eventually
 
 pytestmark = pytest.mark.integration

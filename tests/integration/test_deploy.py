@@ -23,7 +23,8 @@ from kvmesh.app.nats_accounts import AccountsOptions, plan_members
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.cli import COMMANDS
-from kvmesh.settings import HttpSettings, NatsSettings, RouterSettings, WorkerSettings
+from kvmesh.http_settings import HttpSettings
+from kvmesh.settings import NatsSettings, RouterSettings, WorkerSettings
 
 pytestmark = pytest.mark.integration
 

@@ -19,13 +19,8 @@ from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
 from kvmesh.core.diagnosis import Finding, Level
 from kvmesh.errors import ConfigError
-from kvmesh.settings import (
-    CostSettings,
-    HttpSettings,
-    NatsSettings,
-    RouterSettings,
-    WorkerSettings,
-)
+from kvmesh.http_settings import HttpSettings
+from kvmesh.settings import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server import HttpServer
 from tests.unit.tokenizer_models import write_model
 

@@ -15,7 +15,8 @@ from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
 from kvmesh.core.events import WorkerId
 from kvmesh.errors import ConfigError
-from kvmesh.settings import HttpSettings, NatsSettings, RouterSettings, WorkerSettings
+from kvmesh.http_settings import HttpSettings
+from kvmesh.settings import NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.server import HttpServer
 from kvmesh.transport.zmq import EventPublisher, PublisherOptions

@@ -209,7 +209,7 @@ class Forward:
             target=request.target if target.path is None else target.path,
             headers=((b"x-request-id", self._exchange.request_id), *target.headers),
             body=request.body if target.body is None else target.body,
-            block=forwarded_block(request, target.headers),
+            block=forwarded_block(request, (*target.headers, *self._pool.own_headers)),
         )
         try:
             self._call = self._pool.send(message, self)

@@ -3,6 +3,7 @@
 import asyncio
 import ssl as tls
 
+from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.origin import Origin
 from kvmesh.transport.http.upstream_host import PoolState, UpstreamCall, UpstreamHost
 from kvmesh.transport.http.upstream_messages import (
@@ -28,6 +29,7 @@ class UpstreamPool:
     """Keeps connections per origin; make it on the event loop that uses it.
 
     `ssl` is for https origins; the default verifies certificates against the system's CAs.
+    `own_headers` go with every request: who forwards one leaves the client's of that name out.
     """
 
     def __init__(
@@ -35,6 +37,8 @@ class UpstreamPool:
     ) -> None:
         self._state = PoolState(options or UpstreamOptions(), ssl)
         self.wheel = self._state.wheel
+        own = self._state.options.authorization
+        self.own_headers: Headers = ((b"authorization", own),) if own else ()
 
     def send(self, request: UpstreamRequest, sink: UpstreamSink) -> UpstreamCall:
         """Send `request`; never waits, and never calls `sink` before it returns.

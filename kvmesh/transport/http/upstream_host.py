@@ -128,7 +128,9 @@ class UpstreamHost:
 
     def __init__(self, pool: PoolState, origin: Origin) -> None:
         self._pool = pool
-        self._first_line_end = b" HTTP/1.1\r\nhost: %b\r\n" % origin.authority
+        own = pool.options.authorization
+        credential = render(((b"authorization", own),)) if own else b""
+        self._first_line_end = b" HTTP/1.1\r\nhost: %b\r\n%b" % (origin.authority, credential)
         self.origin = origin
         self.idle: list[UpstreamConnection] = []
         self.connections: set[UpstreamConnection] = set()

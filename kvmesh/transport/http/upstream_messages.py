@@ -17,6 +17,7 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     `stale_window_s`: a pooled connection reset this soon after a request was closed while idle,
     so the request is sent once more; later than that the upstream may have died of the request.
     `max_connections` bounds each origin; more requests wait for up to `connect_timeout_s`.
+    `authorization`, if not empty, is sent with every request in place of its own.
     """
 
     connect_timeout_s: float = 2.0
@@ -26,6 +27,7 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     stale_window_s: float = 1.0
     max_connections: int | None = None
     max_idle: int = 512
+    authorization: bytes = b""
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):

@@ -1,0 +1,111 @@
+"""Who may send requests: named keys, kept as hashes, with a tenant and a rate."""
+
+import tomllib
+from hashlib import sha256
+from typing import Annotated, Final
+
+import msgspec
+
+from kvmesh.errors import ConfigError, RequestError
+
+PREFIX: Final = "kvm-"
+"""What kvmesh's own keys begin with, so that scanners for leaked secrets know them."""
+
+_DIGEST_LENGTH: Final = 64
+_PATHS: Final = frozenset({"/health", "/ready"})
+"""Paths that need no key: balancers ask them."""
+
+
+class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One key: the SHA-256 of it in hexadecimal, never the key itself.
+
+    Keys are random, so that a quick hash is enough. `tenant` is what admission and logs call its
+    requests, by default its name; `requests_per_minute` 0 is no limit. A `proxy` (a meta-router, a
+    gateway) is believed what tenant it sends.
+    """
+
+    sha256: str
+    tenant: str = ""
+    requests_per_minute: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    proxy: bool = False
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keys: dict[str, ApiKey]
+
+
+def digest_of(key: str) -> str:
+    """Return what a file of keys holds of `key`."""
+    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
+    """Return the keys of a TOML file, `[keys.NAME]` each, by digest, tenants filled in.
+
+    Raises `ConfigError` naming `source` and the key.
+    """
+    try:
+        file = msgspec.convert(tomllib.loads(text), _File)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(
+            f'{source}: {error}; write [keys.NAME] with sha256 = "…", or use `kvmesh api-key`'
+        ) from error
+    found: dict[str, ApiKey] = {}
+    for name, key in file.keys.items():
+        digest = key.sha256.lower()
+        if len(digest) != _DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
+            raise ConfigError(f"{source}: keys.{name}: sha256 is not 64 hexadecimal digits")
+        if digest in found:
+            raise ConfigError(f"{source}: keys.{name}: another name has the same key")
+        found[digest] = msgspec.structs.replace(key, sha256=digest, tenant=key.tenant or name)
+    return found
+
+
+class KeyRing:
+    """Tells who a request is from, and whether it may come now. Times are the caller's, seconds.
+
+    A key's rate is a bucket of a minute's requests, or `share` (0..1] of them where several
+    processes serve one port.
+    """
+
+    def __init__(self, keys: dict[str, ApiKey], share: float = 1.0) -> None:
+        self._keys = keys
+        self._share = share
+        self._spent: dict[str, tuple[float, float]] = {}
+        self.refused = 0
+
+    def replace(self, keys: dict[str, ApiKey]) -> None:
+        """Take other keys from now on; what known ones have spent stays."""
+        self._keys = keys
+        self._spent = {digest: one for digest, one in self._spent.items() if digest in keys}
+
+    def admit(self, path: str, key: str, now: float) -> ApiKey | None:
+        """Return whose request it is, None on a path that needs no key.
+
+        Raises `RequestError` 401 for no key or an unknown one, 429 for one that is spent.
+        """
+        if path in _PATHS:
+            return None
+        found = self._keys.get(digest_of(key)) if key else None
+        if found is None:
+            self.refused += 1
+            wrong = "this API key is not known" if key else "send an API key"
+            raise RequestError(f"{wrong}: Authorization: Bearer …, or x-api-key", status=401)
+        if found.requests_per_minute:
+            self._spend(found, now)
+        return found
+
+    def _spend(self, key: ApiKey, now: float) -> None:
+        """Take one request off the key's bucket, which fills evenly."""
+        size = max(1.0, key.requests_per_minute * self._share)
+        left, since = self._spent.get(key.sha256, (size, now))
+        left = min(size, left + (now - since) * size / 60.0)
+        if left < 1.0:
+            self._spent[key.sha256] = left, now
+            self.refused += 1
+            raise RequestError(
+                f"tenant {key.tenant!r} has spent its {key.requests_per_minute:g} requests a "
+                "minute; slow down",
+                status=429,
+            )
+        self._spent[key.sha256] = left - 1.0, now
