@@ -198,6 +198,21 @@ def test_a_dry_run_explains_every_worker(mesh: RunningMesh) -> None:
         assert candidate["formula"].startswith(f"Formula for {candidate['worker']}: ")
 
 
+def test_how_far_events_are_believed_shows_in_headers_metrics_and_readiness(
+    mesh: RunningMesh,
+) -> None:
+    def everybody_is_known() -> bool:
+        return "warnings" not in mesh.http.get(f"{mesh.router_url(0)}/ready").json()
+
+    eventually(everybody_is_known, "no worker is in doubt")
+    answer = mesh.chat("How sure are you?", url=mesh.router_url(0))
+    metrics = mesh.http.get(f"{mesh.router_url(0)}/metrics").text
+
+    assert answer.headers["x-kvmesh-trust"] == "exact"
+    for worker in ("worker-0", "worker-2"):
+        assert f'kvmesh_worker_trust{{trust="exact",worker="{worker}"}} 1.0' in metrics
+
+
 def test_replicas_at_the_same_sequence_hold_the_same_index(mesh: RunningMesh) -> None:
     for number in range(6):
         mesh.chat("Something to cache, again and again. " * 20 + str(number))

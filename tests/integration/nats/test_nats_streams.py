@@ -6,12 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.ports import Record
-from kvmesh.transport.nats.jetstream import JetStream
+from kvmesh.transport.nats.jetstream import Ignored, JetStream
 from tests.integration.nats.journal_load import (
     STREAM,
     SUBJECT,
@@ -22,6 +23,10 @@ from tests.integration.nats.journal_load import (
 )
 
 pytestmark = pytest.mark.integration
+
+
+class ConsumerNames(msgspec.Struct, frozen=True):
+    consumers: list[str]
 
 
 async def test_a_stream_deleted_and_remade_under_load_is_read_from_its_start(
@@ -117,6 +122,31 @@ async def test_everything_purged_before_a_reader_got_it_shows_in_a_heartbeat(
 
     assert reader.errors == []
     assert len(reader.seen) + sum(b - a + 1 for a, b in reader.gaps) == 3000
+
+
+async def test_a_consumer_deleted_before_its_first_message_is_replaced_where_it_stood(
+    own_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
+) -> None:
+    journal = await open_journal(own_server.url, stack)
+    acks: list[int] = []
+    for number in range(50):
+        journal.append(SUBJECT, b"old %d" % number, acks.append)
+    await eventually(lambda: len(acks) == 50)
+    reader = Reader()
+    reader.position = 50
+    tail = await journal.tail(50, "", reader)
+    stack.push_async_callback(tail.close)
+    await eventually(lambda: reader.caught_up == 1)
+    admin = JetStream(await connect(own_server.url, stack))
+
+    for name in (await admin.call(f"CONSUMER.NAMES.{STREAM}", None, ConsumerNames)).consumers:
+        await admin.call(f"CONSUMER.DELETE.{STREAM}.{name}", None, Ignored)
+    await eventually(lambda: tail.statistics().consumers == 2)
+    journal.append(SUBJECT, b"new", acks.append)
+    await eventually(lambda: reader.position == 51)
+
+    assert reader.seen == {51: b"new"}
+    assert (reader.errors, reader.gaps, reader.recreated) == ([], [], [])
 
 
 async def test_discarded_old_messages_are_a_gap(
