@@ -21,7 +21,7 @@ from kvmesh.request_settings import (
     SessionSettings,
     StreamSettings,
 )
-from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds, Share
+from kvmesh.setting_types import Count, Flat, NonNegative, Port, Positive, Seconds, Share
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -84,6 +84,8 @@ class CostSettings:
     """What a block cached in an engine's host memory counts for; on the device it counts 1."""
     disk_tier_weight: Share = 0.25
     """The same of blocks on disk, or farther away."""
+    prefill_threshold: Count = 256
+    """With prefill workers: prompts with fewer uncached tokens at a decode worker stay there."""
     predict_ttl_s: NonNegative = 5.0
     """With events: seconds a routed prefix counts as cached until events confirm it; 0 is off."""
     index_max_blocks: Positive = DEFAULT_MAX_BLOCKS
@@ -190,6 +192,9 @@ class WorkerSettings:
     """Topic prefix to take; empty takes all."""
     kv_events_bind: bool = False
     """Bind the event socket instead of connecting (engines that connect out)."""
+    role: Literal["auto", "both", "prefill", "decode"] = "auto"
+    """prefill: computes prompts for others; decode: goes on from there; auto: as the engine says
+    (SGLang does, vLLM not)."""
     kv_cache_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
     """Tokens a block; default: asked of the engine."""
     label: tuple[str, ...] = ()
@@ -232,43 +237,4 @@ class UpSettings:
     """Timing of the simulated engines, by name."""
     tokenizer: Path | None = None
     """Model directory for routers and engines; default: the byte tokenizer."""
-    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MockerSettings:
-    """`kvmesh mocker`: a pretend vLLM. The names are vLLM's and Dynamo's mocker's."""
-
-    model: str = "mock"
-    """Served model name."""
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-    port: Port = 8100
-    """Port of the OpenAI server."""
-    kv_events_port: Port = 5557
-    """Port of the ZMQ event publisher of rank 0; rank r adds r."""
-    replay_port: Port = 5657
-    """Port of the ZMQ replay socket of rank 0; rank r adds r."""
-    block_size: Positive = 16
-    """Tokens a KV block."""
-    num_gpu_blocks_override: Positive = 16384
-    """KV blocks of each rank."""
-    max_num_seqs: Positive = 256
-    """Requests that run at once."""
-    max_num_batched_tokens: Positive = 8192
-    """Tokens a step; longer prefills are chunked."""
-    max_model_len: Positive = 131072
-    """Longest prompt and answer together, tokens."""
-    enable_prefix_caching: bool = True
-    """Reuse cached blocks."""
-    data_parallel_size: Positive = 1
-    """Ranks, each with its own cache and event stream."""
-    timing_profile: str = "dynamo"
-    """Step-time model, by name."""
-    speedup_ratio: Seconds = 1.0
-    """How much faster than life steps run."""
-    startup_time: NonNegative = 0.0
-    """Seconds until the server answers."""
-    tokenizer: Path | None = None
-    """Model directory; default: the byte tokenizer."""
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -88,7 +88,8 @@ class WorkerHeartbeat(Message, frozen=True):
     event shows. `url` is where requests go; `events` is False for a worker without KV events, and
     `complete` is False while part of the engine's history is lost and overlap is counted too low.
     `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
-    are those of `models` that are LoRA adapters.
+    are those of `models` that are LoRA adapters, `bootstrap_port` is where SGLang's prefill worker
+    meets others.
     """
 
     worker: WorkerId
@@ -107,6 +108,7 @@ class WorkerHeartbeat(Message, frozen=True):
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    bootstrap_port: int = 0
 
 
 class RouterHeartbeat(Message, frozen=True):

@@ -51,6 +51,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     limits: SenderLimits = SenderLimits()
     adapters: tuple[str, ...] = ()
     events: bool = True
+    bootstrap_port: int = 0
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -111,6 +112,7 @@ class Publisher:
             url=options.url,
             models=options.models,
             adapters=options.adapters,
+            bootstrap_port=options.bootstrap_port,
             block_size=self._cache.block_size,
             load=self._load,
             events=options.events,

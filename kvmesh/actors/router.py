@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.core.bucket_spill import BucketHeat
+from kvmesh.core.disaggregation import PREFILL
 from kvmesh.core.events import WorkerId
 from kvmesh.core.scheduler import Scheduler
 
@@ -15,7 +16,7 @@ class Router:
     `mismatched` are workers whose KV blocks have another size than this router hashes with,
     `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
     match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
-    they cache is nobody else's.
+    they cache is nobody else's. `prefillers` are the workers that prefill for others.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Router:
         self.strangers: set[WorkerId] = set()
         self._secret_mark = secret_mark
         self.adapters: set[str] = set()
+        self.prefillers: set[WorkerId] = set()
         self._block_size = block_size
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 
@@ -39,6 +41,7 @@ class Router:
                 self._heartbeats.pop(worker, None)
                 self.mismatched.pop(worker, None)
                 self.strangers.discard(worker)
+                self.prefillers.discard(worker)
                 self.scheduler.remove_worker(worker)
                 return ()
             case _:
@@ -72,6 +75,10 @@ class Router:
         worker = heartbeat.worker
         before = self._heartbeats.get(worker)
         self._heartbeats[worker] = heartbeat
+        if PREFILL in heartbeat.labels:
+            self.prefillers.add(worker)
+        else:
+            self.prefillers.discard(worker)
         if heartbeat.adapters != (before.adapters if before else ()):
             self.adapters.clear()
             self.adapters.update(*(one.adapters for one in self._heartbeats.values()))

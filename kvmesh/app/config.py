@@ -12,9 +12,9 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from kvmesh.mocker_settings import MockerSettings
 from kvmesh.settings import (
     MetaRouterSettings,
-    MockerSettings,
     RouterSettings,
     UpSettings,
     WorkerSettings,

@@ -8,8 +8,12 @@ import msgspec
 from kvmesh.app.engine_load import LOADS, METRICS, read_gauges
 from kvmesh.app.fetch import fetch_ok
 from kvmesh.core.diagnosis import SourceSeen, check_ports
+from kvmesh.core.disaggregation import Role
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.upstream import UpstreamPool
+
+DEFAULT_BOOTSTRAP_PORT = 8998
+"""Where SGLang's prefill workers listen for decode workers unless told otherwise."""
 
 
 class EventEndpoint(msgspec.Struct, frozen=True):
@@ -47,6 +51,8 @@ class _SglangEvents(msgspec.Struct):
 
 class _ServerInfo(msgspec.Struct):
     page_size: int | None = None
+    disaggregation_mode: str | None = None
+    disaggregation_bootstrap_port: int | None = None
     kv_events: _SglangEvents | None = None
 
 
@@ -60,6 +66,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    role: Role = "both"
+    bootstrap_port: int = 0
     block_size: int = 0
     ranks: int = 1
     health_path: str = "/health"
@@ -135,11 +143,14 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
     endpoints = await _vllm_endpoints(pool, url, host)
     block_size, health, load_path = 0, "/health", METRICS
     load_streams: tuple[str, ...] = ()
+    role: Role = "both"
+    bootstrap_port = 0
     if not endpoints:
         info = await _read_server_info(pool, url)
         if info is not None:
             endpoints, block_size = _sglang_endpoints(info, host), info.page_size or 0
             load_streams = _sglang_load_streams(info, host)
+            role, bootstrap_port = _sglang_role(info)
             # /ready exists from SGLang 0.5.20 on, /v1/loads from 0.5.8 on.
             ready = await fetch_ok(pool, url, "/ready") is not None
             health = "/ready" if ready else "/v1/models"
@@ -148,6 +159,8 @@ async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:
     return EngineFacts(
         models=served.models,
         adapters=served.adapters,
+        role=role,
+        bootstrap_port=bootstrap_port,
         block_size=block_size or max((one.block_size for one in gauges.values()), default=0),
         ranks=max(len(gauges), 1),
         health_path=health,
@@ -213,3 +226,15 @@ def _sglang_load_streams(info: _ServerInfo, host: str) -> tuple[str, ...]:
         return ()
     base = events.load_endpoint_port_base
     return tuple(f"tcp://{host}:{base + rank}" for rank in range(events.dp_size))
+
+
+def _sglang_role(info: _ServerInfo) -> tuple[Role, int]:
+    """Return the role that SGLang was started in, and the port others meet it at."""
+    port = info.disaggregation_bootstrap_port or DEFAULT_BOOTSTRAP_PORT
+    match info.disaggregation_mode:
+        case "prefill":
+            return "prefill", port
+        case "decode":
+            return "decode", port
+        case _:
+            return "both", 0

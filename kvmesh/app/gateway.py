@@ -1,5 +1,8 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
+from typing import Final
+
+from kvmesh.app.disaggregated import DisaggregatedRequest, Sent, SplitOptions
 from kvmesh.app.explain import view_decision
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.intake import Intake
@@ -18,6 +21,9 @@ from kvmesh.transport.http.openai import (
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.upstream import UpstreamPool
 
+SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Where engines take a KV transfer's parameters."""
+
 
 class Gateway:
     """Serves the OpenAI paths of one router. One call an exchange, never blocking."""
@@ -28,11 +34,13 @@ class Gateway:
         intake: Intake,
         pool: UpstreamPool,
         options: ForwardOptions,
+        split: SplitOptions,
     ) -> None:
         self._context = context
         self._intake = intake
         self._pool = pool
         self._options = options
+        self._split = split
         self._reading = Reading(intake, context.phases.tokenize)
 
     def mount(self, routes: Routes) -> None:
@@ -67,8 +75,28 @@ class Gateway:
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
         plan = RoutedRequest(self._context, request, exchange.request_id)
         options = within_patience(self._options, exchange.request)
+        if self._context.router.prefillers and _may_split(exchange, parsed):
+            self._forward_split(exchange, parsed, request, plan)
+            return
         going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
         plan.proceed = going.proceed
+
+    def _forward_split(
+        self,
+        exchange: Exchange,
+        parsed: InferenceRequest,
+        request: RouteRequest,
+        decode: RoutedRequest,
+    ) -> None:
+        """Forward a request that may be prefilled on one worker and decoded on another."""
+        asked = exchange.request
+        headers = [(b"x-request-id", exchange.request_id)]
+        headers += [one for one in asked.headers if one[0] == b"authorization"]
+        sent = Sent(asked.path, asked.body, tuple(headers))
+        plan = DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
+        options = within_patience(self._options, asked)
+        going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
 
     def _answer_decision(
         self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest
@@ -96,3 +124,8 @@ class Gateway:
                 answer_json(exchange, model)
                 return
         raise RequestError(f"model {wanted!r} is served by no worker", status=404, param="model")
+
+
+def _may_split(exchange: Exchange, parsed: InferenceRequest) -> bool:
+    """Return whether prefill and decode may be on two workers: one prompt, one answer."""
+    return exchange.request.path in SPLIT_PATHS and parsed.choices == 1

@@ -1,7 +1,8 @@
 """`kvmesh mocker`: a pretend vLLM: HTTP, paged KV cache, KV events; no model, no GPU."""
 
 import asyncio
-from typing import Annotated, Final
+import secrets
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -15,10 +16,11 @@ from kvmesh.core.engine_answer import Vocabulary
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_request import Step
 from kvmesh.core.engine_timing import parse_profile
+from kvmesh.core.mock_transfer import MockTransfer
 from kvmesh.errors import ConfigError
+from kvmesh.mocker_settings import MockerSettings
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
-from kvmesh.settings import MockerSettings
 from kvmesh.tokenizer import Tokenizer, load_tokenizer
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.server import HttpServer
@@ -59,6 +61,7 @@ class MockerOptions(msgspec.Struct, frozen=True):
     startup_time_s: float = 0.0
     tokenizer: str | None = None
     lora_modules: tuple[str, ...] = ()
+    role: Literal["both", "prefill", "decode"] = "both"
 
     def engine(self) -> EngineOptions:
         """Return each rank's engine. Raises `ConfigError`."""
@@ -144,7 +147,8 @@ class Mocker:
         )
         metrics = EngineMetrics(models.base, length, self.ranks, self._cache_config())
         engine = Engine(options.block_size, length, vocabulary)
-        self._service = GenerationService(models, engine, tokenizer, self.ranks, metrics)
+        transfer = MockTransfer(options.role, secrets.token_hex(8))
+        self._service = GenerationService(models, engine, tokenizer, self.ranks, metrics, transfer)
         return MockerApi(self._service, tokenizer, self.ranks, metrics, self._sources())
 
     def _on_step(self, rank: int, step: Step, seconds: float) -> None:
@@ -244,6 +248,7 @@ def options_from(settings: MockerSettings) -> MockerOptions:
         speedup_ratio=settings.speedup_ratio,
         startup_time_s=settings.startup_time,
         tokenizer=str(settings.tokenizer) if settings.tokenizer else None,
+        role=settings.role,
     )
 
 

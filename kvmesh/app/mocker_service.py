@@ -14,6 +14,7 @@ from kvmesh.app.mocker_engine import EngineRunner
 from kvmesh.app.mocker_generation import Choice, Engine, Generation, make_choices
 from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.core.engine_request import Labels, Step
+from kvmesh.core.mock_transfer import MockTransfer
 from kvmesh.core.vllm_requests import GenerationRequest, Prompt, error_body
 from kvmesh.core.vllm_responses import ChatShape, CompletionShape, Header
 from kvmesh.errors import RequestError
@@ -62,7 +63,9 @@ class GenerationService:
         tokenizer: Tokenizer,
         ranks: Mapping[int, EngineRunner],
         metrics: EngineMetrics,
+        transfer: MockTransfer,
     ) -> None:
+        self._transfer = transfer
         self.models = models
         self.open_requests = 0
         self._engine = engine
@@ -170,11 +173,22 @@ class GenerationService:
             name = exchange.request_id.decode("latin-1")
         response_id = f"{prefix}-{name}"
         unique = f"{response_id}/{next(self._numbers)}"
+        offered = self._transfer.begin(
+            request.transfer,
+            prompts[0],
+            name,
+            max_tokens=request.max_tokens,
+            stream=request.stream,
+        )
         choices = make_choices(self._engine, request, prompts, labels, unique)
         shape_of = ChatShape if request.kind == "chat" else CompletionShape
         shape = shape_of(
             Header(
-                response_id, int(time.time()), request.model or self.models.base, self._fingerprint
+                response_id,
+                int(time.time()),
+                request.model or self.models.base,
+                self._fingerprint,
+                offered,
             ),
             with_usage=request.continuous_usage,
             fingerprint_at_end=not request.include_usage,

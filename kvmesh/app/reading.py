@@ -7,6 +7,7 @@ from math import inf
 
 import msgspec
 
+from kvmesh.app.disaggregated import SplitOptions
 from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.intake import Intake
 from kvmesh.app.prompt_reader import PromptReader
@@ -102,6 +103,15 @@ def forward_options(settings: RouterSettings) -> ForwardOptions:
         max_retries=settings.upstream.max_retries,
         deadline_s=settings.stream.request_timeout_s or None,
         comments_s=settings.stream.sse_comment_s or None,
+    )
+
+
+def split_options(settings: RouterSettings) -> SplitOptions:
+    """Return when requests are split between prefill and decode workers."""
+    return SplitOptions(
+        threshold_tokens=settings.cost.prefill_threshold,
+        max_retries=settings.upstream.max_retries,
+        timeout_s=settings.upstream.first_byte_timeout_s,
     )
 
 

@@ -11,6 +11,7 @@ from kvmesh.app.answer_watch import AnswerWatch
 from kvmesh.app.routing_context import RoutingContext, target_of
 from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_record import DecisionRecord
+from kvmesh.core.disaggregation import decode_request
 from kvmesh.core.events import WorkerId
 from kvmesh.core.output_lengths import with_forecast
 from kvmesh.core.predictions import AnswerSeen
@@ -41,6 +42,7 @@ class RoutedRequest:
         "_decision",
         "_failed",
         "_forecast",
+        "_given",
         "_open",
         "_record",
         "_request",
@@ -54,6 +56,7 @@ class RoutedRequest:
         self._context = context
         self._forecast = context.router.scheduler.lengths.forecast(request.hashes)
         self._request = with_forecast(request, self._forecast)
+        self._given: RouteRequest | None = None
         self._visible_id = visible_id
         self._decision: Decision | None = None
         self._decided_s = 0.0
@@ -125,6 +128,20 @@ class RoutedRequest:
                 formula=decision.formula_line(decision.worker),
             )
         return target_of(heartbeat)
+
+    def follow_prefill(self) -> None:
+        """Choose among decode workers: the prompt's KV cache comes from elsewhere."""
+        self._given = self._request
+        self._request = decode_request(self._request)
+
+    def stay_whole(self) -> None:
+        """Choose as if `follow_prefill` had never been called."""
+        if self._given is not None:
+            self._request, self._given = self._given, None
+
+    def give_back(self) -> None:
+        """Release the worker chosen, which did nothing wrong."""
+        self._release()
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Release the worker that failed and leave it out; another may be tried."""
@@ -256,7 +273,7 @@ class RoutedRequest:
             return
         counters = self._context.counters
         counters.prompt_tokens += self._request.prompt_tokens
-        if usage is None or usage.cached_tokens is None:
+        if usage is None or usage.cached_tokens is None or self._request.prefilled:
             return
         predicted = decision.overlap_blocks * self._context.router.scheduler.options.block_size
         counters.reported_tokens += usage.prompt_tokens

@@ -29,7 +29,7 @@ from kvmesh.app.gateway import Gateway
 from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.phases import Phases
 from kvmesh.app.process import Stop, first_of, run
-from kvmesh.app.reading import check_of, forward_options, intake_of
+from kvmesh.app.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.router_metrics import RouterMetrics
 from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
@@ -228,7 +228,9 @@ class RouterServer:
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
             intake = intake_of(settings, self.router_id, check, self.router.adapters)
-            gateway = Gateway(context, intake, pool, forward_options(settings))
+            gateway = Gateway(
+                context, intake, pool, forward_options(settings), split_options(settings)
+            )
             routes = Routes()
             gateway.mount(routes)
             admin = self._admin(context, check, routes)

@@ -24,6 +24,7 @@ from kvmesh.app.engine_load import METRICS, read_loads
 from kvmesh.app.engine_probe import Served, read_facts, read_models
 from kvmesh.app.mesh_metrics import index_metrics
 from kvmesh.app.worker_option import StaticWorker
+from kvmesh.core.disaggregation import role_marks
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
@@ -56,6 +57,7 @@ class StaticWorkers:
     ) -> None:
         self._make_pool = make_pool
         self.draining = False
+        self._looked = False
         self._router = router
         self._bucket = bucket
         self._secret_mark = secret_mark(secret)
@@ -72,9 +74,11 @@ class StaticWorkers:
         self._log = get_logger()
 
     def why_not(self) -> str:
-        """Return why no request should come; "" when some worker answers."""
+        """Return why no request should come; "" when all were looked at and some answer."""
         if self.draining:
             return "draining"
+        if not self._looked:
+            return "looking at the workers"
         return "" if self._registry.answering else "no worker answers"
 
     def warnings(self) -> tuple[str, ...]:
@@ -140,8 +144,9 @@ class StaticWorkers:
         self._running.append(asyncio.create_task(driver.run(), name="actors"))
         pool = self._make_pool()
         await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
-        # The first answers are in the mailboxes: let them be read before requests come.
-        await asyncio.sleep(0)
+        while any(box.waiting for box in driver.statistics().mailboxes.values()):  # noqa: ASYNC110  turns of our own
+            await asyncio.sleep(0)
+        self._looked = True
         self._running.append(asyncio.create_task(self._keep_looking(pool), name="probe workers"))
 
     async def failed(self) -> None:
@@ -211,6 +216,10 @@ class StaticWorkers:
             self._driver.post(self._registry.name, WorkerGone(gone))
 
     def _heartbeat(self, engine: EngineAttachment, rank: Rank, served: Served) -> WorkerHeartbeat:
+        static, facts = engine.static, engine.facts
+        role = static.role or (facts.role if facts else "both")
+        bootstrap_port = static.bootstrap_port or (facts.bootstrap_port if facts else 0)
+        labels, taints = role_marks(role, bootstrap=bootstrap_port > 0)
         return WorkerHeartbeat(
             secret_mark=self._secret_mark,
             worker=rank.worker,
@@ -224,6 +233,7 @@ class StaticWorkers:
             load=WorkerLoad(),
             events=engine.follows(rank.worker),
             dp_rank=rank.number,
-            labels=engine.static.labels,
-            taints=engine.static.taints,
+            labels=(*static.labels, *labels),
+            taints=(*static.taints, *taints),
+            bootstrap_port=bootstrap_port if role == "prefill" else 0,
         )

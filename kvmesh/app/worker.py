@@ -36,6 +36,7 @@ from kvmesh.app.load_feed import LoadFeed
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.worker_option import parse_words
+from kvmesh.core.disaggregation import role_marks
 from kvmesh.core.events import WorkerId
 from kvmesh.core.ordering import NOTHING_FITS
 from kvmesh.errors import ConfigError
@@ -192,6 +193,8 @@ class Sidecar:
 
     def _add_rank(self, driver: AioDriver, rank: int, facts: EngineFacts, *, alone: bool) -> None:
         settings = self._settings
+        role = facts.role if settings.role == "auto" else settings.role
+        labels, taints = role_marks(role, bootstrap=facts.bootstrap_port > 0)
         options = PublisherOptions(
             worker=self._worker(rank, alone=alone),
             bucket=settings.bucket,
@@ -204,8 +207,9 @@ class Sidecar:
             dp_rank=None if alone else rank,
             events=settings.kv_events,
             secret=read_hash_secret(settings.hash_secret_file),
-            labels=parse_words(settings.label, "--label"),
-            taints=parse_words(settings.taint, "--taint"),
+            labels=(*parse_words(settings.label, "--label"), *labels),
+            taints=(*parse_words(settings.taint, "--taint"), *taints),
+            bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)

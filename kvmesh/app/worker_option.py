@@ -6,16 +6,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kvmesh.core.disaggregation import Role
 from kvmesh.core.events import WorkerId
 from kvmesh.errors import ConfigError
 
 FORM = (
     "[name=]http://host:port[@model][,zmq=tcp://host:port][,replay=tcp://host:port][,topic=T]"
-    "[,label=WORD][,taint=WORD]"
+    "[,label=WORD][,taint=WORD][,role=prefill|decode][,bootstrap=PORT]"
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_KEYS = ("zmq", "replay", "topic", "bind", "label", "taint")
+_KEYS = ("zmq", "replay", "topic", "bind", "label", "taint", "role", "bootstrap")
+_ROLES: dict[str, Role] = {"both": "both", "prefill": "prefill", "decode": "decode"}
 
 
 class StaticWorker(msgspec.Struct, frozen=True):
@@ -23,7 +25,7 @@ class StaticWorker(msgspec.Struct, frozen=True):
 
     Its event publisher is that of rank 0: rank r adds r to both ports. "" is asked of the engine;
     `zmq` "off" follows none. `bind` is for engines that connect to their listener. `labels` and
-    `taints` are `WorkerInfo`'s.
+    `taints` are `WorkerInfo`'s. `role` None: as the engine says; `bootstrap_port` is SGLang's.
     """
 
     worker: WorkerId
@@ -35,6 +37,8 @@ class StaticWorker(msgspec.Struct, frozen=True):
     bind: bool = False
     labels: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
+    role: Role | None = None
+    bootstrap_port: int = 0
 
 
 def parse_words(texts: Sequence[str], place: str) -> tuple[str, ...]:
@@ -89,6 +93,8 @@ def _parse(text: str) -> StaticWorker:
         bind=options.get("bind", "") in {"true", "yes", "1"},
         labels=parse_words([value for key, value in given if key == "label"], f"--worker {text!r}"),
         taints=parse_words([value for key, value in given if key == "taint"], f"--worker {text!r}"),
+        role=_ROLES[options["role"]] if "role" in options else None,
+        bootstrap_port=int(options.get("bootstrap", "0")),
     )
 
 
@@ -96,6 +102,10 @@ def _option(text: str, wish: str) -> tuple[str, str]:
     key, _, value = wish.partition("=")
     if key not in _KEYS:
         raise ConfigError(f"--worker {text!r}: {key!r} is none of {', '.join(_KEYS)}")
+    if key == "role" and value not in _ROLES:
+        raise ConfigError(f"--worker {text!r}: role={value} is none of {', '.join(_ROLES)}")
+    if key == "bootstrap" and not value.isdigit():
+        raise ConfigError(f"--worker {text!r}: bootstrap={value} is no port")
     if key == "bind":
         return key, value or "true"
     if key in {"zmq", "replay"} and "://" not in value and (key, value) != ("zmq", "off"):

@@ -80,7 +80,7 @@ class Chooser:
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
-        return self._options.smallest_tree_ties or bool(weighing.slower)
+        return bool(self._options.smallest_tree_ties or weighing.slower or weighing.prefilled)
 
     def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
         options, sequences = self._options, self._sequences
@@ -114,6 +114,7 @@ class Chooser:
             speeds=self._speeds,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
             slower=slower,
+            prefilled=request.prefilled,
         )
 
     def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:

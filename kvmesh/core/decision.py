@@ -92,6 +92,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     `allowed_workers` None allows all; `excluded` are those that already failed this request.
     Its worker has all `labels`, and no taint but the `tolerations`.
     `streams` False: the client gets one whole answer, so no first token will be seen.
+    `prefilled`: another worker computes the prompt, its KV cache comes from there.
     `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
@@ -116,6 +117,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     tolerations: frozenset[str] = frozenset()
     approximate: bool = False
     session: str = ""
+    prefilled: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -52,6 +52,7 @@ class _Body(msgspec.Struct):
     session_id: str | None = None
     truncate_prompt_tokens: int | None = None
     vllm_xargs: dict[str, object] | None = None
+    kv_transfer_params: dict[str, object] | None = None
 
 
 class _ChatBody(_Body):
@@ -89,6 +90,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     session_id: str | None = None
     keep_last_tokens: int | None = None
     report_cached: bool = False
+    transfer: dict[str, object] | None = None
 
     def limited_rules(self, max_tokens: int) -> StopRules:
         """Return the stop rules with the limit that fits the prompt."""
@@ -204,6 +206,7 @@ def _build(
         session_id=session if isinstance(session, str) else None,
         keep_last_tokens=body.truncate_prompt_tokens,
         report_cached=xargs.get("kv_cache_report_mode") == "full",
+        transfer=body.kv_transfer_params,
     )
 
 

@@ -5,7 +5,7 @@ answers have every field.
 Source: vllm/entrypoints/openai/{chat_completion,completion}/serving.py (0.32).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -39,12 +39,16 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What every chunk of an answer repeats. `created` is seconds since 1970."""
+    """What every chunk of an answer repeats. `created` is seconds since 1970.
+
+    `transfer` comes with a whole answer only: where the prompt's KV cache may be fetched.
+    """
 
     response_id: str
     created: int
     model: str
     fingerprint: str
+    transfer: Mapping[str, object] | None = None
 
 
 class Shape(Protocol):
@@ -142,7 +146,7 @@ class ChatShape:
                 "prompt_logprobs": None,
                 "prompt_token_ids": prompt_ids[0] if prompt_ids else None,
                 "prompt_text": None,
-                "kv_transfer_params": None,
+                "kv_transfer_params": header.transfer,
                 "ec_transfer_params": None,
                 "metrics": None,
             }
@@ -208,7 +212,7 @@ class CompletionShape:
                 "service_tier": None,
                 "system_fingerprint": header.fingerprint,
                 "usage": _whole_usage(counts),
-                "kv_transfer_params": None,
+                "kv_transfer_params": header.transfer,
                 "ec_transfer_params": None,
                 "metrics": None,
             }

@@ -30,6 +30,7 @@ class Weighing(msgspec.Struct, frozen=True):
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
     is expected to take; `arrivals_per_ms` are all requests over the workers that may take this.
     `slower`: blocks of an overlap that it costs to fetch the rest of it.
+    `prefilled`: nothing is left to prefill.
     """
 
     now: float
@@ -47,6 +48,7 @@ class Weighing(msgspec.Struct, frozen=True):
     speeds: Speeds
     arrivals_per_ms: float
     slower: Mapping[WorkerId, float] = {}
+    prefilled: bool = False
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 3 us."""
@@ -64,7 +66,9 @@ class Weighing(msgspec.Struct, frozen=True):
             prompt_tokens=self.prompt_tokens,
             overlap_blocks=overlap,
             request_blocks=self.request_blocks,
-            uncached_tokens=max(0, self.prompt_tokens - overlap * self.block_size + slower),
+            uncached_tokens=0
+            if self.prefilled
+            else max(0, self.prompt_tokens - overlap * self.block_size + slower),
             prefill_tokens=loads.prefill_tokens,
             active_blocks=loads.active_blocks,
             decode_blocks=decode_blocks,

@@ -20,7 +20,7 @@ from kvmesh.core.dialect import EngineCleared, EngineRemoved, EngineStored, deco
 from kvmesh.core.event_source import SourceOptions
 from kvmesh.core.hashing import namespace_root, sequence_hashes, unpack_hashes
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.settings import MockerSettings
+from kvmesh.mocker_settings import MockerSettings
 from kvmesh.transport.zmq_subscriber import EventSubscription, SubscriptionOptions
 from tests.unit.tokenizer_models import write_model
 

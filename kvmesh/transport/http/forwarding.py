@@ -69,6 +69,12 @@ class Forward:
         if not self._finished:
             self._take(self._plan.next_target())
 
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        """Give the present attempt up unless its answer has begun: it cannot succeed any more."""
+        if self._call is not None and not self._answering:
+            self._cancel()
+            self.on_failure(failure)
+
     # the upstream's side
 
     def on_head(self, status: int, headers: Headers) -> None:

@@ -8,6 +8,7 @@ from kvmesh.actors.messages import Tick, WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.actors.router import Router
 from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.decision import RouterOptions
+from kvmesh.core.disaggregation import PREFILL
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
@@ -59,6 +60,20 @@ def test_adapters_are_known_while_some_worker_has_them() -> None:
     router.receive(WorkerSeen(msgspec.structs.replace(BEAT, adapters=("b",))), 0.0)
 
     assert (both, live) == ({"a", "b"}, {"b"})
+
+
+def test_who_prefills_for_others_is_known_while_it_does() -> None:
+    router = make_router()
+    prefills = msgspec.structs.replace(BEAT, labels=(PREFILL,))
+
+    router.receive(WorkerSeen(prefills), 0.0)
+    before = set(router.prefillers)
+    router.receive(WorkerSeen(BEAT), 0.0)
+    after = set(router.prefillers)
+    router.receive(WorkerSeen(prefills), 0.0)
+    router.receive(WorkerGone(BEAT.worker), 0.0)
+
+    assert (before, after, router.prefillers) == ({BEAT.worker}, set(), set())
 
 
 def test_other_messages_are_ignored() -> None:

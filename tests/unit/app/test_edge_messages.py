@@ -25,7 +25,7 @@ from kvmesh.transport.http.plan import Outcome
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream_messages import UpstreamFailure
 
-NOT_SENT = {"excluded"}
+NOT_SENT = {"excluded", "prefilled"}
 """What the index process knows by itself."""
 
 

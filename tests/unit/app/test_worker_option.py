@@ -23,6 +23,15 @@ def test_what_the_engine_does_not_tell_may_be_given() -> None:
     assert (off.worker, off.zmq, off.bind) == ("h-1", "off", False)
 
 
+def test_a_role_may_be_given() -> None:
+    (prefill, decode, asked) = parse_workers(
+        ["http://a:1,role=prefill,bootstrap=8998", "http://b:1,role=decode", "http://c:1"]
+    )
+
+    assert (prefill.role, prefill.bootstrap_port) == ("prefill", 8998)
+    assert (decode.role, decode.bootstrap_port, asked.role) == ("decode", 0, None)
+
+
 @pytest.mark.parametrize(
     ("texts", "named"),
     [
@@ -31,6 +40,8 @@ def test_what_the_engine_does_not_tell_may_be_given() -> None:
         (["http://a:1", "http://a:1"], "two workers are called a-1"),
         (["http://a:1,events=x"], "'events' is none of zmq"),
         (["http://a:1,zmq=5557"], "tcp://host:5557"),
+        (["http://a:1,role=prefil"], "role=prefil is none of both, prefill, decode"),
+        (["http://a:1,bootstrap=x"], "bootstrap=x is no port"),
         (["http://a:1,replay=tcp://h:1"], "need zmq="),
     ],
 )

@@ -87,6 +87,17 @@ def test_slower_memory_is_worth_less_than_the_device_and_more_than_nothing() -> 
     assert uncached == {W1: 6 * 16, W2: 4 * 16, W3: 8 * 16}
 
 
+def test_what_another_worker_prefills_goes_by_load_alone() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 8)
+    scheduler.schedule(make_request("r1"), 0.0)
+
+    decision = scheduler.schedule(make_request("r2", prefilled=True), 0.0)
+
+    assert decision.worker == W2
+    assert decision.chosen.uncached_tokens == scheduler.sequences.loads(W2).prefill_tokens == 0
+
+
 def test_weights_of_memory_may_be_set() -> None:
     scheduler, index = make_scheduler(W1, W2, tier_weights=(1.0, 0.0))
     store(index, W1, 1)

@@ -1,0 +1,49 @@
+"""Settings of `kvmesh mocker`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from kvmesh.setting_types import Flat, NonNegative, Port, Positive, Seconds
+from kvmesh.settings import LogSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class MockerSettings:
+    """`kvmesh mocker`: a pretend vLLM. The names are vLLM's and Dynamo's mocker's."""
+
+    model: str = "mock"
+    """Served model name."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8100
+    """Port of the OpenAI server."""
+    kv_events_port: Port = 5557
+    """Port of the ZMQ event publisher of rank 0; rank r adds r."""
+    replay_port: Port = 5657
+    """Port of the ZMQ replay socket of rank 0; rank r adds r."""
+    block_size: Positive = 16
+    """Tokens a KV block."""
+    num_gpu_blocks_override: Positive = 16384
+    """KV blocks of each rank."""
+    max_num_seqs: Positive = 256
+    """Requests that run at once."""
+    max_num_batched_tokens: Positive = 8192
+    """Tokens a step; longer prefills are chunked."""
+    max_model_len: Positive = 131072
+    """Longest prompt and answer together, tokens."""
+    enable_prefix_caching: bool = True
+    """Reuse cached blocks."""
+    data_parallel_size: Positive = 1
+    """Ranks, each with its own cache and event stream."""
+    timing_profile: str = "dynamo"
+    """Step-time model, by name."""
+    speedup_ratio: Seconds = 1.0
+    """How much faster than life steps run."""
+    startup_time: NonNegative = 0.0
+    """Seconds until the server answers."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """What it does for others: prefill and decode check vLLM's handshake of a KV transfer."""
+    tokenizer: Path | None = None
+    """Model directory; default: the byte tokenizer."""
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
