@@ -5,13 +5,22 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost import NO_FLEET, Cost, cost_named, survey
+from kvmesh.core.cost import NO_FLEET, cost_named, survey
 from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.overlaps import OverlapView
 from kvmesh.core.quick_choice import QuickChoice
 from kvmesh.core.quick_cost import QUICK_COSTS
-from kvmesh.core.selection import Random, choose_least, choose_softmax, next_in_turn, pick, two_of
+from kvmesh.core.selection import (
+    Random,
+    choose_least,
+    choose_softmax,
+    find_home,
+    find_ties,
+    next_in_turn,
+    pick,
+    two_of,
+)
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.weighing import Weighed, Weighing
@@ -68,11 +77,11 @@ class Chooser:
             worker = self._choose_blind(mode, request, names, rng)
         elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
             weighed = self._weigh_in_full(names, weighing)
-            chosen = self._choose_weighed(weighed, weighing.cost, temperature, rng)
+            chosen = self._choose_weighed(weighed, weighing, temperature, rng)
             return _decision(request, weighing, weighed, chosen, len(names))
         else:
             ties = self._quick.find_cheapest(names, quick, weighing)
-            alone = self._weigh_alone(ties[pick(len(ties), rng)], weighing)
+            alone = self._weigh_alone(ties[_settle_tie(ties, weighing, rng)], weighing)
             return _decision(request, weighing, alone, 0, len(names))
         shown = names if whole else (worker,)
         weighed = self._weigh_in_full(shown, weighing)
@@ -112,6 +121,11 @@ class Chooser:
             stride=sequences.stride,
             weights=weights,
             speeds=self._speeds,
+            new_block=(
+                request.hashes.upto(deepest + 1)[deepest]
+                if looks and deepest < len(request.hashes)
+                else None
+            ),
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
             slower=slower,
             prefilled=request.prefilled,
@@ -134,14 +148,19 @@ class Chooser:
         score = weighing.cost.formula(candidate, NO_FLEET, weighing.weights)
         return Weighed((candidate,), (score,), NO_FLEET)
 
-    def _choose_weighed(self, weighed: Weighed, cost: Cost, temperature: float, rng: Random) -> int:
+    def _choose_weighed(
+        self, weighed: Weighed, weighing: Weighing, temperature: float, rng: Random
+    ) -> int:
+        cost = weighing.cost
         costs = [-score for score in weighed.scores] if cost.maximise else weighed.scores
         if temperature > 0.0:
             return choose_softmax(costs, temperature, rng)
         sizes: list[int] | None = None
         if self._options.smallest_tree_ties:
             sizes = [one.cached_blocks for one in weighed.candidates]
-        return choose_least(costs, rng, sizes, cost.margin)
+        ties = find_ties(costs, sizes, cost.margin)
+        names = [weighed.candidates[index].worker for index in ties]
+        return ties[_settle_tie(names, weighing, rng)]
 
     def _choose_blind(
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
@@ -160,6 +179,17 @@ class Chooser:
         state = self._workers.state
         requests = [state(name).loads.active_requests for name in names]
         return names[choose_least(requests, rng)]
+
+
+def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
+    """Return the index of one of equally good workers: the home of what is cached nowhere yet.
+
+    So replicas that do not know of each other's latest choices send the same new prefix to the
+    same worker. Formulas without a margin draw, as they are published.
+    """
+    if len(names) > 1 and weighing.cost.margin and weighing.new_block is not None:
+        return find_home(names, weighing.new_block)
+    return pick(len(names), rng)
 
 
 def _decision(

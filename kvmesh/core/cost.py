@@ -85,7 +85,7 @@ class Weights(msgspec.Struct, frozen=True):
     that fades on a worker with more backlog than the least; `decode_active_request_weight` adds
     block-equivalents per active request. `contention` (g) is how much each request already there
     makes a prefill dearer, `followers` (f) each that will come until it is done; `decode_weight`
-    (d) prices outstanding prompt tokens in prefilled ones.
+    (d) prices outstanding prompt tokens in prefilled ones, `outstanding_weight` for Preble's cost.
     `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold` are SGLang's.
     """
 
@@ -93,9 +93,10 @@ class Weights(msgspec.Struct, frozen=True):
     overlap_score_credit: float = 1.0
     overlap_score_credit_decay: float = 0.0
     decode_active_request_weight: float = 0.0
-    contention: float = 0.05
+    contention: float = 0.2
     followers: float = 2.0
-    decode_weight: float = 0.05
+    decode_weight: float = 0.02
+    outstanding_weight: float = 0.05
     cache_threshold: float = 0.3
     balance_abs_threshold: int = 64
     balance_rel_threshold: float = 1.5
@@ -125,7 +126,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 def outstanding_work(candidate: Candidate, weights: Weights) -> float:
     """Return a worker's load in prefilled tokens: prefill backlog plus the price of decoding."""
-    return candidate.prefill_tokens + weights.decode_weight * candidate.outstanding_tokens
+    return candidate.prefill_tokens + weights.outstanding_weight * candidate.outstanding_tokens
 
 
 def survey(candidates: Sequence[Candidate], weights: Weights) -> Fleet:
@@ -262,7 +263,7 @@ _COSTS: Final = (
     Cost(
         "preble",
         preble,
-        "work {c.prefill_tokens} + {w.decode_weight} * {c.outstanding_tokens},"
+        "work {c.prefill_tokens} + {w.outstanding_weight} * {c.outstanding_tokens},"
         " own {c.uncached_tokens}, longest match {f.max_overlap_blocks}",
     ),
     Cost(

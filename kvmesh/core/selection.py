@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
+import xxhash
+
 
 class Random(Protocol):
     """The randomness the core is given; `random.Random` is one."""
@@ -40,11 +42,29 @@ def choose_least(
     `tie_sizes` (cached tree sizes) narrows equals to the smallest first. One draw however many
     are equal: the same distribution as reservoir sampling, and the same choice for the same rng.
     """
+    ties = find_ties(costs, tie_sizes, margin)
+    return ties[pick(len(ties), rng)]
+
+
+def find_ties(
+    costs: Sequence[float], tie_sizes: Sequence[int] | None = None, margin: float = 0.0
+) -> list[int]:
+    """Return the indices of the least costs, in order; of those only the smallest `tie_sizes`."""
     ties = minima(costs, margin)
     if len(ties) > 1 and tie_sizes is not None:
         smallest = min(tie_sizes[index] for index in ties)
         ties = [index for index in ties if tie_sizes[index] == smallest]
-    return ties[pick(len(ties), rng)]
+    return ties
+
+
+def find_home(names: Sequence[str], key: int) -> int:
+    """Return the index of the name that `key` belongs to, whatever other names there are.
+
+    Highest random weight: names that come or go move only the keys that are theirs.
+    Source: D. Thaler and C. Ravishankar, "Using name-based mappings to increase hit rates", 1998.
+    """
+    weights = [xxhash.xxh3_64_intdigest(name.encode(), key) for name in names]
+    return weights.index(max(weights))
 
 
 def softmax_probabilities(costs: Sequence[float], temperature: float) -> list[float]:

@@ -13,9 +13,9 @@ Weighting = Mapping[str, float]
 TUNED: Final[Mapping[str, Weighting]] = {
     "predicted-time": {
         "overlap_score_weight": 1.0,
-        "contention": 0.05,
+        "contention": 0.2,
         "followers": 2.0,
-        "decode_weight": 0.05,
+        "decode_weight": 0.02,
     },
     "prefill-decode": {"overlap_score_weight": 1.0},
     "dynamo": {
@@ -23,7 +23,7 @@ TUNED: Final[Mapping[str, Weighting]] = {
         "overlap_score_credit_decay": 0.5,
         "decode_active_request_weight": 1.0,
     },
-    "preble": {"decode_weight": 0.05},
+    "preble": {"outstanding_weight": 0.05},
     "sglang": {"cache_threshold": 0.3, "balance_abs_threshold": 16.0, "balance_rel_threshold": 1.5},
 }
 """The weights worth searching, by formula, and where the search begins."""

@@ -26,6 +26,7 @@ def make_weights(draw: st.DrawFn) -> Weights:
         contention=draw(factors),
         followers=draw(factors),
         decode_weight=draw(factors),
+        outstanding_weight=draw(factors),
         cache_threshold=draw(st.floats(0, 1)),
         balance_abs_threshold=draw(st.integers(0, 100)),
         balance_rel_threshold=draw(factors),

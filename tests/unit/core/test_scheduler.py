@@ -462,3 +462,28 @@ def test_peers_bookings_weigh_like_our_own() -> None:
     scheduler.sequences.add("p1", W1, Demand(1600, 1600), 0.0, owner="router-b")
 
     assert scheduler.schedule(make_request("r1"), 0.0).worker == W2
+
+
+def test_equally_good_workers_are_chosen_by_the_first_block_nobody_holds() -> None:
+    chosen: dict[int, set[WorkerId]] = {}
+
+    for family in range(20):
+        for seed in (1, 2, 3):
+            for whole in (False, True):
+                scheduler, _ = make_scheduler(W1, W2, W3, seed=seed)
+                scheduler.trace = whole
+                decision = scheduler.schedule(make_request("x", 4, family=family), 0.0)
+                chosen.setdefault(family, set()).add(decision.worker)
+
+    assert all(len(workers) == 1 for workers in chosen.values())
+    assert set.union(*chosen.values()) == {W1, W2, W3}
+
+
+def test_a_formula_without_a_margin_draws_among_equals() -> None:
+    chosen: set[WorkerId] = set()
+
+    for seed in range(20):
+        scheduler, _ = make_scheduler(W1, W2, W3, seed=seed, cost="prefill-decode")
+        chosen.add(scheduler.schedule(make_request("x", 4), 0.0).worker)
+
+    assert chosen == {W1, W2, W3}

@@ -6,6 +6,7 @@ import pytest
 from kvmesh.core.selection import (
     choose_least,
     choose_softmax,
+    find_home,
     minima,
     next_in_turn,
     pick,
@@ -124,3 +125,14 @@ def test_costs_within_the_margin_are_equal() -> None:
     assert set(drawn) == {0, 1}
     assert min(drawn.values()) > 60
     assert choose_least([0.0, 0.1], Fixed(0.9), margin=0.1) == 0
+
+
+def test_a_key_stays_at_home_when_other_names_come_or_go() -> None:
+    names = ["a", "b", "c", "d"]
+    homes = {key: names[find_home(names, key)] for key in range(200)}
+
+    fewer = [name for name in names if name != "b"]
+    for key, home in homes.items():
+        if home != "b":
+            assert fewer[find_home(fewer, key)] == home
+    assert {list(homes.values()).count(name) > 30 for name in names} == {True}

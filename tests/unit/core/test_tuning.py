@@ -30,6 +30,9 @@ def test_every_tuned_weight_is_one_of_its_formula() -> None:
 
     assert TUNED.keys() <= COSTS.keys()
     assert {name for weights in TUNED.values() for name in weights} <= known
+    defaults = Weights(overlap_score_weight=TUNED["predicted-time"]["overlap_score_weight"])
+    for name, value in TUNED["predicted-time"].items():
+        assert getattr(defaults, name) == value
     with pytest.raises(ConfigError, match="formula 'lmetric' has no weights to tune"):
         tuned_weights("lmetric")
-    assert tuned_weights("preble") == {"decode_weight": 0.05}
+    assert tuned_weights("preble") == {"outstanding_weight": 0.05}
