@@ -230,6 +230,7 @@ class Forward:
         sent = failure.stage != "before_send"
         if sent and failure.kind != "status":
             self._deaths += 1
+            self._pool.note_death(failure, self._exchange.request.body)
         return (
             allowed
             and self._attempts <= self._options.max_retries

@@ -4,6 +4,7 @@ How an answer can end early, and what the client sees:
 before its first byte: another upstream is tried, at last 502 or 504;
 in an event stream: an error event, then the connection is closed without the last chunk, so that
 neither a client that reads events nor one that reads HTTP takes the answer for whole;
+a request whose body has ended two upstreams within a minute is refused (422), whoever sends it;
 in any other answer: the connection is closed without the last chunk, or short of its length.
 """
 
@@ -12,11 +13,15 @@ from typing import Final
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.forwarding import Forward
 from kvmesh.transport.http.plan import ForwardOptions, Outcome, Plan, Target, Wait
+from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream import UpstreamPool
 
 __all__ = ["Forward", "ForwardOptions", "Outcome", "Plan", "Target", "Wait", "forward"]
 
 DEFAULT_OPTIONS: Final = ForwardOptions()
+_POISON: Final = Problem(
+    422, "this very request ended two workers within the last minute: do not send it", "poison"
+)
 
 
 def forward(
@@ -32,5 +37,9 @@ def forward(
     `stream`: the client asked for an event stream (only `comments_s` needs to know).
     """
     forwarding = Forward(exchange, plan, pool, options)
-    forwarding.begin(stream=stream)
+    if pool.refuses(exchange.request.body):
+        exchange.fail(_POISON)
+        plan.on_finish(Outcome("refused", exchange.status, 0))
+    else:
+        forwarding.begin(stream=stream)
     return forwarding

@@ -2,7 +2,9 @@
 
 import asyncio
 import ssl as tls
+from typing import Final
 
+from kvmesh.core.poison_guard import PoisonGuard
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.origin import Origin
 from kvmesh.transport.http.upstream_host import PoolState, UpstreamCall, UpstreamHost
@@ -13,6 +15,8 @@ from kvmesh.transport.http.upstream_messages import (
     UpstreamSink,
     UpstreamStatistics,
 )
+
+_DEATHS: Final = frozenset({"reset", "truncated"})
 
 __all__ = [
     "UpstreamCall",
@@ -39,6 +43,7 @@ class UpstreamPool:
         self.wheel = self._state.wheel
         own = self._state.options.authorization
         self.own_headers: Headers = ((b"authorization", own),) if own else ()
+        self.poison = PoisonGuard()
 
     def send(self, request: UpstreamRequest, sink: UpstreamSink) -> UpstreamCall:
         """Send `request`; never waits, and never calls `sink` before it returns.
@@ -54,6 +59,15 @@ class UpstreamPool:
         call = UpstreamCall(host, request, sink)
         host.send(call)
         return call
+
+    def note_death(self, failure: UpstreamFailure, body: bytes) -> None:
+        """Remember a request whose upstream closed the connection on it."""
+        if failure.kind in _DEATHS:
+            self.poison.died(body, failure.origin, self._state.loop.time())
+
+    def refuses(self, body: bytes) -> bool:
+        """Return whether a request with this body has ended too many upstreams of late."""
+        return self.poison.refuses(body, self._state.loop.time())
 
     async def close(self) -> None:
         """Close every connection; running requests fail with "reset"."""

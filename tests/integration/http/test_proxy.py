@@ -254,6 +254,32 @@ async def test_a_request_that_killed_two_workers_is_not_given_a_third(
     assert (await plan.outcome()).attempts == 2
 
 
+async def test_a_clients_retries_of_a_deadly_request_end_no_further_workers(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    async def script(turn: Turn) -> None:
+        if turn.body == b"deadly":
+            turn.reset()
+        else:
+            turn.send(answer(b"fine"))
+
+    upstream.script = script
+    deadly = post(b"Content-Length: 6", body=b"deadly")
+    other_name = upstream.origin.replace("127.0.0.1", "localhost")
+    for _ in range(3):
+        proxy.plan(Target(upstream.origin), Target(other_name))
+
+    answers = [await client.ask(deadly) for _ in range(3)]
+    other = await client.ask(POST)
+
+    assert [got.status for got in answers] == [502, 422, 422]
+    assert error_of(answers[1].body)["code"] == "poison"
+    assert sum(turn.body == b"deadly" for turn in upstream.turns) == 2
+    assert (await proxy.used[1].outcome()).kind == "refused"
+    assert other.body == b"fine"
+    assert proxy.pool.poison.refused == 2
+
+
 async def test_a_worker_that_dies_unanswered_is_left_for_another_once(
     proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:

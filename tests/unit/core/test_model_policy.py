@@ -21,6 +21,10 @@ def test_a_policy_is_read_whole() -> None:
     )
 
 
+def test_what_a_policy_does_not_name_stays_as_it_is() -> None:
+    assert parse_model_policy("model=a,labels=x") == ModelPolicy("a", labels=frozenset(["x"]))
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

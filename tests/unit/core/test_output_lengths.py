@@ -51,6 +51,8 @@ def test_a_longer_agreement_tells_more() -> None:
     assert forecast.family_tokens == 256
     assert forecast.tokens == pytest.approx(20, abs=15)
     assert lengths.forecast(prompt(1, 9, blocks=30)).family_tokens == 64
+    lengths.learn(prompt(1, 7, blocks=80), 5)
+    assert lengths.forecast(prompt(1, 7, blocks=80)).family_tokens == 1024
 
 
 def test_a_prompt_shorter_than_a_family_belongs_to_all() -> None:

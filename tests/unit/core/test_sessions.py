@@ -115,6 +115,7 @@ def test_a_session_stays_at_its_worker(affinity: Affinity) -> None:
     assert second.worker == first.worker
     assert not any(one.kept for one in others)
     assert scheduler.explain(make_request("r3"), 0.0).kept
+    assert not scheduler.explain(make_request("r4", session="new"), 0.0).kept
 
 
 def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() -> None:
