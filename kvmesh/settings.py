@@ -34,6 +34,9 @@ class LogSettings:
     """Least level written. Per-request lines (the cost formula) are debug."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """console for people, json for machines; auto: console on a terminal."""
+    otlp_endpoint: str = ""
+    """Where routers send traces over OTLP/HTTP, e.g. http://collector:4318 (extra `otel`); default:
+    $OTEL_EXPORTER_OTLP_ENDPOINT, else none. The other OTEL_ variables count, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

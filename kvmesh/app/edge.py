@@ -3,6 +3,7 @@
 All edges share the port. What is not an inference request is passed on to the index process.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 from pathlib import Path
@@ -16,6 +17,7 @@ from kvmesh.app.process import Stop, first_of
 from kvmesh.app.reading import Reading, check_of, forward_options, intake_of, within_patience
 from kvmesh.app.remote_request import RemoteRequest
 from kvmesh.app.router_part import RouterPart
+from kvmesh.app.tracing import Tracer, tracer_for
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.histogram import MICROSECONDS, Histogram
 from kvmesh.observe import get_logger
@@ -71,8 +73,10 @@ class EdgeGateway:
         pool: UpstreamPool,
         options: ForwardOptions,
         fixed_headers: Headers,
+        tracer: Tracer,
     ) -> None:
         self._link = link
+        self._tracer = tracer
         self._reading = Reading(intake, Histogram(MICROSECONDS))
         self._pool = pool
         self._options = options
@@ -96,7 +100,8 @@ class EdgeGateway:
             self._link, request, exchange.request_id, self._pool.wheel, self._fixed_headers
         )
         options = within_patience(self._options, exchange.request)
-        going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
+        watched = self._tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
         plan.proceed = going.proceed
 
     def _pass_on(self, exchange: Exchange) -> None:
@@ -131,7 +136,9 @@ class EdgeServer:
             )
             options = forward_options(settings)
             routes = Routes()
-            EdgeGateway(link, intake, pool, options, fixed_headers).mount(routes)
+            tracer = tracer_for(settings.log.otlp_endpoint, "router")
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+            EdgeGateway(link, intake, pool, options, fixed_headers, tracer).mount(routes)
             http = dataclasses.replace(settings.http, http_port=part.port)
             front = FrontDoor(
                 http,

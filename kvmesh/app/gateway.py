@@ -78,7 +78,8 @@ class Gateway:
         if self._context.router.prefillers and _may_split(exchange, parsed):
             self._forward_split(exchange, parsed, request, plan)
             return
-        going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
+        watched = self._context.tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
         plan.proceed = going.proceed
 
     def _forward_split(
@@ -95,7 +96,8 @@ class Gateway:
         sent = Sent(asked.path, asked.body, tuple(headers))
         plan = DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
         options = within_patience(self._options, asked)
-        going = forward(exchange, plan, self._pool, options, stream=bool(parsed.stream))
+        watched = self._context.tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
         plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
 
     def _answer_decision(

@@ -1,5 +1,6 @@
 """`kvmesh meta-router`: the front door over all buckets and their replicas."""
 
+import asyncio
 import contextlib
 import time
 from importlib import import_module
@@ -14,6 +15,7 @@ from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
 from kvmesh.app.static_replicas import StaticReplicas
+from kvmesh.app.tracing import tracer_for
 from kvmesh.core.buckets import BucketRequest, Route, parse_rule, prompt_family
 from kvmesh.errors import ConfigError, KvMeshError, NoWorkerError
 from kvmesh.observe import configure_logging, get_logger
@@ -121,6 +123,7 @@ class MetaServer:
         self.meta = MetaRouter(settings.nats.namespace, rules, settings.bucket_policy)
         self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
         self._pool: UpstreamPool | None = None
+        self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
         self._options = ForwardOptions(max_retries=settings.upstream.max_retries)
         self._static: list[tuple[str, str]] = []
         for text in settings.replica:
@@ -143,6 +146,7 @@ class MetaServer:
         async with contextlib.AsyncExitStack() as stack:
             self._pool = upstream_pool(self.settings.upstream)
             stack.push_async_callback(self._pool.close)
+            stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
             routes.add(
                 "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
@@ -194,7 +198,8 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        forward(exchange, BucketPlan(self.meta, request), self._pool, self._options, stream=stream)
+        plan = self._tracer.watch(exchange, BucketPlan(self.meta, request))
+        forward(exchange, plan, self._pool, self._options, stream=stream)
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""

@@ -37,6 +37,7 @@ from kvmesh.app.router_view import RouterView
 from kvmesh.app.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.static_workers import StaticWorkers
 from kvmesh.app.token_check import TokenCheck
+from kvmesh.app.tracing import tracer_for
 from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision_log import DecisionLog
@@ -215,6 +216,7 @@ class RouterServer:
             predictions=Predictions(settings.cost.kv_cache_block_size),
             doubt=self.mesh.doubt,
             phases=Phases(),
+            tracer=tracer_for(settings.log.otlp_endpoint, "router"),
         )
 
     async def serve(self, stop: Stop) -> None:
@@ -225,6 +227,7 @@ class RouterServer:
             pool = upstream_pool(settings.upstream)
             stack.push_async_callback(pool.close)
             context = self._context()
+            stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
             intake = intake_of(settings, self.router_id, check, self.router.adapters)

@@ -10,6 +10,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.phases import Phases
+from kvmesh.app.tracing import Tracer
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.events import WorkerId
@@ -76,6 +77,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     doubt: Callable[[WorkerId, Doubt], None]
     gate: AdmissionGate
     phases: Phases
+    tracer: Tracer
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.
