@@ -105,3 +105,9 @@ def test_workers_within_the_margin_of_learned_speeds_are_as_cheap(everyone: bool
         ratio.ms, ratio.tokens = 50_000.0 * (1.0 + 0.03 * number), 1_000_000.0
 
     assert fleet.find([], None if everyone else NAMES) == ["w0", "w1"]
+
+
+def test_who_holds_all_of_it_and_is_idle_ends_the_search() -> None:
+    fleet = Fleet("predicted-time")
+
+    assert fleet.find([(10, NAMES[2:3])]) == [NAMES[2]]
