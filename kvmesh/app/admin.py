@@ -128,8 +128,8 @@ class RouterAdmin:
                 "tokens": self._check.statistics(),
                 "workers": workers,
                 "predictions": {
-                    worker: context.predictions.report(worker)
-                    for worker in context.predictions.workers()
+                    worker: context.check.predictions.report(worker)
+                    for worker in context.check.predictions.workers()
                 },
             },
         )

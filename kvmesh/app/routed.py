@@ -46,6 +46,7 @@ class RoutedRequest:
         "_open",
         "_record",
         "_request",
+        "_told",
         "_visible_id",
         "_waiting",
         "_watch",
@@ -60,6 +61,7 @@ class RoutedRequest:
         self._visible_id = visible_id
         self._decision: Decision | None = None
         self._decided_s = 0.0
+        self._told: int | None = None
         self._record: DecisionRecord | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
@@ -113,6 +115,7 @@ class RoutedRequest:
         else:
             decisions.decided_again(self._record, decision)
         self._decision, self._decided_s = decision, now
+        self._told = context.check.look_up(decision, request.hashes, now)
         self._open = True
         context.open_requests.add(request.request_id)
         context.tell(Booked(request.request_id))
@@ -280,22 +283,15 @@ class RoutedRequest:
         counters.cached_tokens += usage.cached_tokens
         counters.predicted_tokens += predicted
         if decision.by_cache and not self._request.approximate:
-            self._judge(decision, usage.prompt_tokens, predicted, usage.cached_tokens)
-
-    def _judge(self, decision: Decision, counted: int, predicted: int, cached: int) -> None:
-        """Hold the prediction against the engine's word; too many misses make a worker doubted."""
-        context = self._context
-        answer = AnswerSeen(
-            prompt=self._request.prompt_tokens,
-            counted=counted,
-            predicted=predicted,
-            cached=cached,
-            decided_s=self._decided_s,
-            exact=context.router.scheduler.workers.info(decision.worker).trust is Trust.EXACT,
-        )
-        doubt = context.predictions.compare(decision.worker, answer, context.clock())
-        if doubt is not None:
-            context.doubt(decision.worker, doubt)
+            answer = AnswerSeen(
+                prompt=self._request.prompt_tokens,
+                counted=usage.prompt_tokens,
+                predicted=predicted,
+                cached=usage.cached_tokens,
+                decided_s=self._decided_s,
+                told=self._told,
+            )
+            self._context.check.judge(decision.worker, answer, self._context.clock())
 
     def _release(self) -> None:
         if self._open:

@@ -28,6 +28,7 @@ from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
 from kvmesh.app.gateway import Gateway
 from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.phases import Phases
+from kvmesh.app.prediction_check import PredictionCheck
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.router_metrics import RouterMetrics
@@ -46,7 +47,7 @@ from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
-from kvmesh.core.predictions import Doubt, Predictions
+from kvmesh.core.predictions import Doubt
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.sessions import SessionOptions, Sessions
@@ -213,8 +214,9 @@ class RouterServer:
             gate=AdmissionGate(
                 self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
             ),
-            predictions=Predictions(settings.cost.kv_cache_block_size),
-            doubt=self.mesh.doubt,
+            check=PredictionCheck(
+                self.scheduler, self.index if settings.kv_events else None, self.mesh.doubt
+            ),
             phases=Phases(),
             tracer=tracer_for(settings.log.otlp_endpoint, "router"),
         )
@@ -287,9 +289,9 @@ class RouterServer:
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
-            for worker in context.predictions.workers():
+            for worker in context.check.predictions.workers():
                 if context.router.heartbeat(worker) is None:
-                    context.predictions.forget(worker)
+                    context.check.predictions.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

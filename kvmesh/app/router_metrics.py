@@ -49,7 +49,7 @@ class RouterMetrics:
         yield from _shadows(context)
         yield from _admission(context)
         yield from _workers(context)
-        yield from prediction_metrics(context.predictions)
+        yield from prediction_metrics(context.check.predictions)
         yield from approx_metrics(self._routed.statistics())
         yield from self._mesh.metrics()
 

@@ -10,12 +10,11 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.phases import Phases
+from kvmesh.app.prediction_check import PredictionCheck
 from kvmesh.app.tracing import Tracer
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.decision_log import DecisionLog
-from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
-from kvmesh.core.predictions import Doubt, Predictions
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.proxy import Target
@@ -59,8 +58,7 @@ class RoutingCounters:
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
-    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas,
-    `doubt` has what is known of a worker's cache sent anew.
+    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
     """
 
     router: Router
@@ -73,8 +71,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     open_requests: set[str]
     tell: Callable[[Message], None]
     decisions: DecisionLog
-    predictions: Predictions
-    doubt: Callable[[WorkerId, Doubt], None]
+    check: PredictionCheck
     gate: AdmissionGate
     phases: Phases
     tracer: Tracer

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from kvmesh.core.source_actions import Action, AskReplay, CaughtUp, Deliver, Lost, Restarted
+
 END_OF_REPLAY: Final = 2**64 - 1
 """Sequence number of the reply that ends an answer."""
 
@@ -34,45 +36,6 @@ class SourceOptions(msgspec.Struct, frozen=True):
     pending: int = 10_000
     remembered: int = 16_384
     """Digests of delivered batches kept: they tell a repeated batch from a restarted engine."""
-
-
-class Deliver(msgspec.Struct, frozen=True):
-    """Hand over batch `seq`: the one after the last, or the first after `Restarted` or `Lost`."""
-
-    seq: int
-    payload: bytes
-
-
-class Restarted(msgspec.Struct, frozen=True):
-    """The engine began anew: all that was delivered is void, batches count from 0 again."""
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """Batches `first..last` are gone for good: the engine's cache is no longer known."""
-
-    first: int
-    last: int
-
-
-class CaughtUp(msgspec.Struct, frozen=True):
-    """All the engine has published has been delivered, or is lost and said so."""
-
-    last_seq: int
-
-
-class AskReplay(msgspec.Struct, frozen=True):
-    """Ask for everything from `first` on, over a fresh connection, and tag replies with `round`.
-
-    A fresh connection has an empty queue, so that the first reply cannot be one of those the
-    publisher drops. It replaces the round before.
-    """
-
-    round: int
-    first: int
-
-
-Action = Deliver | Restarted | Lost | CaughtUp | AskReplay
-"""What the caller must do; several are done in the order given."""
 
 
 class EventSource:
@@ -120,6 +83,8 @@ class EventSource:
             return []
         self.deadline = now + self._options.silence_timeout_s
         first, self._answered = not self._answered, True
+        if first and self._anew:
+            return list(self._anew_or_not(seq, now))
         if seq == END_OF_REPLAY:
             return list(self._end_round(now, empty=first))
         if first and self._is_other_engine(seq, payload):
@@ -139,14 +104,12 @@ class EventSource:
         return list(self._ask(now))
 
     def begin_again(self, now: float) -> list[Action]:
-        """Have everything delivered anew; nothing happens where it cannot be asked for.
-
-        What has left the publisher's buffer meanwhile is then lost, and said so.
-        """
-        if not self._may_ask(now):
+        """Have all delivered anew, if the publisher still has all of it: else nothing changes."""
+        if self._asking or not self._may_ask(now):
             return []
-        self._pending.clear()
-        return list(self._restart(now))
+        asked = list(self._ask(now, first=0))
+        self._anew = True
+        return asked
 
     def on_time(self, now: float) -> list[Action]:
         """Look at the clock: a reply is overdue, or the publisher has been silent for long."""
@@ -224,13 +187,25 @@ class EventSource:
             return self._verify_restart
         return not self._is_repeated(seq, payload)
 
-    def _ask(self, now: float) -> Iterator[Action]:
+    def _anew_or_not(self, seq: int, now: float) -> Iterator[Action]:
+        if seq == 0:
+            self._pending.clear()
+            yield from self._restart(now)
+            return
+        self._asking = False
+        self._set_probe(now)
+        yield from self._drain(now)
+        if not self._asking:
+            yield CaughtUp(self.last_seq)
+
+    def _ask(self, now: float, first: int | None = None) -> Iterator[Action]:
         """Ask for the last delivered batch, to compare it, and all behind it."""
         self.rounds += 1
         self._asking, self._answered = True, False
         self._anchor = self._progress_mark = self.last_seq
         self.deadline = now + self._options.reply_timeout_s
-        yield AskReplay(self.rounds, max(0, self.last_seq))
+        self._anew = False
+        yield AskReplay(self.rounds, max(0, self.last_seq) if first is None else first)
 
     def _next_round(self, now: float) -> Iterator[Action]:
         """Ask again from where the answer broke off, or give up when that leads nowhere."""

@@ -9,6 +9,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.core.cost import Candidate
+from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 
 Verdict = Literal["unlike", "nothing", "hit", "over", "under"]
@@ -21,6 +23,8 @@ _UNPAUSED: Final = float("-inf")
 class PredictionOptions(msgspec.Struct, frozen=True):
     """When a worker's index is doubted. Times in seconds.
 
+    Of one request in `look_every_s` it is looked up what events alone foretell; that is judged,
+    since predictions made of decisions miss wherever a cache is too small for its load.
     A prediction misses when it is off by more than `tolerance_blocks` and by more than
     `tolerance_share` of the prompt. The worker is doubted when at least `doubt_share` of its last
     `window` answers missed, of which there must be `least`, and again while that stays so, after
@@ -34,6 +38,7 @@ class PredictionOptions(msgspec.Struct, frozen=True):
     calm_share: float = 0.125
     tolerance_blocks: int = 1
     tolerance_share: float = 0.1
+    look_every_s: float = 0.005
     settle_s: float = 5.0
     pause_s: float = 60.0
     max_pause_s: float = 3600.0
@@ -42,8 +47,8 @@ class PredictionOptions(msgspec.Struct, frozen=True):
 class AnswerSeen(msgspec.Struct, frozen=True):
     """One answer's tokens. `counted` are the prompt tokens by the engine, `prompt` by the router.
 
-    `decided_s` is when the worker was chosen, and its overlap predicted; `exact` is False when
-    that was a guess, of a worker whose events are not trusted: it counts, but proves nothing.
+    `decided_s` is when the worker was chosen, and its overlap predicted; `told` is the part of that
+    which events had told of. None: nobody looked, or it proves nothing (see `is_evidence`).
     """
 
     prompt: int
@@ -51,7 +56,19 @@ class AnswerSeen(msgspec.Struct, frozen=True):
     predicted: int
     cached: int
     decided_s: float
-    exact: bool = True
+    told: int | None = None
+
+
+def is_evidence(chosen: Candidate, trust: Trust) -> bool:
+    """Return whether an answer will show if what is known of the worker's cache is right.
+
+    Not where that was a guess. Nor where the request has to wait there, for others' prefills or
+    for memory: a cache too small for its load is another one when its turn comes, and in a mesh
+    that thrashes three of four predictions miss, with an index in perfect order.
+    """
+    if trust is not Trust.EXACT or chosen.prefill_tokens or chosen.waiting_requests:
+        return False
+    return not chosen.capacity_blocks or chosen.decode_blocks < chosen.capacity_blocks
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -118,23 +135,32 @@ class Predictions:
         self._tolerance = self._options.tolerance_blocks * block_size
         self._mask = (1 << self._options.window) - 1
         self._workers: dict[WorkerId, _Worker] = {}
+        self._looked_s = _UNPAUSED
+
+    def may_look(self, now: float) -> bool:
+        """Return whether to look up what events alone foretell, which costs as much as a choice."""
+        if now < self._looked_s + self._options.look_every_s:
+            return False
+        self._looked_s = now
+        return True
 
     def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Doubt | None:
         """Count an answer; return why the worker's index is to be had anew, if it is. O(1)."""
         known = self._workers.get(worker)
         if known is None:
             known = self._workers[worker] = _Worker(self._options.pause_s)
-        verdict = self._judge(answer)
+        verdict = self._judge(answer, answer.predicted)
         known.counts[verdict] += 1
         if verdict == "unlike":
             return None
         known.predicted_tokens += answer.predicted
         known.cached_tokens += answer.cached
-        stale = not answer.exact or answer.decided_s < known.evidence_from_s
-        if verdict == "nothing" or stale:
+        if answer.told is None or answer.decided_s < known.evidence_from_s:
             return None
-        missed = verdict != "hit"
-        known.recent = (known.recent << 1 | missed) & self._mask
+        verdict = self._judge(answer, answer.told)
+        if verdict == "nothing":
+            return None
+        known.recent = (known.recent << 1 | (verdict != "hit")) & self._mask
         known.recent_answers = min(known.recent_answers + 1, self._options.window)
         return self._doubt(known, now)
 
@@ -163,13 +189,13 @@ class Predictions:
             doubted=known.doubted,
         )
 
-    def _judge(self, answer: AnswerSeen) -> Verdict:
+    def _judge(self, answer: AnswerSeen, predicted: int) -> Verdict:
         if answer.counted != answer.prompt:
             # Another tokenizer or template: no index can be right, and none is to blame.
             return "unlike"
-        if not answer.predicted and not answer.cached:
+        if not predicted and not answer.cached:
             return "nothing"
-        off = answer.predicted - answer.cached
+        off = predicted - answer.cached
         if abs(off) <= max(self._tolerance, self._options.tolerance_share * answer.prompt):
             return "hit"
         return "over" if off > 0 else "under"

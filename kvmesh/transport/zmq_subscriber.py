@@ -8,16 +8,8 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from kvmesh.core.event_source import (
-    Action,
-    AskReplay,
-    CaughtUp,
-    Deliver,
-    EventSource,
-    Lost,
-    Restarted,
-    SourceOptions,
-)
+from kvmesh.core.event_source import EventSource, SourceOptions
+from kvmesh.core.source_actions import Action, AskReplay, CaughtUp, Deliver, Lost, Restarted
 from kvmesh.errors import TransportError
 from kvmesh.transport.zmq_socket import LoopSocket
 

@@ -3,17 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.event_source import (
-    END_OF_REPLAY,
-    Action,
-    AskReplay,
-    CaughtUp,
-    Deliver,
-    EventSource,
-    Lost,
-    Restarted,
-    SourceOptions,
-)
+from kvmesh.core.event_source import END_OF_REPLAY, EventSource, SourceOptions
+from kvmesh.core.source_actions import Action, AskReplay, CaughtUp, Deliver, Lost, Restarted
 
 
 class Publisher:

@@ -1,16 +1,7 @@
 from collections.abc import Iterable
 
-from kvmesh.core.event_source import (
-    END_OF_REPLAY,
-    Action,
-    AskReplay,
-    CaughtUp,
-    Deliver,
-    EventSource,
-    Lost,
-    Restarted,
-    SourceOptions,
-)
+from kvmesh.core.event_source import END_OF_REPLAY, EventSource, SourceOptions
+from kvmesh.core.source_actions import Action, AskReplay, CaughtUp, Deliver, Lost, Restarted
 
 OPTIONS = SourceOptions(reply_timeout_s=2, max_failures=2, probe_interval_s=10, pending=5)
 
@@ -291,20 +282,42 @@ def test_an_engine_that_restarts_within_a_replay_is_followed_from_its_start() ->
 def test_everything_can_be_had_anew() -> None:
     source = caught_up(3)
 
-    assert source.begin_again(0) == [Restarted(), AskReplay(2, 0)]
+    assert source.begin_again(0) == [AskReplay(2, 0)]
+    assert source.begin_again(0) == []
+    assert source.on_reply(2, 0, payload(0), 0) == [Restarted(), AskReplay(3, 0)]
+    assert source.on_reply(2, 1, payload(1), 0) == []
     assert source.on_live(3, payload(3), 0) == []
     for seq in range(3):
-        assert source.on_reply(2, seq, payload(seq), 0) == [Deliver(seq, payload(seq))]
-    rest = source.on_reply(2, END_OF_REPLAY, b"", 0)
+        assert source.on_reply(3, seq, payload(seq), 0) == [Deliver(seq, payload(seq))]
+    rest = source.on_reply(3, END_OF_REPLAY, b"", 0)
 
     assert rest == [Deliver(3, payload(3)), CaughtUp(3)]
 
 
-def test_what_has_left_the_buffer_is_lost_when_all_is_had_anew() -> None:
+def test_nothing_is_thrown_away_when_not_all_can_be_had_anew() -> None:
     source = caught_up(3)
     source.begin_again(0)
 
-    assert source.on_reply(2, 2, payload(2), 0) == [Lost(0, 1), Deliver(2, payload(2))]
+    assert source.on_live(3, payload(3), 0) == [Deliver(3, payload(3))]
+    assert source.on_reply(2, 2, payload(2), 0) == [CaughtUp(3)]
+    assert source.on_reply(2, 3, payload(3), 0) == []
+    assert source.on_live(4, payload(4), 0) == [Deliver(4, payload(4))]
+
+
+def test_a_gap_seen_meanwhile_is_asked_about_afterwards() -> None:
+    source = caught_up(3)
+    source.begin_again(0)
+    source.on_live(5, payload(5), 0)
+
+    assert source.on_reply(2, END_OF_REPLAY, b"", 0) == [AskReplay(3, 2)]
+
+
+def test_no_answer_about_the_beginning_leads_back_to_the_end() -> None:
+    source = caught_up(3)
+    source.begin_again(0)
+
+    assert source.on_time(2.0) == [AskReplay(3, 2)]
+    assert source.on_reply(3, 2, payload(2), 2.0) == []
 
 
 def test_what_cannot_be_asked_for_is_kept() -> None:

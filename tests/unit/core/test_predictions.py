@@ -3,8 +3,16 @@ import random
 
 import pytest
 
+from kvmesh.core.cost import Candidate
+from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
-from kvmesh.core.predictions import AnswerSeen, Doubt, PredictionOptions, Predictions
+from kvmesh.core.predictions import (
+    AnswerSeen,
+    Doubt,
+    PredictionOptions,
+    Predictions,
+    is_evidence,
+)
 
 A, B = WorkerId("a"), WorkerId("b")
 BLOCK = 16
@@ -26,11 +34,13 @@ class Clock:
         *,
         counted: int = PROMPT,
         decided_s: float | None = None,
-        exact: bool = True,
+        told: bool = True,
     ) -> bool:
         self.now += 1.0
         decided = self.now if decided_s is None else decided_s
-        answer = AnswerSeen(PROMPT, counted, predicted, cached, decided, exact)
+        answer = AnswerSeen(
+            PROMPT, counted, predicted, cached, decided, predicted if told else None
+        )
         return self.predictions.compare(A, answer, self.now) is not None
 
     def until_doubt(self, kind: tuple[int, int], *, at_most: int = 1000) -> int:
@@ -69,10 +79,10 @@ def test_answers_without_anything_cached_or_predicted_are_no_evidence() -> None:
     assert clock.until_doubt(OVER) == PredictionOptions().least
 
 
-def test_guesses_are_counted_but_prove_nothing() -> None:
+def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:
     clock = Clock()
 
-    assert not any(clock.answer(*OVER, exact=False) for _ in range(100))
+    assert not any(clock.answer(*OVER, told=False) for _ in range(100))
     report = clock.predictions.report(A)
     assert (report.over, report.recent_answers) == (100, 0)
 
@@ -140,7 +150,7 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
     predictions = Predictions(BLOCK)
     for _ in range(20):
         predictions.compare(B, AnswerSeen(PROMPT, PROMPT, *HIT, 0.0), 0.0)
-        predictions.compare(A, AnswerSeen(PROMPT, PROMPT, *OVER, 0.0), 0.0)
+        predictions.compare(A, AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, told=320), 0.0)
 
     assert predictions.workers() == (A, B)
     assert predictions.report(B).doubts == 0
@@ -152,8 +162,44 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
 
 def test_a_doubt_tells_whether_it_is_the_first() -> None:
     predictions = Predictions(BLOCK, PredictionOptions(pause_s=0.0, settle_s=0.0))
-    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0)
+    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, told=320)
 
     found = [predictions.compare(A, answer, 0.0) for _ in range(24)]
 
     assert [one for one in found if one] == [Doubt(12, 12), Doubt(12, 12, again=True)]
+
+
+@pytest.mark.parametrize(
+    ("load", "trust", "evidence"),
+    [
+        ({}, Trust.EXACT, True),
+        ({}, Trust.DEGRADED, False),
+        ({}, Trust.APPROX, False),
+        ({"prefill_tokens": 1}, Trust.EXACT, False),
+        ({"waiting_requests": 1}, Trust.EXACT, False),
+        ({"decode_blocks": 99, "capacity_blocks": 100}, Trust.EXACT, True),
+        ({"decode_blocks": 100, "capacity_blocks": 100}, Trust.EXACT, False),
+    ],
+)
+def test_only_what_began_at_once_and_was_no_guess_is_evidence(
+    load: dict[str, int], trust: Trust, evidence: bool
+) -> None:
+    assert is_evidence(Candidate(A, BLOCK, PROMPT, **load), trust) is evidence
+
+
+def test_what_events_told_is_judged_and_not_what_decisions_promised() -> None:
+    predictions = Predictions(BLOCK)
+    for _ in range(100):
+        answer = AnswerSeen(PROMPT, PROMPT, predicted=320, cached=0, decided_s=0.0, told=0)
+        assert predictions.compare(A, answer, 0.0) is None
+
+    report = predictions.report(A)
+    assert (report.over, report.recent_answers) == (100, 0)
+
+
+def test_events_alone_are_asked_only_so_often() -> None:
+    predictions = Predictions(BLOCK, PredictionOptions(look_every_s=0.5))
+
+    assert [predictions.may_look(now) for now in (0.0, 0.4, 0.5, 0.9, 1.1)] == [
+        *(True, False, True, False, True)
+    ]
