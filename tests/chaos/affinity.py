@@ -56,7 +56,14 @@ class Prefixes:
             "max_tokens": 1,
             "messages": [{"role": "user", "content": text}],
         }
-        answer = await self._client.post(f"{url}/v1/chat/completions", json=body)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            answer = await self._client.post(f"{url}/v1/chat/completions", json=body)
+            # On a starved machine heartbeats may be late, and then no worker is known for a moment.
+            late = answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            if not late or time.monotonic() > deadline_s:
+                break
+            await asyncio.sleep(POLL_S)
         assert answer.status_code == httpx.codes.OK, answer.text
         return answer.headers["x-kvmesh-worker"]
 
