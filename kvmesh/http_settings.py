@@ -22,6 +22,10 @@ class HttpSettings:
     """URL under which others reach this process; default from --http-host and --http-port."""
     max_body_bytes: Positive = 64 * 1024**2
     """Largest request body taken, bytes; more is answered 413."""
+    max_connections: Positive = 16_384
+    """Client connections at most, so streams at most; more are answered 503."""
+    max_header_bytes: Positive = 64 * 1024
+    """Largest head of a request, bytes; more is answered 431."""
     drain_s: NonNegative = 30.0
     """On SIGTERM, seconds open streams may go on before they are cut."""
     tls_cert: Path | None = None

@@ -15,6 +15,7 @@ from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.request import Request
 
 PATH = "/admin/admission"
+TOKEN_HEADER = b"x-kvmesh-admin-token"
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 UNAUTHORIZED = 401
 FORBIDDEN = 403
@@ -54,10 +55,15 @@ class AdmissionAdmin:
 
     def _authorize(self, request: Request) -> None:
         if self._token:
-            sent = request.header(b"authorization") or b""
-            if not compare_digest(sent, b"Bearer " + self._token):
+            # With --api-keys the authorization header is taken off: it holds the client's key.
+            sent = request.header(TOKEN_HEADER)
+            if sent is None:
+                sent = (request.header(b"authorization") or b"").removeprefix(b"Bearer ")
+            if not compare_digest(sent, self._token):
                 raise RequestError(
-                    f"{PATH}: send the token of --admin-token-file as a bearer", status=UNAUTHORIZED
+                    f"{PATH}: send the token of --admin-token-file as a bearer, or in the header"
+                    f" {TOKEN_HEADER.decode()}",
+                    status=UNAUTHORIZED,
                 )
         elif not all(map(is_loopback, hops(request))):
             raise RequestError(

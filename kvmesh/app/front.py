@@ -89,7 +89,11 @@ class FrontDoor:
                 pass_on=passes_keys,
                 share=1.0 / processes,
             )
-        limits = HttpLimits(max_body_bytes=settings.max_body_bytes)
+        limits = HttpLimits(
+            max_body_bytes=settings.max_body_bytes,
+            max_connections=settings.max_connections,
+            max_header_bytes=settings.max_header_bytes,
+        )
         self.server = HttpServer(handler, limits=limits)
 
     async def open(self, *, reuse_port: bool = False) -> str:

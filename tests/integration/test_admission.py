@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.app.router import RouterServer
+from kvmesh.http_settings import HttpSettings
 from kvmesh.request_settings import AdmissionSettings, StreamSettings
+from kvmesh.settings import RouterSettings
 from tests.conftest import Eventually
 from tests.integration.gated_engine import GatedEngine, gated_engine
-from tests.integration.live_router import chat, router
+from tests.integration.live_router import chat, free_port, router, serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
@@ -210,7 +213,12 @@ async def test_a_token_guards_the_bounds(engine: GatedEngine, tmp_path: Path) ->
             ADMIN, json={"max_queued": 5}, headers={"authorization": "Bearer secret"}
         )
 
-    assert [answer.status_code for answer in (without, wrong, right)] == [401, 401, 200]
+        beside = await client.put(
+            ADMIN, json={"max_queued": 5}, headers={"x-kvmesh-admin-token": "secret"}
+        )
+
+    assert [answer.status_code for answer in (without, wrong)] == [401, 401]
+    assert [answer.status_code for answer in (right, beside)] == [200, 200]
     assert right.json()["limits"]["max_queued"] == 5
 
 
@@ -220,7 +228,7 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kvmesh", "router", "--no-kv-events", f"--worker=w0={engine.url}"),
         *("--http-port=0", "--max-backlog-ms=100", "--busy-prefill-tokens=100"),
-        *("--drain-s=6", "--log-format=json"),
+        *("--drain-s=4", "--log-format=json"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -255,3 +263,25 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_timeout")
     assert "shutting down" in refused.json()["error"]["message"]
     assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_connections_and_heads_are_bounded_as_set(engine: GatedEngine) -> None:
+    port = free_port()
+    http = HttpSettings(http_port=port, max_connections=2, max_header_bytes=2000)
+    server = RouterServer(
+        RouterSettings(kv_events=False, worker=(f"w0={engine.url}",), http=http, seed=1)
+    )
+    async with (
+        serving(server.serve, f"http://127.0.0.1:{port}") as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=20) as second,
+        httpx.AsyncClient(base_url=url, timeout=20) as third,
+    ):
+        large = await client.get("/health", headers={"x-large": "x" * 3000})
+        fine = await client.get("/health")
+        other = await second.get("/health")
+        crowded = await third.get("/health")
+
+    assert (large.status_code, fine.status_code, other.status_code) == (431, 200, 200)
+    assert crowded.status_code == 503
+    assert crowded.headers["retry-after"] == "1"
