@@ -44,6 +44,8 @@ class MockerSettings:
     """Seconds until the server answers."""
     role: Literal["both", "prefill", "decode"] = "both"
     """What it does for others: prefill and decode check vLLM's handshake of a KV transfer."""
+    bootstrap_port: Port = 0
+    """With a role: check SGLang's handshake instead, prefill listens here; 0 is vLLM's."""
     tokenizer: Path | None = None
     """Model directory; default: the byte tokenizer."""
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -9,6 +9,7 @@ import msgspec
 from kvmesh.app.mocker_api import MockerApi
 from kvmesh.app.mocker_engine import EngineRunner
 from kvmesh.app.mocker_generation import Engine
+from kvmesh.app.mocker_meeting import MeetingPlace
 from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.app.mocker_service import GenerationService, ServedModels
 from kvmesh.app.process import Stop, run
@@ -62,6 +63,7 @@ class MockerOptions(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     lora_modules: tuple[str, ...] = ()
     role: Literal["both", "prefill", "decode"] = "both"
+    bootstrap_port: int = 0
 
     def engine(self) -> EngineOptions:
         """Return each rank's engine. Raises `ConfigError`."""
@@ -87,6 +89,7 @@ class Mocker:
         self._tokenizer = tokenizer or load_tokenizer(options.tokenizer)
         self._server: HttpServer | None = None
         self._service: GenerationService | None = None
+        self._meeting: MeetingPlace | None = None
         if options.data_parallel_size < 1:
             raise ConfigError(f"data_parallel_size is {options.data_parallel_size}: at least 1")
         distance = abs(options.kv_events_port - options.replay_port)
@@ -122,6 +125,10 @@ class Mocker:
             for rank in range(options.data_parallel_size):
                 publisher = self._publisher(rank) if options.enable_kv_cache_events else None
                 self.ranks[rank] = EngineRunner(rank, self._engine, publisher, self._on_step)
+            if options.bootstrap_port and options.role != "both":
+                listens = options.role == "prefill"
+                self._meeting = MeetingPlace(options.host, options.bootstrap_port, listens=listens)
+                await self._meeting.open()
             api = self._make_api()
             self._server = HttpServer(api.handle, limits=HttpLimits(idle_timeout_s=KEEP_ALIVE_S))
             await self._server.start(options.host, options.port)
@@ -135,6 +142,8 @@ class Mocker:
             await self._server.drain(grace_s)
         if self._service is not None:
             await self._service.close()
+        if self._meeting is not None:
+            await self._meeting.close()
         for runner in self.ranks.values():
             runner.close()
 
@@ -147,8 +156,10 @@ class Mocker:
         )
         metrics = EngineMetrics(models.base, length, self.ranks, self._cache_config())
         engine = Engine(options.block_size, length, vocabulary)
-        transfer = MockTransfer(options.role, secrets.token_hex(8))
+        meets = self._meeting is not None
+        transfer = MockTransfer("both" if meets else options.role, secrets.token_hex(8))
         self._service = GenerationService(models, engine, tokenizer, self.ranks, metrics, transfer)
+        self._service.meeting = self._meeting
         return MockerApi(self._service, tokenizer, self.ranks, metrics, self._sources())
 
     def _on_step(self, rank: int, step: Step, seconds: float) -> None:
@@ -249,6 +260,7 @@ def options_from(settings: MockerSettings) -> MockerOptions:
         startup_time_s=settings.startup_time,
         tokenizer=str(settings.tokenizer) if settings.tokenizer else None,
         role=settings.role,
+        bootstrap_port=settings.bootstrap_port,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from kvmesh.app.mocker_engine import EngineRunner
 from kvmesh.app.mocker_generation import Choice, Engine, Generation, make_choices
+from kvmesh.app.mocker_meeting import MeetingPlace
 from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.core.engine_request import Labels, Step
 from kvmesh.core.mock_transfer import MockTransfer
@@ -54,7 +55,10 @@ class _Running:
 
 
 class GenerationService:
-    """Serves generation requests from the ranks' engines, whose steps `on_step` must get."""
+    """Serves generation requests from the ranks' engines, whose steps `on_step` must get.
+
+    With `meeting` each request waits for its other half there.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class GenerationService:
         metrics: EngineMetrics,
         transfer: MockTransfer,
     ) -> None:
+        self.meeting: MeetingPlace | None = None
         self._transfer = transfer
         self.models = models
         self.open_requests = 0
@@ -83,7 +88,8 @@ class GenerationService:
         session_id = request.session_id or (session.decode("latin-1") if session else None)
         labels = self.models.labels(request, session_id)
         rank = self._choose_rank(exchange)
-        if not self._tokenizer.should_offload(len(exchange.request.body)):
+        long = self._tokenizer.should_offload(len(exchange.request.body))
+        if not long and self.meeting is None:
             self._start(exchange, request, labels, rank, self._tokenize(request))
             return
         work = self._tokenize_and_start(exchange, request, labels, rank)
@@ -122,6 +128,8 @@ class GenerationService:
     ) -> None:
         try:
             prompts = await asyncio.to_thread(self._tokenize, request)
+            if self.meeting is not None:
+                await self.meeting.meet(request, prompts[0].tobytes())
             self._start(exchange, request, labels, rank, prompts)
         except RequestError as error:
             exchange.respond(error.status, error_body(error))

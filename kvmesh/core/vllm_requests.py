@@ -53,6 +53,9 @@ class _Body(msgspec.Struct):
     truncate_prompt_tokens: int | None = None
     vllm_xargs: dict[str, object] | None = None
     kv_transfer_params: dict[str, object] | None = None
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    bootstrap_room: int | None = None
 
 
 class _ChatBody(_Body):
@@ -91,6 +94,9 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     keep_last_tokens: int | None = None
     report_cached: bool = False
     transfer: dict[str, object] | None = None
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    bootstrap_room: int | None = None
 
     def limited_rules(self, max_tokens: int) -> StopRules:
         """Return the stop rules with the limit that fits the prompt."""
@@ -207,6 +213,9 @@ def _build(
         keep_last_tokens=body.truncate_prompt_tokens,
         report_cached=xargs.get("kv_cache_report_mode") == "full",
         transfer=body.kv_transfer_params,
+        bootstrap_host=body.bootstrap_host,
+        bootstrap_port=body.bootstrap_port,
+        bootstrap_room=body.bootstrap_room,
     )
 
 

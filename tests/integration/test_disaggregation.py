@@ -10,7 +10,7 @@ import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.settings import CostSettings
-from tests.integration.live_router import router
+from tests.integration.live_router import free_port, router
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -173,3 +173,67 @@ async def test_a_decode_worker_that_dies_has_its_prefill_done_again() -> None:
         await until_idle(client)
 
     assert {workers_of(one) for one in answers} == {("w0", f"w{3 - dead}")}
+
+
+@contextlib.asynccontextmanager
+async def meeting(*roles: str) -> AsyncIterator[tuple[list[Mocker], httpx.AsyncClient]]:
+    """Serve a router over engines that meet as SGLang's do."""
+    async with contextlib.AsyncExitStack() as stack:
+        mockers, urls = [], []
+        for role in roles:
+            options = MockerOptions(
+                port=0,
+                kv_events_port=0,
+                replay_port=0,
+                timing_profile="instant",
+                role=role,  # type: ignore[arg-type]  # one of three
+                bootstrap_port=free_port(),
+            )
+            mockers.append(Mocker(options))
+            await mockers[-1].start()
+            stack.push_async_callback(mockers[-1].stop)
+            urls.append(f"{mockers[-1].url},role={role},bootstrap={options.bootstrap_port}")
+        yield mockers, await stack.enter_async_context(routed([], *urls))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_sglangs_workers_meet_in_a_room_of_their_own(stream: bool) -> None:
+    async with meeting("prefill", "decode") as (_, client):
+        answers = await asyncio.gather(
+            *(chat(client, f"{number}" + PROMPT, stream=stream) for number in range(4))
+        )
+        # A decode worker of SGLang cannot do without a prefill worker, however little it is.
+        short = await chat(client, "Hello?")
+        await until_idle(client)
+
+    assert {workers_of(one) for one in [*answers, short]} == {("w0", "w1")}
+    if stream:
+        assert all(one.text.endswith("data: [DONE]\n\n") for one in answers)
+    else:
+        assert all(one.json()["usage"]["completion_tokens"] == 4 for one in answers)
+
+
+async def test_a_prefill_of_sglangs_that_fails_is_tried_elsewhere_or_told() -> None:
+    async with meeting("prefill", "prefill", "decode") as (mockers, client):
+        used = int(workers_of(await chat(client, "a" + PROMPT))[0].removeprefix("w"))
+        await mockers[used].stop()
+        others = [await chat(client, f"{number}" + PROMPT) for number in range(4)]
+        await mockers[1 - used].stop()
+        nobody = await chat(client, "b" + PROMPT)
+        await until_idle(client)
+
+    assert {workers_of(one) for one in others} == {(f"w{1 - used}", "w2")}
+    assert nobody.status_code in {502, 503}
+    assert "prefill" in nobody.json()["error"]["message"]
+
+
+async def test_pretend_engines_refuse_requests_that_no_router_split() -> None:
+    async with meeting("prefill", "decode") as (mockers, _), engines("prefill") as vllm:
+        refusals = []
+        for engine in [*mockers, *vllm]:
+            async with httpx.AsyncClient(base_url=engine.url, timeout=20) as direct:
+                refusals.append(await chat(direct, PROMPT))
+
+    assert [one.status_code for one in refusals] == [400] * 3
+    assert "without bootstrap room" in refusals[0].text
+    assert "needs do_remote_decode" in refusals[2].text
