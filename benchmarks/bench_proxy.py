@@ -99,9 +99,10 @@ async def stream_sample(proxy: Way, streams: int, interval_ms: int, seconds: flo
 
 
 async def memory_sample(start: Callable[[], Running], streams: int) -> Sample:
-    """Return what open streams weigh in a proxy just started."""
+    """Return what open streams weigh in a proxy just started that has seen requests before."""
     proxy = start()
     try:
+        drive(proxy.port, 400, 16, 3.0)
         before = sum(map(resident_bytes, proxy.pids))
         client = Streams()
         await client.open(proxy.port, streams, 1000)

@@ -183,8 +183,9 @@ class BlockHashes:
     """The sequence hashes of one prompt, hashed only as far as they are asked for.
 
     A list of `tokens` is read piece by piece, a buffer of u32s never converted; neither may change
-    while this lives. `root` is the namespace's (`namespace_root`), or the hash of the block before
-    the first token. Raises `RequestError` for bytes that are not whole u32s.
+    until all is hashed: then they are let go, since a request may last and a prompt be long.
+    `root` is the namespace's (`namespace_root`), or the hash of the block before the first token.
+    Raises `RequestError` for bytes that are not whole u32s.
     """
 
     __slots__ = ("_blocks", "_hashes", "_packed", "_root", "_tokens", "block_size", "tokens_count")
@@ -241,12 +242,14 @@ class BlockHashes:
         end = min(upto, self._blocks)
         if self._packed is not None:
             _extend(hashes, self._packed, end, width, seed)
-            return
+            done = end
         for first in range(done, end, AHEAD):
             count = min(end - first, AHEAD)
             tokens = self._tokens[first * size : (first + count) * size]
             blocks = _splitter(width, count)(_pack(tokens, first * size), 0)
             hashes += [seed := xxh3_64_intdigest(block, seed) for block in blocks]
+        if end == self._blocks:
+            self._packed, self._tokens = None, ()
 
 
 def _extend(

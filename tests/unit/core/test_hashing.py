@@ -194,3 +194,15 @@ def test_a_run_is_unpacked_without_complaint(count: int) -> None:
 
     assert unpack_run(pack_hashes(run)) == run
     assert unpack_run(pack_hashes(run) + b"odd") == run
+
+
+def test_tokens_are_let_go_when_all_is_hashed() -> None:
+    packed = bytearray(pack_tokens(range(40)))
+    hashes = BlockHashes(packed, 4)
+
+    hashes.upto(3)
+    whole = list(hashes.upto(10))
+    packed.clear()  # an error while a view of it is held
+
+    assert len(whole) == 10
+    assert hashes.upto(10) == whole
