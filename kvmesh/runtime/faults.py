@@ -16,7 +16,8 @@ class FaultPlan(msgspec.Struct, frozen=True):
     (`disconnect`), or the journal is purged up to a random sequence, made anew (`recreate`) or
     loses its last records though acknowledged (`truncate`).
     `crash_at_effect`: a process dies between two effects of one turn. `spoil`: an object is stored
-    damaged, and acknowledged all the same.
+    damaged, and acknowledged all the same. `busy`: the next slice of a long job waits for `busy_s`,
+    since other turns take that long. `linger`: an outage lasts `linger_s`, longer than any lease.
     """
 
     until_s: float = 0.0
@@ -33,6 +34,10 @@ class FaultPlan(msgspec.Struct, frozen=True):
     garbage: float = 0.0
     crash_at_effect: float = 0.0
     spoil: float = 0.0
+    busy: float = 0.0
+    busy_s: Range = (0.001, 0.2)
+    linger: float = 0.0
+    linger_s: Range = (3.0, 5.0)
     mischief_s: float = 0.25
     crash: float = 0.0
     pause: float = 0.0
@@ -61,6 +66,8 @@ _KINDS = (
     "recreate",
     "truncate",
     "spoil",
+    "busy",
+    "linger",
 )
 _CEILINGS = {
     "slow": 0.05,
@@ -111,7 +118,9 @@ class Faults:
 
     def outage(self) -> float:
         """Return how long a process stays away, frozen or cut off."""
-        return self.between(self.plan.outage_s)
+        plan = self.plan
+        lingers = plan.linger > 0.0 and self._rng.random() < plan.linger
+        return self.between(plan.linger_s if lingers else plan.outage_s)
 
     def between(self, limits: Range) -> float:
         """Return a number drawn evenly between two."""

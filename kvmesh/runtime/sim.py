@@ -225,7 +225,10 @@ class Simulation:
     def _carry_wake(self, process: Process, actor: str, effect: Effect) -> None:
         assert isinstance(effect, Wake)
         incarnation, message = process.incarnation, effect.message
-        self.at(effect.after_s, lambda: self.deliver(process, incarnation, actor, message))
+        after_s, plan = effect.after_s, self.faults.plan
+        if not after_s and self.strike("busy", plan.busy):
+            after_s = self.faults.between(plan.busy_s)
+        self.at(after_s, lambda: self.deliver(process, incarnation, actor, message))
 
     def _carry_log(self, _: Process, __: str, effect: Effect) -> None:
         assert isinstance(effect, Log)
