@@ -358,3 +358,27 @@ def test_two_tables_are_searched_as_one() -> None:
     assert drops == [(300, 2), (5, 1), (3, 4)]
     assert find_drops(Layers(newer, older), asked(PROMPT), 5) == [(5, 1), (3, 4)]
     assert find_drops(Layers(newer, older), asked([1, 2]), 7) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "hashed"), [(0, 64), (63, 64), (64, 128), (127, 128), (128, 192), (1000, 1213)]
+)
+def test_little_more_of_a_prompt_is_hashed_than_is_held(held: int, hashed: int) -> None:
+    tokens = bytes(4 * 20_000)
+    index = KvIndex()
+    index.store(A, ROOT, pack_hashes(sequence_hashes(tokens, 1)[:held]))
+    prompt = BlockHashes(tokens, 1)
+
+    assert index.find_matches(prompt) == ({A: held} if held else {})
+    assert len(prompt.upto(0)) == hashed
+
+
+def test_what_only_gone_workers_held_is_not_followed() -> None:
+    tokens = bytes(4 * 1000)
+    index = KvIndex()
+    index.store(A, ROOT, pack_hashes(sequence_hashes(tokens, 1)))
+    index.remove_worker(A)
+    prompt = BlockHashes(tokens, 1)
+
+    assert index.find_matches(prompt) == {}
+    assert len(prompt.upto(0)) == 64
