@@ -120,6 +120,9 @@ class RouterSettings:
     engines' KV events, alone; with --nats-url it shares what it routes with siblings of equal
     --worker. `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]` tells where an
     engine's events are, if it does not itself; `,zmq=off`: no events."""
+    discover: tuple[str, ...] = ()
+    """Where more such engines are listed, again and again: file:PATH (one --worker a line),
+    dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
     http_processes: Positive = 1
     """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
     decides."""

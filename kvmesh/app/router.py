@@ -22,6 +22,7 @@ from kvmesh.app.admin import RouterAdmin
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.admission_admin import AdmissionAdmin
 from kvmesh.app.dashboard_page import ViewPages
+from kvmesh.app.discovery import Discovery, parse_source
 from kvmesh.app.edge import EdgeServer
 from kvmesh.app.edge_desk import EdgeDesk
 from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
@@ -169,8 +170,8 @@ class RouterServer:
     def _mesh(self) -> Mesh:
         settings = self.settings
         static = None
-        if settings.worker:
-            workers = parse_workers(settings.worker)
+        if settings.worker or settings.discover:
+            workers = parse_workers(settings.worker, empty=bool(settings.discover))
             index = self.index if settings.kv_events else None
             static = StaticWorkers(
                 workers,
@@ -180,6 +181,9 @@ class RouterServer:
                 self._secret,
                 partial(upstream_pool, settings.upstream),
             )
+            if settings.discover:
+                sources = [parse_source(text) for text in settings.discover]
+                static.discover_by(Discovery(sources, settings.worker))
             if not settings.nats.nats_url:
                 return static
         # Loaded by name: a router alone must run where NATS is not installed.

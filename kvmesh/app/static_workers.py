@@ -19,6 +19,7 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.router import Router
 from kvmesh.actors.static_registry import StaticRegistry
+from kvmesh.app.discovery import Discovery
 from kvmesh.app.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.engine_load import METRICS, read_loads
 from kvmesh.app.engine_probe import Served, read_facts, read_models
@@ -64,14 +65,31 @@ class StaticWorkers:
         self._index = index
         self._driver = AioDriver(log=actor_log())
         self._registry = StaticRegistry(router.scheduler.workers, index, router=router.name)
-        block_size = router.scheduler.options.block_size
-        self._block_size = block_size
-        self._engines = [
-            EngineAttachment(worker, self._driver, index, block_size, secret) for worker in workers
-        ]
+        self._block_size = router.scheduler.options.block_size
+        self._secret = secret
+        self._discovery: Discovery | None = None
+        self._engines = [self._attach(worker) for worker in workers]
         self._attached: dict[WorkerId, EngineAttachment] = {}
         self._running: list[asyncio.Task[None]] = []
         self._log = get_logger()
+
+    def discover_by(self, discovery: Discovery) -> None:
+        """Take the workers that `discovery` finds, from the start on."""
+        self._discovery = discovery
+
+    def replace(self, workers: Sequence[StaticWorker]) -> None:
+        """Follow these workers from now on: those that stay as they were are not disturbed."""
+        for engine in [one for one in self._engines if one.static not in workers]:
+            self._engines.remove(engine)
+            engine.close()
+            for rank in engine.ranks:
+                self._attached.pop(rank.worker, None)
+                self._driver.post(self._registry.name, WorkerGone(rank.worker))
+        known = {one.static for one in self._engines}
+        self._engines += [self._attach(worker) for worker in workers if worker not in known]
+
+    def _attach(self, worker: StaticWorker) -> EngineAttachment:
+        return EngineAttachment(worker, self._driver, self._index, self._block_size, self._secret)
 
     def why_not(self) -> str:
         """Return why no request should come; "" when all were looked at and some answer."""
@@ -143,6 +161,10 @@ class StaticWorkers:
         driver.start()
         self._running.append(asyncio.create_task(driver.run(), name="actors"))
         pool = self._make_pool()
+        if self._discovery is not None:
+            self.replace(await self._discovery.look())
+            following = self._discovery.run(self.replace)
+            self._running.append(asyncio.create_task(following, name="discover workers"))
         await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
         while any(box.waiting for box in driver.statistics().mailboxes.values()):  # noqa: ASYNC110  turns of our own
             await asyncio.sleep(0)

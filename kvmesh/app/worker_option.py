@@ -49,12 +49,12 @@ def parse_words(texts: Sequence[str], place: str) -> tuple[str, ...]:
     return tuple(sorted({*texts}))
 
 
-def parse_workers(texts: Sequence[str]) -> list[StaticWorker]:
+def parse_workers(texts: Sequence[str], *, empty: bool = False) -> list[StaticWorker]:
     """Return the workers written as `FORM` says; `zmq=off` follows no events.
 
-    Raises `ConfigError` naming the value and the remedy.
+    Raises `ConfigError` naming the value and the remedy; for none unless they may be `empty`.
     """
-    if not texts:
+    if not texts and not empty:
         raise ConfigError("a router alone needs at least one --worker http://host:port")
     workers: dict[str, StaticWorker] = {}
     for text in texts:
