@@ -17,9 +17,19 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.measure import TABLE_WIDTH
-from benchmarks.quality_grid import POLICIES, Played, Setting, grid, play, saturate, subset
+from benchmarks.quality_grid import (
+    BLIND,
+    OURS,
+    POLICIES,
+    Played,
+    Setting,
+    grid,
+    play,
+    saturate,
+    subset,
+)
 from benchmarks.quality_peer import ROUTERS, Replayed, can_replay, replay
-from benchmarks.quality_tables import dynamo_table, print_tables
+from benchmarks.quality_tables import blind_table, dynamo_table, print_tables
 from benchmarks.quality_workloads import WORKLOADS
 
 QUICK_REQUESTS = 400
@@ -27,12 +37,13 @@ REQUESTS = 2_000
 
 
 class Saturation(msgspec.Struct, frozen=True, tag=True):
-    """Where round robin saturates."""
+    """Where a policy saturates."""
 
     trace: str
     requests: int
     engines: int
     speedup: float
+    policy: str = BLIND
 
 
 class Result(msgspec.Struct, frozen=True, tag=True):
@@ -45,7 +56,7 @@ class Results:
     """What was played so far, in memory and in a file of JSON lines."""
 
     def __init__(self, path: Path | None) -> None:
-        self.saturations: dict[tuple[str, int, int], float] = {}
+        self.saturations: dict[tuple[str, int, int, str], float] = {}
         self.played: dict[tuple[Setting, str], Played] = {}
         self.replayed: dict[tuple[Setting, str], Replayed] = {}
         self._path = path
@@ -62,7 +73,8 @@ class Results:
 
     def _take(self, one: Saturation | Result | Replayed) -> None:
         if isinstance(one, Saturation):
-            self.saturations[one.trace, one.requests, one.engines] = one.speedup
+            key = (one.trace, one.requests, one.engines, one.policy)
+            self.saturations[key] = one.speedup
         elif isinstance(one, Replayed):
             self.replayed[one.setting, one.router] = one
         else:
@@ -71,12 +83,18 @@ class Results:
 
 def find_saturations(settings: Sequence[Setting], results: Results, until: float) -> None:
     """Find where each fleet saturates that is not known yet."""
-    wanted = dict.fromkeys((one.trace, one.requests, one.engines) for one in settings)
+    wanted = dict.fromkeys(
+        (one.trace, one.requests, one.engines, policy)
+        for one in settings
+        for policy in (BLIND, OURS)
+        if policy == BLIND or one.trace in WORKLOADS
+    )
     missing = [key for key in wanted if key not in results.saturations]
     with ProcessPoolExecutor() as pool:
         futures = {pool.submit(saturate, *key): key for key in missing}
         for future in as_completed(futures):
-            results.add(Saturation(*futures[future], future.result()))
+            trace, requests, engines, policy = futures[future]
+            results.add(Saturation(trace, requests, engines, future.result(), policy))
             if time.monotonic() > until:
                 pool.shutdown(cancel_futures=True)
                 return
@@ -90,7 +108,7 @@ def play_all(settings: Sequence[Setting], results: Results, until: float) -> Non
             for one in settings
             for policy in POLICIES
             if (one, policy) not in results.played
-            and (speedup := results.saturations.get((one.trace, one.requests, one.engines)))
+            and (speedup := results.saturations.get((one.trace, one.requests, one.engines, BLIND)))
         ]
         for future in as_completed(futures):
             results.add(Result(future.result()))
@@ -106,7 +124,7 @@ def replay_all(settings: Sequence[Setting], results: Results, until: float) -> N
             continue
         for router in ROUTERS:
             if (one, router) not in results.replayed:
-                speedup = results.saturations[one.trace, one.requests, one.engines]
+                speedup = results.saturations[one.trace, one.requests, one.engines, BLIND]
                 results.add(replay(one, speedup, router))
 
 
@@ -133,6 +151,7 @@ def main() -> None:
     replay_all(whole, results, until)
     if whole:
         print_tables([results.played[one, name] for one in whole for name in POLICIES], console)
+        console.print(blind_table(whole, results.played, results.saturations))
     replayed = [one for one in results.replayed.values() if one.setting in whole]
     if replayed:
         console.print(dynamo_table(replayed, results.played))

@@ -120,13 +120,13 @@ def fleet_of(setting: Setting, block_size: int) -> FleetOptions:
     )
 
 
-def saturate(trace: str, requests: int, engines: int) -> float:
-    """Return the speedup at which round robin saturates. Some eight runs."""
+def saturate(trace: str, requests: int, engines: int, policy: str) -> float:
+    """Return the speedup at which `policy` saturates. Some eight runs."""
     sliced = load(trace, requests)
     alone = fleet_of(Setting(trace, requests, engines, 1.0, 1, 5.0), sliced.block_size)
 
     def backlog_at(speedup: float) -> float:
-        return backlog_share(_run(alone, BLIND, sliced, speedup).outcomes)
+        return backlog_share(_run(alone, policy, sliced, speedup).outcomes)
 
     allowed = largest_backlog(len(sliced.requests), engines)
     return find_saturation(backlog_at, 1.0, allowed, tolerance=_TOLERANCE)

@@ -123,6 +123,34 @@ def replicas_table(cells: Mapping[Setting, Cells]) -> Table:
     return table
 
 
+def blind_table(
+    settings: Sequence[Setting],
+    played: Mapping[tuple[Setting, str], Played],
+    saturations: Mapping[tuple[str, int, int, str], float],
+) -> Table:
+    """Return ours against round robin; capacity is the load each saturates at."""
+    table = _table(f"{OURS} against round robin", "setting")
+    for name in ("hits, round robin", "ours", "bound", "TTFT p50", "p90", "TPOT p90", "capacity"):
+        table.add_column(name, justify="right")
+    for one in settings:
+        ours, blind = played[one, OURS], played[one, BLIND]
+        a, b = ours.cell, blind.cell
+        capacity = [
+            saturations.get((one.trace, one.requests, one.engines, name)) for name in (OURS, BLIND)
+        ]
+        table.add_row(
+            one.name,
+            f"{b.hit_rate:.1%}",
+            f"{a.hit_rate:.1%}",
+            f"{ours.infinite_hit_rate:.1%}",
+            f"{ratio(a.ttft_ms_p50, b.ttft_ms_p50) - 1.0:+.0%}",
+            f"{ratio(a.ttft_ms_p90, b.ttft_ms_p90) - 1.0:+.0%}",
+            f"{ratio(a.tpot_ms_p90, b.tpot_ms_p90) - 1.0:+.0%}",
+            f"{capacity[0] / capacity[1] - 1.0:+.0%}" if capacity[0] and capacity[1] else "",
+        )
+    return table
+
+
 def dynamo_table(
     replayed: Sequence[Replayed], played: Mapping[tuple[Setting, str], Played]
 ) -> Table:
