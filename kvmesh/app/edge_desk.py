@@ -41,6 +41,9 @@ from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.server import HttpStatistics
 from kvmesh.transport.local import LocalLink, listen_local
 
+_IDLE: Final = (
+    "prefill workers are idle: {}; prefill and decode are split with --http-processes 1 only"
+)
 TELL_S: Final = 1.0
 _CUT: Final = Outcome("cut", 0, 0)
 _WITHDRAWN: Final = Outcome("refused", 0, 0)
@@ -210,9 +213,11 @@ class EdgeDesk:
         return sorted((one.row() for one in self._sessions), key=lambda row: row.edge)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the edges warn of."""
+        """Return what the edges warn of, and what they cannot do."""
         reports = (session.report for session in self._sessions)
-        return tuple(line for report in reports if report for line in report.warnings)
+        told = tuple(line for report in reports if report for line in report.warnings)
+        idle = sorted(self._context.router.prefillers)
+        return (*told, _IDLE.format(", ".join(idle))) if idle and self._sessions else told
 
     def mount(self, routes: Routes) -> None:
         """Serve `/v1/edges`."""
