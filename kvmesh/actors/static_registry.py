@@ -57,7 +57,7 @@ class StaticRegistry:
             case WorkerGone(worker):
                 return self._on_gone(worker)
             case Started() | Tick():
-                return self._on_tick()
+                return self._on_tick(now)
             case _:
                 return ()
 
@@ -103,8 +103,16 @@ class StaticRegistry:
         else:
             self.reasons.pop(worker, None)
 
-    def _on_tick(self) -> Iterable[Effect]:
-        """Clean the index in slices, and look again in a while."""
+    def _on_tick(self, now: float) -> Iterable[Effect]:
+        """Clean the index in slices, and look again in a while.
+
+        An engine answers until it is silent: that a look at it is late says nothing of it.
+        """
+        membership = self._workers.membership
+        for worker in self.answering:
+            epoch = membership.epoch(worker)
+            if epoch is not None:
+                membership.observe(worker, epoch, now, ready=True)
         done = self._index is None or self._index.sweep(SWEEP_BUDGET)
         return (Wake(CHECK_S if done else 0.0, Tick("check")),)
 

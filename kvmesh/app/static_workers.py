@@ -189,10 +189,16 @@ class StaticWorkers:
                 await task
 
     async def _keep_looking(self, pool: UpstreamPool) -> None:
+        """Look at each engine in turn of its own: one that hangs must not make the others old."""
+        looks: dict[EngineAttachment, asyncio.Task[None]] = {}
         try:
-            while True:
-                await asyncio.sleep(PROBE_S)
-                await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await asyncio.sleep(PROBE_S)
+                    looks = {engine: look for engine, look in looks.items() if not look.done()}
+                    for engine in self._engines:
+                        if engine not in looks:
+                            looks[engine] = group.create_task(self._look(pool, engine))
         finally:
             await pool.close()
 

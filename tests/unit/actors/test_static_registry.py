@@ -56,6 +56,29 @@ def test_an_engine_that_says_nothing_of_its_load_is_not_taken_for_idle() -> None
     assert driver.workers.last_report(W) == LoadReport(1, 2, 3, 100)
 
 
+def test_an_engine_answers_until_it_is_silent_however_late_the_next_look_is() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+
+    for second in range(1, 20):
+        driver.registry.receive(Tick("check"), float(second))
+
+    assert driver.workers.everyone(20.0) == (W,)
+    driver.registry.receive(EngineSilent(W), 20.0)
+    driver.registry.receive(Tick("check"), 21.0)
+    assert driver.workers.everyone(21.0) == ()
+
+
+def test_a_worker_that_was_dropped_is_not_brought_back_by_the_clock() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+
+    driver.workers.membership.remove(W)
+    driver.registry.receive(Tick("check"), 1.0)
+
+    assert driver.workers.everyone(1.0) == ()
+
+
 def test_a_silent_engine_gets_nothing_and_is_told_of_once() -> None:
     driver = Driver()
     driver.registry.receive(BEAT, 0.0)
