@@ -106,7 +106,8 @@ class Gateway:
         del parsed
         context = self._context
         decision = context.router.scheduler.explain(request, context.clock())
-        forecast = context.router.scheduler.lengths.forecast(request.hashes)
+        lengths = context.router.scheduler.lengths
+        forecast = lengths.forecast(lengths.families(request.hashes))
         router, bucket = context.router_id, context.bucket
         view = view_decision(decision, router=router, bucket=bucket, forecast=forecast)
         answer_json(exchange, view)

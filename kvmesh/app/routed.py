@@ -41,6 +41,7 @@ class RoutedRequest:
         "_decided_s",
         "_decision",
         "_failed",
+        "_families",
         "_forecast",
         "_given",
         "_open",
@@ -55,7 +56,9 @@ class RoutedRequest:
 
     def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
         self._context = context
-        self._forecast = context.router.scheduler.lengths.forecast(request.hashes)
+        lengths = context.router.scheduler.lengths
+        self._families = lengths.families(request.hashes)
+        self._forecast = lengths.forecast(self._families)
         self._request = with_forecast(request, self._forecast)
         self._given: RouteRequest | None = None
         self._visible_id = visible_id
@@ -255,7 +258,7 @@ class RoutedRequest:
         if usage is not None and usage.completion_tokens:
             tokens = usage.completion_tokens
         if tokens:
-            scheduler.lengths.learn(request.hashes, tokens)
+            scheduler.lengths.learn(self._families, tokens, self._forecast)
 
     def _suspect(self, outcome: Outcome) -> None:
         """Leave a worker out that died in the middle of an answer."""

@@ -26,7 +26,7 @@ class ModelPolicy(msgspec.Struct, frozen=True):
     tolerations: frozenset[str] = frozenset()
 
 
-_NO_POLICY: Final = ModelPolicy()
+NO_POLICY: Final = ModelPolicy()
 _KEYS: Final = tuple(name.replace("_", "-") for name in ModelPolicy.__struct_fields__)
 
 
@@ -73,11 +73,11 @@ class ModelPolicies:
     def find(self, model: str) -> ModelPolicy:
         """Return the model's policy; one that changes nothing when none matches. O(1) mostly."""
         if not self._policies:
-            return _NO_POLICY
+            return NO_POLICY
         found = self._found.get(model)
         if found is None:
             matching = (one for one in self._policies if fnmatchcase(model, one.model))
-            found = next(matching, _NO_POLICY)
+            found = next(matching, NO_POLICY)
             if len(self._found) >= _MAX_CACHED:
                 self._found.clear()
             self._found[model] = found

@@ -1,7 +1,6 @@
 """How long answers become, learned by how prompts begin: one system prompt, one kind of answer."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -33,6 +32,12 @@ class OutputForecast(msgspec.Struct, frozen=True):
     family_tokens: int = 0
 
 
+NO_FORECAST: Final = OutputForecast()
+
+Families = tuple[tuple[int, int], ...]
+"""(agreeing tokens, sequence hash) of the families a prompt belongs to, the widest first."""
+
+
 class OutputStatistics(msgspec.Struct, frozen=True):
     """`error_tokens` is how far forecasts were off on average, `mean_error_tokens` how far the
     mean over all prompts would have been: the difference is what families are worth.
@@ -51,7 +56,7 @@ class _Mean:
         self.samples = 0
         self.tokens = 0.0
 
-    def fold(self, tokens: int) -> None:
+    def fold(self, tokens: float) -> None:
         self.samples += 1
         self.tokens += max(1.0 / self.samples, _NEWEST_WEIGHT) * (tokens - self.tokens)
 
@@ -67,12 +72,20 @@ class OutputLengths:
         self._errors = _Mean()
         self._mean_errors = _Mean()
 
-    def forecast(self, hashes: Hashes) -> OutputForecast:
+    def families(self, hashes: Hashes) -> Families:
+        """Return what `forecast` and `learn` need of a prompt: ask once for both."""
+        known = hashes.upto(min(len(hashes), self._depths[-1][1]))
+        blocks = len(known)
+        return tuple(
+            (tokens, known[depth - 1]) for tokens, depth in self._depths if depth <= blocks
+        )
+
+    def forecast(self, families: Families) -> OutputForecast:
         """Return how long the answer to a prompt will probably be. O(1)."""
         if not self._all.samples:
-            return OutputForecast()
+            return NO_FORECAST
         tokens, samples, family = self._all.tokens, self._all.samples, 0
-        for family_tokens, key in self._keys(hashes):
+        for family_tokens, key in families:
             mean = self._families.get(key)
             if mean is None:
                 break
@@ -81,35 +94,27 @@ class OutputLengths:
             samples, family = mean.samples, family_tokens
         return OutputForecast(tokens, samples, family)
 
-    def learn(self, hashes: Hashes, tokens: int) -> None:
-        """Take a whole answer of so many tokens."""
-        if self._all.samples:
-            self._errors.fold(round(abs(self.forecast(hashes).tokens - tokens)))
-            self._mean_errors.fold(round(abs(self._all.tokens - tokens)))
+    def learn(self, families: Families, tokens: int, foreseen: OutputForecast) -> None:
+        """Take a whole answer of so many tokens, and what was `foreseen` of it."""
+        if foreseen.samples:
+            self._errors.fold(abs(foreseen.tokens - tokens))
+            self._mean_errors.fold(abs(self._all.tokens - tokens))
         self._all.fold(tokens)
-        families = self._families
-        for _, key in self._keys(hashes):
-            mean = families.get(key)
+        known = self._families
+        for _, key in families:
+            mean = known.get(key)
             if mean is None:
-                mean = families[key] = _Mean()
-            families.move_to_end(key)
+                mean = known[key] = _Mean()
+            known.move_to_end(key)
             mean.fold(tokens)
-        while len(families) > self._max_families:
-            families.popitem(last=False)
+        while len(known) > self._max_families:
+            known.popitem(last=False)
 
     def statistics(self) -> OutputStatistics:
         """Return the present figures."""
         return OutputStatistics(
             len(self._families), self._all.samples, self._errors.tokens, self._mean_errors.tokens
         )
-
-    def _keys(self, hashes: Hashes) -> Iterator[tuple[int, int]]:
-        """Yield (agreeing tokens, sequence hash) of the prompt's families, the widest first."""
-        blocks = len(hashes)
-        for tokens, depth in self._depths:
-            if depth > blocks:
-                return
-            yield tokens, hashes.upto(depth)[depth - 1]
 
 
 def with_forecast(request: RouteRequest, forecast: OutputForecast) -> RouteRequest:
