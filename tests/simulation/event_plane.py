@@ -8,6 +8,7 @@ from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Actor, Append, Effect, Message
 from kvmesh.actors.messages import (
     JournalGap,
+    JournalOpened,
     JournalRecord,
     JournalRecreated,
     RouterHeartbeat,
@@ -158,6 +159,8 @@ class EventPlane:
         self._positions[life] = claim.sequence
         if isinstance(message, JournalRecord):
             self._check_worker(replica, message.worker)
+        if isinstance(message, JournalOpened):
+            assert not indexer.caught_up, "claims to be warm with its history unread"
         if isinstance(message, JournalGap | JournalRecreated):
             trusts = {indexer.trust(worker, self.sim.now) for worker in replica.workers()}
             assert Trust.EXACT not in trusts, "trusted though records were missed"

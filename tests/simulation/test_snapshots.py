@@ -2,7 +2,10 @@ import random
 
 import pytest
 
+from kvmesh.actors.kernel import Effect
+from kvmesh.actors.storage import FetchObject
 from kvmesh.runtime.faults import FaultPlan, draw_plan
+from kvmesh.runtime.sim import Process
 from tests.simulation.snapshot_plane import SnapshotPlane
 
 STORM_S = 6.0
@@ -49,6 +52,33 @@ def test_a_new_replica_starts_from_the_snapshot_of_a_purged_journal() -> None:
 
     assert settled, plane.differences()
     assert plane.lives("late") == (1,)
+
+
+def test_a_holder_overtaken_while_paused_supersedes_nothing() -> None:
+    plane = SnapshotPlane(4, FaultPlan())
+    plane.run_engines(steps=120, every_s=0.1)
+    plane.sim.run(4.0)
+    fetch = plane.sim.carriers[FetchObject]
+    paused: list[Process] = []
+
+    def pause_and_remake(process: Process, actor: str, effect: Effect) -> None:
+        fetch(process, actor, effect)
+        if not paused:
+            paused.append(process)
+            process.frozen_s = plane.sim.now + 6.0
+            # Sequences of another stream cannot be compared: only the fence tells who is later.
+            plane.journal.recreate()
+
+    plane.sim.carriers[FetchObject] = pause_and_remake
+    plane.sim.run(9.0)
+    overtaken = plane.manifest().generations[0]
+    plane.sim.run(14.0)
+
+    assert paused
+    assert overtaken.created == plane.journal.created
+    assert plane.manifest().generations[0].fence >= overtaken.fence
+    assert plane.sim.logged["snapshot given up"] == 1
+    assert plane.sim.run_until(plane.is_settled, limit_s=10.0), plane.differences()
 
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
