@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines mutants check bench bench-proxy chaos fuzz soak config coverage format clean help
+.PHONY: up test test-engines mutants check bench bench-proxy chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -99,6 +99,18 @@ test-engines: $(VENV)/.dev
 config: $(VENV)/.run
 	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/configuration.md
+
+# Tools of their own, so that what is audited is only what kvmesh installs.
+$(VENV)-audit/.done:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/pip install --quiet 'pip-audit>=2.9' 'cyclonedx-bom>=7'
+	@touch $@
+
+audit: $(VENV)/.run $(VENV)-audit/.done
+	$(VENV)-audit/bin/pip-audit --path "$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"
+
+sbom: $(VENV)/.run $(VENV)-audit/.done
+	$(VENV)-audit/bin/cyclonedx-py environment $(BIN)/python --output-file sbom.json
 
 clean:
 	rm -rf $(VENV) .kvmesh build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache

@@ -18,6 +18,11 @@ class HttpSettings:
     """Address to listen on."""
     http_port: Port = 8000
     """Port to listen on; 0 takes a free one."""
+    admin_port: Port | None = None
+    """Port of its own for /metrics, /v1/status and /admin/…, which the front door then does not
+    serve; it asks for no API key. Default: the front door serves them."""
+    admin_host: str = "127.0.0.1"
+    """Address of --admin-port."""
     advertise_url: str = ""
     """URL under which others reach this process; default from --http-host and --http-port."""
     max_body_bytes: Positive = 64 * 1024**2

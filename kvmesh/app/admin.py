@@ -62,10 +62,13 @@ class RouterAdmin:
         self._registry.register(part)
         self._warners.append(part.warnings)
 
-    def mount(self, routes: Routes) -> None:
-        """Serve the admin paths."""
+    def mount_probes(self, routes: Routes) -> None:
+        """Serve what balancers ask."""
         routes.add("GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"}))
         routes.add("GET", "/ready", self._ready)
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the admin paths."""
         routes.add("GET", "/metrics", self._metrics)
         routes.add("GET", "/v1/status", self._status)
 

@@ -1,5 +1,6 @@
 """The front door of router and meta-router: listener, TLS, routes, orderly end."""
 
+import contextlib
 import dataclasses
 import ssl
 from collections.abc import Callable
@@ -124,7 +125,35 @@ def behind_edges(settings: HttpSettings) -> HttpSettings:
         tls_key=None,
         tls_client_ca=None,
         api_keys=None,
+        admin_port=None,
     )
+
+
+async def admin_routes(
+    settings: HttpSettings, routes: Routes, stack: contextlib.AsyncExitStack
+) -> Routes:
+    """Return where admin paths belong: `routes`, or those of a listener on --admin-port.
+
+    The listener lives as long as `stack`. Raises `TransportError` for a taken port.
+    """
+    if settings.admin_port is None:
+        return routes
+    own = Routes()
+    listener = behind_edges(settings)
+    listener = dataclasses.replace(
+        listener, http_host=settings.admin_host, http_port=settings.admin_port
+    )
+    door = FrontDoor(listener, own)
+    url = await door.open()
+    stack.push_async_callback(door.server.close)
+    get_logger().info("admin port serves", url=url)
+    for path in ("/v1/status", "/metrics"):
+        routes.add("GET", path, _elsewhere)
+    return own
+
+
+def _elsewhere(exchange: Exchange) -> None:
+    exchange.fail(Problem(NOT_FOUND, f"{exchange.request.path} is on the admin port"))
 
 
 def public_url(settings: HttpSettings, port: int) -> str:

@@ -10,7 +10,8 @@ import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.dashboard_page import ViewPages
-from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
+from kvmesh.app.front import FrontDoor, Routes, admin_routes, answer_json, upstream_pool
+from kvmesh.app.meta_metrics import MetaMetrics
 from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
@@ -152,7 +153,8 @@ class MetaServer:
                 "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
             )
             routes.add("GET", "/ready", self._ready)
-            routes.add("GET", "/v1/status", self._status)
+            cold = await admin_routes(self.settings.http, routes, stack)
+            cold.add("GET", "/v1/status", self._status)
             routes.add("GET", "/v1/models", self._models)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
@@ -167,6 +169,7 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
+            MetaMetrics(self.meta, front.server.statistics, time.monotonic).mount(cold)
             feed = self._feed()
             stack.push_async_callback(feed.stop)
             await feed.start()

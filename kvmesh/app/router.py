@@ -25,7 +25,7 @@ from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.discovery import Discovery, parse_source
 from kvmesh.app.edge import EdgeServer
 from kvmesh.app.edge_desk import EdgeDesk
-from kvmesh.app.front import FrontDoor, Routes, behind_edges, upstream_pool
+from kvmesh.app.front import FrontDoor, Routes, admin_routes, behind_edges, upstream_pool
 from kvmesh.app.gateway import Gateway
 from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.phases import Phases
@@ -242,7 +242,9 @@ class RouterServer:
             )
             routes = Routes()
             gateway.mount(routes)
-            admin = self._admin(context, check, routes)
+            cold = await admin_routes(settings.http, routes, stack)
+            admin = self._admin(context, check, cold)
+            admin.mount_probes(routes)
             pages = ViewPages(RouterView(context, self.mesh))
             pages.mount(routes)
             front = FrontDoor(

@@ -10,9 +10,12 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.app.router import RouterServer
+from kvmesh.http_settings import HttpSettings
 from kvmesh.request_settings import DecisionSettings
+from kvmesh.settings import RouterSettings
 from tests.integration import live_router
-from tests.integration.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
+from tests.integration.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -106,7 +109,16 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
         if name.startswith(("kvmesh_edge", "kvmesh_snapshot_", "kvmesh_remote_"))
     }
     predicted = {name for name in known if name.startswith("kvmesh_worker_")}
-    assert set(known) - set(metrics) <= sometimes | predicted
+    front = families(mesh.http.get(f"{mesh.url}/metrics").text)
+    assert "\n".join(undocumented(front)) == ""
+
+    def ready() -> bool:
+        shown = families(mesh.http.get(f"{mesh.url}/metrics").text)
+        labels = {"bucket": "chat", "replica": "chat/chat-0"}
+        return value(shown, "kvmesh_meta_replica_ready", **labels) == 1
+
+    eventually(ready, "the meta-router counts the replica")
+    assert set(known) - set(metrics) - set(front) <= sometimes | predicted
 
 
 async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
@@ -138,3 +150,30 @@ async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
     judged = {"policy": report["policy"], "kind": "judged"}
     assert value(metrics, "kvmesh_shadow_decisions_total", **judged) == report["decisions"] == 3
     assert "\n".join(undocumented(metrics)) == ""
+
+
+async def test_an_admin_port_takes_the_admin_paths() -> None:
+    engine = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await engine.start()
+    port, admin = live_router.free_port(), live_router.free_port()
+    server = RouterServer(
+        RouterSettings(
+            kv_events=False,
+            worker=(f"w0={engine.url}",),
+            http=HttpSettings(http_port=port, admin_port=admin),
+        )
+    )
+    async with (
+        live_router.serving(server.serve, f"http://127.0.0.1:{port}") as url,
+        httpx.AsyncClient() as client,
+    ):
+        paths = ("/metrics", "/v1/status", "/admin/admission", "/ready")
+        front = [(await client.get(url + path)).status_code for path in paths]
+        own = f"http://127.0.0.1:{admin}"
+        behind = [(await client.get(own + path)).status_code for path in paths]
+    await engine.stop()
+
+    assert front == [404, 404, 404, 200]
+    assert behind == [200, 200, 200, 404]
