@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import AsyncOpenAI
 
 from kvmesh.app.router import RouterServer
 from kvmesh.http_settings import HttpSettings
@@ -166,6 +167,25 @@ async def test_a_held_stream_gets_comments_and_its_end_as_an_event(
     assert '"code":"deadline"' in late.splitlines()[-2]
     assert answer.text.startswith(": waiting\n\n")
     assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_the_openai_client_reads_on_behind_the_comments(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    first = asked(held, "first")
+    await eventually(lambda: engine.waiting == 1)
+    async with AsyncOpenAI(base_url=f"{held.base_url}/v1", api_key="k", max_retries=0) as client:
+        stream = await client.chat.completions.create(
+            model="mock", messages=[{"role": "user", "content": LONG}], stream=True
+        )
+        assert engine.seen == ["first"]
+        engine.let_go()
+        await eventually(lambda: engine.waiting == 1)
+        engine.let_go()
+        chunks = [chunk async for chunk in stream]
+    await first
+
+    assert [chunk.choices[0].delta.content for chunk in chunks] == ["a"]
 
 
 async def test_bounds_change_while_the_router_runs(
