@@ -45,6 +45,7 @@ EVENTS: Final = 4
 DEADLINE_S: Final = 60.0
 GRAIN_S: Final = 0.002
 DYNAMO_SUBSCRIBED_S: Final = 1.0
+SETTLED_S: Final = 2.0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -117,6 +118,7 @@ async def running_mesh(folder: Path) -> AsyncGenerator[Mesh]:
         stack.callback(worker.kill)
         for router in routers:
             await asyncio.to_thread(router.wait, _is_ready)
+        await asyncio.sleep(SETTLED_S)  # routers load what answers commands once they are ready
         assert server.process is not None
         pids = {"sidecar": worker.pid, "nats": server.process.pid}
         pids |= {f"router {number}": router.pid for number, router in enumerate(routers)}
