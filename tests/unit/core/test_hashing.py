@@ -1,3 +1,4 @@
+import hashlib
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -149,6 +150,17 @@ def test_namespaces_have_their_golden_roots() -> None:
     assert namespace_root(tenant="acme", secret=b"k" * 32) == 116910593530196607
     assert namespace_root(secret=2**80 + 1) == 9750169816189138989
     assert namespace_root(secret=b"k" * 100) == 8407905620577317993
+
+
+def test_a_number_is_a_secret_of_its_little_endian_bytes() -> None:
+    assert namespace_root(secret=0x0102) == namespace_root(secret=b"\x02\x01")
+
+
+def test_a_secret_is_a_key_as_it_stands_up_to_64_bytes() -> None:
+    for length, hashed in ((64, False), (65, True)):
+        secret = b"k" * length
+        digest = hashlib.blake2b(secret).digest()
+        assert (namespace_root(secret=secret) == namespace_root(secret=digest)) is hashed
 
 
 def test_namespaces_cannot_be_confused_by_moving_letters() -> None:

@@ -125,6 +125,17 @@ def test_another_fleet_makes_all_lines_anew() -> None:
     assert WORKERS[2] not in fleet.bounds.places
 
 
+def test_the_least_bound_depends_on_the_prompts_length() -> None:
+    registry = WorkerRegistry(Membership(), ActiveSequences(16))
+    states = tuple(registry.state(WorkerId(name)) for name in ("w1", "w2"))
+    lines = {"w1": Line(0.0, 2.0, 0.0), "w2": Line(5.0, 1.0, 0.0)}
+    bounds = LoadBounds(lambda state, rate: lines[state.worker])  # noqa: ARG005  # the name is LoadBounds' own
+    bounds.update(states, (), 1.0)
+
+    assert bounds.find_least(TEN_TOKENS) == 1
+    assert bounds.find_least(Extent(own=0.5, shared=0.0, fixed=0.0)) == 0
+
+
 def test_waiting_counts_for_as_much_as_the_prompt_says() -> None:
     fleet = WorkerRegistry(Membership(), ActiveSequences(16))
     states = tuple(fleet.state(WorkerId(name)) for name in ("w1", "w2"))
