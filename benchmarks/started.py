@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import cpu_ns
+from kvmesh.app.process import DIE_WITH_PARENT
 
 POLL_S: Final = 0.002
 START_S: Final = 60.0
@@ -26,6 +27,7 @@ class Started:
         self._log_path = log_path
         # As installed: modules compiled once, not at every start.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment[DIE_WITH_PARENT] = "1"
         with log_path.open("wb") as log:
             self.started_s = time.time()
             self._process = subprocess.Popen(
