@@ -207,7 +207,7 @@ class RouterServer:
             bucket=settings.bucket,
             counters=RoutingCounters(),
             clock=time.monotonic,
-            log=get_logger(),
+            log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
                 (b"x-kvmesh-router", self.router_id.encode()),
                 (b"x-kvmesh-bucket", settings.bucket.encode()),
