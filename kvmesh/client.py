@@ -11,7 +11,7 @@ Source: the calls are those of NVIDIA Dynamo's early Python client (`random`, `r
 `direct`) and of its custom-router example (`find_matches_for_request`, `get_metrics`).
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -78,8 +78,8 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Return the text of the first choice, empty where there is none."""
-        choices = self.body.get("choices") or [{}]
-        message = choices[0].get("message") or {}
+        choices: list[dict[str, Any]] = self.body.get("choices") or [{}]
+        message: dict[str, Any] = choices[0].get("message") or {}
         return str(choices[0].get("text") or message.get("content") or "")
 
 
@@ -179,7 +179,7 @@ class Client:
     @asynccontextmanager
     async def stream(
         self, request: Request, *, router_mode: str = "", worker_id: str = "", bucket: str = ""
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncGenerator[Stream]:
         """Send a request and give its chunks as they come; leaving the block gives it up."""
         headers = _headers(router_mode, worker_id, bucket)
         body = {**request, "stream": True}

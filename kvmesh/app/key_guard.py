@@ -46,7 +46,7 @@ class KeyGuard:
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
-        self._drop = frozenset() if pass_on else _CREDENTIALS
+        self._drop: frozenset[bytes] = frozenset() if pass_on else _CREDENTIALS
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path), share)
         self._next_look_s = time.monotonic() + CHECK_S
