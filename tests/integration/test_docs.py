@@ -28,13 +28,14 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def kvmesh_lines() -> list[str]:
+    lines = [line for page in PAGES for _, text in blocks(page) for line in text.splitlines()]
+    return [line.split("#")[0] for line in lines if line.startswith("kvmesh ")]
+
+
+def mentions() -> list[str]:
+    """Return what is said of commands in passing: their flags, perhaps without values."""
     inline = re.compile(r"`(kvmesh [a-z-]+ [^`]*--[^`]*)`")
-    found = []
-    for page in PAGES:
-        lines = [line for _, text in blocks(page) for line in text.splitlines()]
-        lines += inline.findall(page.read_text())
-        found += [line.split("#")[0] for line in lines if line.startswith("kvmesh ")]
-    return found
+    return sorted({found for page in PAGES for found in inline.findall(page.read_text())})
 
 
 def live_lines() -> list[str]:
@@ -56,6 +57,16 @@ def test_a_command_in_the_docs_is_one(line: str) -> None:
         words = [words[0], "--help"]
 
     app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("text", mentions())
+def test_a_flag_that_is_mentioned_exists(text: str) -> None:
+    _, command, *words = text.split()
+    flags = {word.split("=")[0] for word in words if word.startswith("--")}
+
+    known = {name for one in app[command].assemble_argument_collection() for name in one.names}
+
+    assert flags <= known | {"--config", "--help"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
