@@ -17,6 +17,15 @@ from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.client import Client
 from tests.integration import live_router
 
+# Workers of a parallel test run ignore SIGINT, and so would what they start.
+TOP = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from kvmesh.cli import main
+sys.argv = ["kvmesh", "top", *sys.argv[1:]]
+main()
+"""
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
 
@@ -71,11 +80,11 @@ async def test_a_terminal_shows_requests_as_they_come_and_ends_on_ctrl_c(url: st
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kvmesh", "top", "--interval-s", "0.1", "--url", url),
+        *(sys.executable, "-c", TOP, "--interval-s", "0.1", "--url", url),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        env=os.environ | {"TERM": "xterm"},
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "50"},
     )
     os.close(terminal)
     os.set_blocking(screen, False)
@@ -84,7 +93,7 @@ async def test_a_terminal_shows_requests_as_they_come_and_ends_on_ctrl_c(url: st
     request_id = await send(url)
     shown = await read_until(screen, request_id[:16])
     process.send_signal(signal.SIGINT)
-    code = await process.wait()
+    code = await asyncio.wait_for(process.wait(), 30.0)
     os.close(screen)
 
     assert "workers" in shown
@@ -94,7 +103,9 @@ async def test_a_terminal_shows_requests_as_they_come_and_ends_on_ctrl_c(url: st
 async def read_until(screen: int, wanted: str) -> str:
     """Return what the terminal showed, without its control codes, once `wanted` is in it."""
     shown = ""
+    deadline = asyncio.get_running_loop().time() + 30.0
     while wanted not in shown:
+        assert asyncio.get_running_loop().time() < deadline, shown
         await asyncio.sleep(0.02)
         try:
             data = os.read(screen, 65536)

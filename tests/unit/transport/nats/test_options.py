@@ -124,26 +124,34 @@ async def test_the_oldest_unanswered_appends_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "data", "headers"),
+    ("number", "data"),
     [
-        ("1", b"garbage", None),
-        ("x", b'{"seq":1}', None),
-        ("1", b'{"error":{"err_code":10077,"description":"no room"}}', None),
-        ("1", b"", b"NATS/1.0 503\r\n\r\n"),
+        ("1", b"garbage"),
+        ("x", b'{"seq":1}'),
+        ("1", b'{"error":{"err_code":10077,"description":"no room"}}'),
     ],
 )
-async def test_an_ack_that_is_none_is_refused_and_counted(
-    number: str, data: bytes, headers: bytes | None
-) -> None:
+async def test_an_ack_that_is_none_is_refused_and_counted(number: str, data: bytes) -> None:
     journal = await connected_journal()
     acks: list[int] = []
     journal.append("ev.w1", b"x", acks.append)
 
-    journal._on_ack(f"{journal._inbox}{number}", b"", data, headers)
+    journal._on_ack(f"{journal._inbox}{number}", b"", data, None)
     journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":9}', None)
 
     assert journal.statistics().refused == 1
     assert acks == ([9] if number == "x" else [])
+
+
+async def test_a_message_without_a_stream_is_homeless_and_not_refused() -> None:
+    journal = await connected_journal()
+    acks: list[int] = []
+    journal.append("ev.w1", b"x", acks.append)
+
+    journal._on_ack(f"{journal._inbox}1", b"", b"", b"NATS/1.0 503\r\n\r\n")
+
+    assert (journal.statistics().homeless, journal.statistics().refused) == (1, 0)
+    assert acks == []
 
 
 async def test_a_message_that_cannot_be_sent_is_refused() -> None:
