@@ -6,17 +6,13 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Protocol, cast
+from typing import Annotated, cast
 
 import msgspec
-from prometheus_client.core import Metric
 
-from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admin import RouterAdmin
 from kvmesh.app.admission import AdmissionGate
@@ -32,6 +28,7 @@ from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of, split_options
+from kvmesh.app.router_mesh import Mesh
 from kvmesh.app.router_metrics import RouterMetrics
 from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
@@ -43,12 +40,10 @@ from kvmesh.app.tracing import tracer_for
 from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision_log import DecisionLog
-from kvmesh.core.events import WorkerId
 from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
-from kvmesh.core.predictions import Doubt
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.sessions import SessionOptions, Sessions
@@ -58,59 +53,6 @@ from kvmesh.setting_types import Flat
 from kvmesh.settings import RouterSettings
 
 HOUSEKEEPING_S = 1.0
-
-
-class Mesh(Protocol):
-    """How a router learns of workers and caches.
-
-    `RouterMesh` from a journal, `SharingMesh` from siblings, `StaticWorkers` alone.
-    """
-
-    draining: bool
-
-    def why_not(self) -> str:
-        """Return why no request should come; "" when they may."""
-        ...
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return what makes routing worse than it could be, one line each."""
-        ...
-
-    def describe(self) -> dict[str, object]:
-        """Return the state of this part, for /v1/status."""
-        ...
-
-    def metrics(self) -> Iterable[Metric]:
-        """Return what Prometheus reads of this part."""
-        ...
-
-    def replicas(self) -> tuple[RouterHeartbeat, ...]:
-        """Return the last signs of life of this replica and its peers, own first."""
-        ...
-
-    def digests(self) -> tuple[int, int]:
-        """Return how many digests of peers were compared, and how many differed."""
-        ...
-
-    def tell(self, message: Message) -> None:
-        """Pass a booking on to the other replicas, if there are any."""
-        ...
-
-    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
-        """Have what is known of the worker's cache sent anew, if it can be."""
-        ...
-
-    async def start(self, advertise_url: str) -> None:
-        """Begin."""
-        ...
-
-    async def failed(self) -> None:
-        """Wait until a part fails, and raise its error."""
-        ...
-
-    async def stop(self) -> None:
-        """End; safe to call twice."""
-        ...
 
 
 class RouterServer:
