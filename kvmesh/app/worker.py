@@ -273,18 +273,29 @@ class Sidecar:
     async def _watch(
         self, pool: UpstreamPool, driver: AioDriver, facts: EngineFacts, loads: LoadFeed
     ) -> None:
-        """Report the engine's load; take it out of service while it does not answer."""
+        """Report the engine's load; take it out of service while it does not answer.
+
+        One that answers again may be another: it is asked for its history first, since an engine
+        that starts may take connections long before it answers that. It serves a look later.
+        """
         missed = 0
+        returning = False
         while True:
             await asyncio.sleep(self._settings.load_interval_s)
             healthy = await fetch_ok(pool, self._url, facts.health_path) is not None
             if healthy:
                 await loads.look(pool)
-            if healthy and missed >= MISSED_LOOKS:
+            if healthy and returning:
+                returning = False
                 self._log.info("engine answers again")
                 self._tell(driver, Drain(draining=False))
+            elif healthy and missed >= MISSED_LOOKS:
+                returning = True
+                for source in self._sources.values():
+                    source.verify()
             missed = 0 if healthy else missed + 1
             if missed == MISSED_LOOKS:
+                returning = False
                 self._log.warning("engine does not answer", engine=self._url)
                 self._tell(driver, Drain())
 

@@ -126,6 +126,10 @@ class EventSubscription:
         """Have everything delivered anew, as far as the publisher still has it."""
         self._perform(self._source.begin_again(self._now()))
 
+    def verify(self) -> None:
+        """Find out whether the engine is still the one whose batches were delivered."""
+        self._perform(self._source.on_reconnect(self._now()))
+
     def close(self) -> None:
         """Stop delivering and close the sockets; safe to call twice."""
         if self._timer is not None:
