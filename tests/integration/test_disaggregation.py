@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -9,8 +10,14 @@ import httpx
 import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
-from kvmesh.settings import CostSettings
+from kvmesh.app.nats_server import NatsServer
+from kvmesh.app.router import RouterServer
+from kvmesh.app.worker import Sidecar
+from kvmesh.http_settings import HttpSettings
+from kvmesh.settings import CostSettings, NatsSettings, RouterSettings, WorkerSettings
+from tests.conftest import Eventually
 from tests.integration.live_router import free_port, router
+from tests.integration.test_closed_loop import running
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -237,3 +244,44 @@ async def test_pretend_engines_refuse_requests_that_no_router_split() -> None:
     assert [one.status_code for one in refusals] == [400] * 3
     assert "without bootstrap room" in refusals[0].text
     assert "needs do_remote_decode" in refusals[2].text
+
+
+async def test_sidecars_bring_roles_through_nats(
+    nats_server: NatsServer, eventually: Eventually
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace="split")
+    port = free_port()
+    server = RouterServer(
+        RouterSettings(
+            router_id="r",
+            cost=CostSettings(prefill_threshold=THRESHOLD),
+            parity_sample=0,
+            http=HttpSettings(http_port=port, drain_s=0.0),
+            nats=nats,
+        )
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        mockers = await stack.enter_async_context(engines("prefill", "decode"))
+        await stack.enter_async_context(running(server.serve))
+        for mocker in mockers:
+            settings = WorkerSettings(
+                engine_url=mocker.url,
+                worker_id=mocker.options.role,
+                role=mocker.options.role,
+                nats=nats,
+            )
+            await stack.enter_async_context(running(Sidecar(settings).serve))
+        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        await stack.enter_async_context(client)
+        members = server.scheduler.workers.membership
+        await eventually(
+            lambda: len(members.usable(time.monotonic())) == 2 and server.mesh.why_not() == "",
+            what="both workers are usable",
+        )
+
+        first = await chat(client, PROMPT)
+        follow = await chat(client, PROMPT + "And then?")
+        await until_idle(client)
+
+    assert workers_of(first) == ("prefill", "decode")
+    assert workers_of(follow) == ("", "decode")
