@@ -206,6 +206,8 @@ class StaticWorkers:
         """See whether the engine answers, what it serves and how busy it is."""
         url = engine.static.url
         served = await read_models(pool, url)
+        if engine not in self._engines:
+            return
         if served is None:
             # It may come back as another one: ask for everything then.
             engine.looked_s = 0.0
@@ -216,6 +218,9 @@ class StaticWorkers:
         path = engine.facts.load_path if engine.facts else METRICS
         block_size = engine.facts.block_size if engine.facts else 0
         loads = await read_loads(pool, url, path, block_size)
+        if engine not in self._engines:
+            # It left while it was looked at: what is said of it now would bring it back.
+            return
         for rank in engine.ranks:
             self._attached[rank.worker] = engine
             beat = self._heartbeat(engine, rank, served)

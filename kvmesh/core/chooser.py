@@ -182,14 +182,20 @@ class Chooser:
 
 
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
-    """Return the index of one of equally good workers: the home of what is cached nowhere yet.
+    """Return the index of one of equally good workers: one that holds most of the prompt, and of
+    those the home of what is cached nowhere yet.
 
     So replicas that do not know of each other's latest choices send the same new prefix to the
     same worker. Formulas without a margin draw, as they are published.
     """
-    if len(names) > 1 and weighing.cost.margin and weighing.new_block is not None:
-        return find_home(names, weighing.new_block)
-    return pick(len(names), rng)
+    if len(names) == 1 or not weighing.cost.margin:
+        return pick(len(names), rng)
+    held = [weighing.overlaps.get(name, 0) for name in names]
+    most = max(held)
+    best = [index for index, blocks in enumerate(held) if blocks == most]
+    if weighing.new_block is None:
+        return best[pick(len(best), rng)]
+    return best[find_home([names[index] for index in best], weighing.new_block)]
 
 
 def _decision(

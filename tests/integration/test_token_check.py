@@ -96,7 +96,9 @@ async def test_ids_that_differ_are_not_routed_by_and_it_is_said(model: str) -> N
 
     assert first.headers["x-kvmesh-overlap-blocks"] == "0"
     assert told["parity"]["untrusted"] == ["mock"]
-    assert third.headers["x-kvmesh-worker"] == second.headers["x-kvmesh-worker"]
+    # Both hold what the messages have in common with the third's.
+    holders = {first.headers["x-kvmesh-worker"], second.headers["x-kvmesh-worker"]}
+    assert third.headers["x-kvmesh-worker"] in holders
     assert int(third.headers["x-kvmesh-overlap-blocks"]) > 10
     assert "our token ids of model mock are not its engine's" in ready["warnings"][0]
     assert 'kvmesh_token_parity_doubted{model="mock"} 1.0' in metrics
