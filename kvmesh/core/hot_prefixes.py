@@ -1,5 +1,6 @@
 """The prompt beginnings that most requests share, as a bounded tree of what came lately."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from math import exp
 from typing import Final
@@ -62,10 +63,8 @@ class HotPrefixes:
         """Count a prompt, given by all its sequence hashes, root first. O(log blocks)."""
         weight = self._weight(now)
         self._total += weight
-        parent, blocks = 0, len(hashes)
-        for depth in DEPTHS:
-            if depth > blocks:
-                break
+        parent = 0
+        for depth in DEPTHS[: bisect_right(DEPTHS, len(hashes))]:
             key = hashes[depth - 1]
             node = self._nodes.get(key)
             if node is None:

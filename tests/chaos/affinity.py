@@ -17,7 +17,7 @@ class Prefixes:
 
     def __init__(self, client: httpx.AsyncClient, count: int) -> None:
         self._client = client
-        self._texts = [f"{number} is where this one begins. " * 40 for number in range(count)]
+        self._texts = [f"{number} is where this one begins. " * 100 for number in range(count)]
         self._holders: list[str] = []
         self._asked = 0
 

@@ -25,7 +25,7 @@ GOAL = 0.99
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
-    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=50.0, blocks=8_000))
+    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=4.0, blocks=20_000))
     asyncio.run(mesh.start())
     yield mesh
     asyncio.run(mesh.stop())

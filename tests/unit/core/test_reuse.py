@@ -97,6 +97,7 @@ def test_the_curve_is_that_of_real_caches(shape: list[tuple[int, int]]) -> None:
     for point in reuse.curve:
         assert point.share == pytest.approx(lru_share(requests, point.tokens // SIZE))
     assert reuse.curve[-1].share == pytest.approx(reuse.unlimited)
+    assert reuse.cache_for(1.1) is None or reuse.unlimited == 0.0
 
 
 def advice(reuse: Reuse, workers: int = 8, cache_tokens: int = 0) -> list[Advice]:
