@@ -117,6 +117,8 @@ class Membership:
         found = self._members[member]
         found.lasting = True
         found.expires_s = NEVER
+        # The heartbeat may have been ignored for its epoch: an expired member lives all the same.
+        self._usable_until = -NEVER
         return change
 
     def observe(

@@ -190,3 +190,13 @@ def test_the_defaults_are_a_second_doubled_up_to_half_a_minute() -> None:
         members.mark_chosen("w1", 0.0)
 
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_an_expired_member_entered_again_with_an_older_epoch_is_usable() -> None:
+    members = Membership()
+    members.observe("a", 2, 0.0)
+    assert members.usable(10.0) == ()
+
+    members.add("a", 10.0, epoch=1)
+
+    assert members.usable(10.0) == ("a",)
