@@ -19,10 +19,11 @@ from kvmesh.app.ask import ask_overview
 from kvmesh.app.overview import Overview
 from kvmesh.app.replay_options import ReplayOptions
 from kvmesh.app.replay_plan import load_slice
+from kvmesh.app.top_view import percent
 from kvmesh.core.advice import Advice, Fleet, advise
 from kvmesh.core.live_advice import LivePrefix, LiveTraffic, LiveWorker, advise_live, core_depth
 from kvmesh.core.reuse import Reuse, measure_reuse
-from kvmesh.core.traffic import TrafficSecond, merge_seconds
+from kvmesh.core.traffic import share_of, sum_seconds
 from kvmesh.errors import ConfigError
 from kvmesh.setting_types import Count, Flat, Positive
 
@@ -110,9 +111,7 @@ def read_trace(options: AnalyzeOptions, trace: Path) -> Reuse:
 
 def read_live(overview: Overview) -> LiveFigures:
     """Return what an overview says, as the advice needs it."""
-    total = TrafficSecond(0)
-    for one in merge_seconds([msgspec.structs.replace(row, second=0) for row in overview.seconds]):
-        total = one
+    total = sum_seconds(overview.seconds)
     size = overview.block_size
     depths = {(row.bucket, row.key): row.depth for row in overview.prefixes}
     prefixes = [
@@ -132,15 +131,15 @@ def read_live(overview: Overview) -> LiveFigures:
             name=row.worker,
             usable=row.usable,
             trust=row.trust,
-            usage=_share(row.used_blocks, row.total_blocks),
+            usage=share_of(row.used_blocks, row.total_blocks),
         )
         for row in overview.workers
     ]
     traffic = LiveTraffic(
         requests=total.requests,
-        cached=_share(total.cached_tokens, total.reported_tokens),
-        predicted=_share(total.predicted_tokens, total.foreseen_tokens),
-        round_robin=_share(total.round_robin_tokens, total.shadowed_tokens),
+        cached=share_of(total.cached_tokens, total.reported_tokens),
+        predicted=share_of(total.predicted_tokens, total.foreseen_tokens),
+        round_robin=share_of(total.round_robin_tokens, total.shadowed_tokens),
         core_breadth=len(prefixes),
         core_depth=core_depth(prefixes),
     )
@@ -188,9 +187,9 @@ def live_table(figures: LiveFigures) -> Table:
     table = _table(f"{traffic.requests:,} requests in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
-        ("prompt tokens cached, engines say", _percent(traffic.cached)),
-        ("predicted", _percent(traffic.predicted)),
-        ("round robin would have found", _percent(traffic.round_robin)),
+        ("prompt tokens cached, engines say", percent(traffic.cached)),
+        ("predicted", percent(traffic.predicted)),
+        ("round robin would have found", percent(traffic.round_robin)),
         ("core prefix: beginnings shared", f"{traffic.core_breadth:,}"),
         ("core prefix depth", f"mean {traffic.core_depth:,.0f} tokens"),
         ("workers usable", f"{usable} of {len(figures.workers)}"),
@@ -213,11 +212,3 @@ def _table(title: str) -> Table:
     table.add_column(style="dim")
     table.add_column()
     return table
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvmesh.app.decision_view import DecisionRow
 from kvmesh.app.overview import BucketRow, Overview, ReplicaRow, WorkerRow
-from kvmesh.core.traffic import TrafficSecond, merge_seconds, sketch_quantile
+from kvmesh.core.traffic import TrafficSecond, share_of, sketch_quantile, sum_seconds
 
 WINDOW_S: Final = 60
 """Seconds of traffic that rates, shares and medians are taken over."""
@@ -38,15 +38,13 @@ def measure(seconds: Sequence[TrafficSecond], now: int) -> Present:
     """Return what happened in the `WINDOW_S` whole seconds before `now` (Unix seconds)."""
     first = now - WINDOW_S
     window = [one for one in seconds if first <= one.second < now]
-    total = TrafficSecond(0)
-    for one in merge_seconds([msgspec.structs.replace(one, second=0) for one in window]):
-        total = one
+    total = sum_seconds(window)
     counts = {one.second: one.requests for one in window}
     return Present(
         requests_per_s=total.requests / WINDOW_S,
         failed=total.failed + total.refused,
-        hit_share=_share(total.cached_tokens, total.reported_tokens),
-        round_robin_share=_share(total.round_robin_tokens, total.shadowed_tokens),
+        hit_share=share_of(total.cached_tokens, total.reported_tokens),
+        round_robin_share=share_of(total.round_robin_tokens, total.shadowed_tokens),
         ttft_p50_ms=sketch_quantile(total.ttft, 0.5),
         ttft_p90_ms=sketch_quantile(total.ttft, 0.9),
         per_second=tuple(counts.get(second, 0) for second in range(first, now)),
@@ -108,8 +106,8 @@ def _traffic(present: Present) -> Text:
         ("  failed ", "dim"),
         (str(present.failed), "red" if present.failed else ""),
         ("  cached ", "dim"),
-        (_percent(present.hit_share), "bold green"),
-        (f" (round robin {_percent(present.round_robin_share)})", "dim"),
+        (percent(present.hit_share), "bold green"),
+        (f" (round robin {percent(present.round_robin_share)})", "dim"),
         ("  TTFT p50 ", "dim"),
         _ms(present.ttft_p50_ms),
         ("  p90 ", "dim"),
@@ -194,11 +192,8 @@ def _of(part: int, whole: int) -> str:
     return f"{part}/{whole}"
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """Return a share for people; a dash for none."""
     return "-" if share is None else f"{share:.1%}"
 
 

@@ -106,3 +106,14 @@ def merge_seconds(parts: Iterable[TrafficSecond]) -> list[TrafficSecond]:
             for number, count in other.items():
                 mine[number] = mine.get(number, 0) + count
     return [merged[second] for second in sorted(merged)]
+
+
+def sum_seconds(parts: Iterable[TrafficSecond]) -> TrafficSecond:
+    """Return the sum of all seconds, as second 0."""
+    merged = merge_seconds(msgspec.structs.replace(one, second=0) for one in parts)
+    return merged[0] if merged else TrafficSecond(0)
+
+
+def share_of(part: int, whole: int) -> float | None:
+    """Return a share, 0..1; None where there is nothing to divide."""
+    return part / whole if whole else None
