@@ -27,15 +27,25 @@ class Prefixes:
 
         async def one(text: str) -> str:
             async with slots:
-                return await self._ask(url, text)
+                return (await self._post(url, text)).headers["x-kvmesh-worker"]
 
         self._holders = await asyncio.gather(*map(one, self._texts))
 
     async def affinity(self, url: str) -> float:
-        """Return which share of one new question each goes to the worker that holds its prefix."""
+        """Return which share of one new question each goes to the worker that holds its prefix.
+
+        Of a question that goes elsewhere it prints why, for the reader of a failed test.
+        """
         self._asked += 1
-        went = [await self._ask(url, f"{text}Question {self._asked}?") for text in self._texts]
-        hits = sum(there == held for there, held in zip(went, self._holders, strict=True))
+        hits = 0
+        for text, held in zip(self._texts, self._holders, strict=True):
+            answer = await self._post(url, f"{text}Question {self._asked}?")
+            went = answer.headers["x-kvmesh-worker"]
+            hits += went == held
+            if went != held:
+                path = f"{url}/v1/decisions/{answer.headers['x-request-id']}"
+                why = (await self._client.get(path)).text
+                print(f"went to {went}, not to {held}: {why}")  # noqa: T201
         return hits / len(self._texts)
 
     async def wait_known(self, urls: Sequence[str]) -> None:
@@ -50,7 +60,7 @@ class Prefixes:
             last = now
             await asyncio.sleep(10 * POLL_S)
 
-    async def _ask(self, url: str, text: str) -> str:
+    async def _post(self, url: str, text: str) -> httpx.Response:
         body = {
             "model": "mock",
             "max_tokens": 1,
@@ -65,7 +75,7 @@ class Prefixes:
                 break
             await asyncio.sleep(POLL_S)
         assert answer.status_code == httpx.codes.OK, answer.text
-        return answer.headers["x-kvmesh-worker"]
+        return answer
 
 
 async def index_of(client: httpx.AsyncClient, url: str) -> tuple[Any, ...]:
