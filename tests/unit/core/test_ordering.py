@@ -107,6 +107,7 @@ def test_after_a_marked_gap_only_starting_over_helps() -> None:
     orders = ordering(5)
     orders.mark_gap(WORKER)
 
+    assert orders.cursor(WORKER) == Cursor(1, NOTHING_FITS, gap=True)
     assert orders.admit(WORKER, batch(1, *EVENTS)).verdict == "gap"
     assert orders.cursor(WORKER) == Cursor(1, NOTHING_FITS, gap=True)
     assert orders.admit(WORKER, batch(9, Cleared())).verdict == "resync"
@@ -120,9 +121,16 @@ def test_a_forgotten_worker_is_an_unknown_one() -> None:
     assert orders.cursors() == {}
 
 
+def test_forgetting_an_unknown_worker_changes_nothing() -> None:
+    orders = ordering(5)
+    orders.forget(WorkerId("never seen"))
+
+    assert orders.cursors() == {WORKER: Cursor(1, 5)}
+
+
 def test_verdicts_are_counted() -> None:
     orders = ordering(5)
-    for first_seq in (5, 5, 9):
+    for first_seq in (5, 5, 6, 9):
         orders.admit(WORKER, batch(first_seq, EVENTS[0]))
 
-    assert orders.verdicts() == {"apply": 1, "duplicate": 1, "gap": 1}
+    assert orders.verdicts() == {"apply": 2, "duplicate": 1, "gap": 1}
