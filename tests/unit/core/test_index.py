@@ -70,6 +70,7 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
     assert (index.blocks(A), index.blocks(B), index.blocks(C)) == (5, 10, 0)
     statistics = index.statistics()
     assert (statistics.blocks, statistics.entries, statistics.missing) == (10, 15, 5)
+    assert (statistics.workers, statistics.tiers) == (2, 1)
     index.apply(C, Removed(pack_hashes(PROMPT[:2])))
     index.apply(A, Removed(pack_hashes(PROMPT[:2]), tier=2))
     assert index.statistics().missing == 9
@@ -177,6 +178,30 @@ def test_tiers_tell_what_is_held_there_or_nearer() -> None:
     assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
 
 
+def test_what_is_held_nearer_counts_however_little_is_held_further_away() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:9]))
+    index.apply(A, stored(PROMPT[:4], tier=1))
+    index.apply(B, stored(PROMPT[:2], tier=1))
+
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 9}, {A: 9, B: 2}]
+
+
+def test_a_removal_concerns_the_tier_it_names_and_the_device_if_none() -> None:
+    index = KvIndex()
+    run = pack_hashes(PROMPT[:4])
+    for tier in (0, 1, 2):
+        index.store(A, ROOT, run, tier)
+
+    assert index.remove(A, run, 1) == 0
+    assert [index.blocks(A, tier) for tier in range(3)] == [4, 0, 4]
+    assert index.remove(A, run) == 0
+    assert [index.blocks(A, tier) for tier in range(3)] == [0, 0, 4]
+    assert index.find_matches(asked(PROMPT)) == {}
+    assert index.remove(A, run, 3) == 4
+    assert KvIndex().remove(A, run, 1) == 4
+
+
 def test_a_tier_nobody_knows_is_counted_and_ignored() -> None:
     index = KvIndex()
 
@@ -205,6 +230,10 @@ def test_the_digest_forgets_history_and_names_everything_else() -> None:
     swapped.apply(B, stored(PROMPT[:4]))
     swapped.apply(A, stored(PROMPT[:2]))
     assert first.digest() != swapped.digest()
+    other = KvIndex()
+    other.apply(A, stored([1, 2, 3, 4]))
+    other.apply(B, stored([1, 2]))
+    assert first.digest() != other.digest()
 
 
 def test_a_memory_cap_evicts_what_was_not_matched_and_says_so() -> None:
@@ -254,13 +283,39 @@ def test_orphans_of_a_truncated_worker_are_no_gap() -> None:
         index.apply(A, stored([1000 + number]))
     assert index.truncated(A)
 
-    assert index.apply(A, stored([5, 6], parent=1000)) == 0
+    for _ in range(2):
+        assert index.apply(A, stored([5, 6], parent=1000)) == 0
 
     statistics = index.statistics()
-    assert (statistics.orphans, statistics.truncated_orphans) == (0, 2)
+    assert (statistics.orphans, statistics.truncated_orphans) == (0, 4)
     index.apply(A, Cleared())
     assert not index.truncated(A)
     assert index.apply(A, stored([5, 6], parent=1000)) == 2
+
+
+def test_a_truncated_worker_that_is_removed_or_starts_anew_is_none() -> None:
+    index = KvIndex(max_blocks=8)
+    for number in range(9):
+        index.apply(A, stored([1000 + number]))
+        index.apply(B, stored([2000 + number]))
+    assert index.statistics().truncated_workers == 2
+
+    index.remove_worker(B)
+    assert index.statistics().truncated_workers == 1
+    index.apply(A, Removed(pack_hashes([1000 + number for number in range(9)])))
+    assert (index.blocks(A), index.truncated(A)) == (0, True)
+    index.apply(A, Cleared())
+    assert index.statistics().truncated_workers == 0
+
+
+def test_a_run_behind_a_held_block_makes_room_for_itself() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:4]))
+
+    assert index.apply(A, stored(PROMPT[4:10], PROMPT[3])) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {A: 10}
+    assert not index.truncated(A)
 
 
 def test_a_run_longer_than_the_cap_is_cut() -> None:
@@ -311,6 +366,19 @@ def test_evicted_memory_is_given_back_bit_by_bit() -> None:
     while not index.sweep(100):
         pass
     assert index.blocks(A) == index.statistics().blocks > 2048
+
+
+def test_cleaning_up_stops_when_its_budget_is_spent() -> None:
+    index = KvIndex(max_blocks=16)
+    assert index.sweep(1)
+    for first in (0, 10, 20):
+        index.apply(A, stored(PROMPT[first : first + 8]))
+
+    assert not index.sweep(10)
+    assert index.sweep(1000)
+    assert index.find_matches(asked(PROMPT[10:18])) == {A: 8}
+    assert not index.sweep(8)
+    assert index.sweep(1)
 
 
 def test_an_index_that_shrank_forgets_that_it_was_short_of_memory() -> None:
