@@ -56,6 +56,11 @@ class UpstreamSettings:
     """Seconds an answer may pause between two chunks."""
     max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
     """Further workers tried when one fails before its first byte."""
+    upstream_allow: tuple[str, ...] = ()
+    """Where requests may be sent when heartbeats or --discover name the URL: a CIDR, an address, a
+    host name, *.domain, each with :PORT or :LOW-HIGH; or any; repeat. Default: everywhere but
+    link-local addresses and the metadata services of clouds. Hosts of --worker and --replica are
+    always allowed."""
     upstream_key_file: Path | None = None
     """File with the key to show the next hop as a bearer: a router to its engines, a meta-router
     to its routers. With --api-keys a router never passes clients' keys on."""

@@ -9,16 +9,18 @@ from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, decode, last_token
 from kvmesh.core.buckets import BucketPolicy, BucketRequest, BucketRule, BucketTable, Replica, Route
 from kvmesh.core.membership import Change, ChangeKind, Membership, MemberView
+from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import CodecError
 
 CHECK_S = 0.25
 
 
 class MetaRouterStatistics(msgspec.Struct, frozen=True):
-    """Heartbeats taken and dropped as garbage; replicas now."""
+    """Heartbeats taken, dropped as garbage, dropped for their URL; replicas now."""
 
     heartbeats: int
     garbage: int
+    refused: int
     replicas: int
 
 
@@ -35,10 +37,12 @@ class MetaRouter:
         rules: Collection[BucketRule] = (),
         policy: BucketPolicy = "round-robin",
         *,
+        guard: UrlGuard | None = None,
         name: str = "meta-router",
     ) -> None:
         self.name = name
         self.table = BucketTable(Membership(backoff_s=0.5, max_backoff_s=5.0), list(rules), policy)
+        self.guard = guard or UrlGuard()
         self._namespace = namespace
         self._heartbeats = 0
         self._garbage = 0
@@ -95,7 +99,8 @@ class MetaRouter:
 
     def statistics(self) -> MetaRouterStatistics:
         """Return the present counts."""
-        return MetaRouterStatistics(self._heartbeats, self._garbage, len(self.table.membership))
+        members = len(self.table.membership)
+        return MetaRouterStatistics(self._heartbeats, self._garbage, self.guard.refusals, members)
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         """Take a replica's heartbeat; one that speaks for another than its subject is garbage."""
@@ -111,6 +116,9 @@ class MetaRouter:
             return ()
         self._heartbeats += 1
         name = f"{beat.bucket}/{beat.router}"
+        if refusal := self.guard.judge(name, beat.url, now):
+            fields = {"member": name, "reason": refusal.reason}
+            return (Log("error", "replica refused", fields),) if refusal.new else ()
         change = self.table.membership.observe(
             name, beat.epoch, now, ready=beat.ready, draining=beat.draining
         )

@@ -42,12 +42,13 @@ class RegistryOptions(msgspec.Struct, frozen=True):
 
 
 class RegistryStatistics(msgspec.Struct, frozen=True):
-    """Heartbeats taken, and those dropped as garbage or as an older incarnation's."""
+    """Heartbeats taken, and those dropped: garbage, an older incarnation's, a refused URL's."""
 
     worker_heartbeats: int
     router_heartbeats: int
     garbage: int
     outdated: int
+    refused: int
 
 
 class Registry:
@@ -55,7 +56,8 @@ class Registry:
 
     A member whose heartbeats stop is gone after its membership's `dead_after_s`. Every heartbeat
     is passed on, since its figures matter to others. `status` makes this replica's own heartbeat;
-    None for a process that only listens (the meta-router).
+    None for a process that only listens (the meta-router). A worker whose URL `workers.guard`
+    refuses is none.
     """
 
     def __init__(
@@ -104,7 +106,11 @@ class Registry:
     def statistics(self) -> RegistryStatistics:
         """Return the present counts."""
         return RegistryStatistics(
-            self._worker_count, self._router_count, self._garbage, self._outdated
+            self._worker_count,
+            self._router_count,
+            self._garbage,
+            self._outdated,
+            self.workers.guard.refusals,
         )
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
@@ -126,6 +132,9 @@ class Registry:
     def _on_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         self._worker_count += 1
         worker = beat.worker
+        if refusal := self.workers.guard.judge(worker, beat.url, now):
+            fields = {"worker": worker, "reason": refusal.reason}
+            return (Log("error", "worker refused", fields),) if refusal.new else ()
         members = self.workers.membership
         change = members.observe(worker, beat.epoch, now, draining=beat.draining)
         if change is None and beat.epoch < (members.epoch(worker) or 0):

@@ -130,6 +130,7 @@ class RouterAdmin:
                 "mesh": self._mesh.describe(),
                 "tokens": self._check.statistics(),
                 "workers": workers,
+                "refused": scheduler.workers.guard.refused(now),
                 "predictions": {
                     worker: context.check.predictions.report(worker)
                     for worker in context.check.predictions.workers()

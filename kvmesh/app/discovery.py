@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +18,7 @@ import msgspec
 
 from kvmesh.app.fetch import HTTP_OK, fetch
 from kvmesh.app.worker_option import StaticWorker, parse_workers
+from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import ConfigError, KvMeshError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.upstream import UpstreamPool
@@ -165,11 +167,17 @@ class KubernetesSource:
 
 
 class Discovery:
-    """Lists all sources again and again, and tells when the workers are others."""
+    """Lists all sources again and again, and tells when the workers are others.
 
-    def __init__(self, sources: Sequence[Source], fixed: Sequence[str]) -> None:
+    A worker whose URL `guard` refuses is left out, unless it is one of the `fixed`.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], fixed: Sequence[str], guard: UrlGuard | None = None
+    ) -> None:
         self._sources = sources
         self._fixed = list(fixed)
+        self._guard = guard or UrlGuard()
         self._known: dict[Source, list[str]] = {}
         self._wrong: dict[Source, str] = {}
         self._found: list[StaticWorker] = []
@@ -189,10 +197,17 @@ class Discovery:
                     self._log.warning("workers not listed, the known stay", error=str(error))
         texts = [*self._fixed, *(text for known in self._known.values() for text in known)]
         try:
-            return parse_workers(list(dict.fromkeys(texts)), empty=True)
+            workers = parse_workers(list(dict.fromkeys(texts)), empty=True)
         except ConfigError as error:
             self._log.warning("sources disagree, the known workers stay", error=str(error))
             return self._found
+        return [one for one in workers if self._admits(one)]
+
+    def _admits(self, worker: StaticWorker) -> bool:
+        refusal = self._guard.judge(worker.worker, worker.url, time.monotonic())
+        if refusal is not None and refusal.new:
+            self._log.error("worker refused", worker=worker.worker, reason=refusal.reason)
+        return refusal is None
 
     async def run(self, replace: Callable[[Sequence[StaticWorker]], None]) -> None:
         """Call `replace` with all workers whenever they are others, until cancelled."""

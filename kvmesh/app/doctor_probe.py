@@ -58,6 +58,7 @@ class _Status(msgspec.Struct):
     block_size: int
     mesh: _Mesh
     workers: tuple[WorkerSeen, ...] = ()
+    refused: dict[str, str] = {}
 
 
 class _Ready(msgspec.Struct):
@@ -146,6 +147,7 @@ async def look_at_router(
         workers=state.workers,
         prompt_tokens=route.prompt_tokens if route else None,
         overlap_blocks=overlaps,
+        refused=state.refused,
     )
 
 

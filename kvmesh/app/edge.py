@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kvmesh.app.edge_messages import EdgeReport
-from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool
+from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool, url_guard
 from kvmesh.app.index_link import IndexLink
 from kvmesh.app.intake import Intake
 from kvmesh.app.process import Stop, first_of
@@ -18,6 +18,7 @@ from kvmesh.app.reading import Reading, check_of, forward_options, intake_of, wi
 from kvmesh.app.remote_request import RemoteRequest
 from kvmesh.app.router_part import RouterPart
 from kvmesh.app.tracing import Tracer, tracer_for
+from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.histogram import MICROSECONDS, Histogram
 from kvmesh.observe import get_logger
@@ -122,7 +123,10 @@ class EdgeServer:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
         settings, part, log = self._settings, self._part, get_logger()
         async with contextlib.AsyncExitStack() as stack:
-            pool = upstream_pool(settings.upstream)
+            # The index process judges what workers say; its own paths are on this machine.
+            static = [one.url for one in parse_workers(settings.worker, empty=True)]
+            guard = url_guard(settings.upstream, ["http://127.0.0.1", *static])
+            pool = upstream_pool(settings.upstream, guard)
             stack.push_async_callback(pool.close)
             link = IndexLink(Path(part.socket), part.number)
             check = check_of(settings, pool, link.find_holder)

@@ -3,11 +3,14 @@
 import contextlib
 import dataclasses
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from kvmesh.app.key_guard import KeyGuard, read_credential
+from kvmesh.core.url_guard import UrlGuard
+from kvmesh.core.url_rules import parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.http_settings import HttpSettings, UpstreamSettings
 from kvmesh.observe import get_logger
@@ -203,18 +206,28 @@ def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
     return context
 
 
-def upstream_pool(settings: UpstreamSettings) -> UpstreamPool:
+def url_guard(settings: UpstreamSettings, own_urls: Sequence[str]) -> UrlGuard:
+    """Return what judges the URLs others name. Raises `ConfigError` for --upstream-allow."""
+    return UrlGuard(parse_url_rules(settings.upstream_allow, own_urls))
+
+
+def upstream_pool(settings: UpstreamSettings, guard: UrlGuard) -> UpstreamPool:
     """Return the connection pool towards the next hop; make it on the event loop.
 
     Raises `ConfigError` for unusable files.
     """
     credential = read_credential(settings.upstream_key_file)
+
+    def why_not_peer(host: str, port: int, peer: str) -> str:
+        return guard.judge_peer(host, port, peer, time.monotonic())
+
     return UpstreamPool(
         options=UpstreamOptions(
             connect_timeout_s=settings.connect_timeout_s,
             first_byte_timeout_s=settings.first_byte_timeout_s,
             idle_timeout_s=settings.idle_timeout_s,
             authorization=credential,
+            why_not_peer=why_not_peer,
         ),
         ssl=upstream_tls(settings),
     )

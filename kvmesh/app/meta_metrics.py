@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.admin import METRICS_TYPE
@@ -24,6 +25,10 @@ class MetaMetrics:
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+
+    def register(self, metrics: Collector) -> None:
+        """Show further metrics."""
+        self._registry.register(metrics)
 
     def mount(self, routes: Routes) -> None:
         """Serve /metrics."""

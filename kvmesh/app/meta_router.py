@@ -6,24 +6,30 @@ import time
 from importlib import import_module
 from typing import Annotated, Protocol, cast
 
-import msgspec
-
 from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.app.bucket_plan import BucketPlan
 from kvmesh.app.dashboard_page import ViewPages
-from kvmesh.app.front import FrontDoor, Routes, admin_routes, answer_json, upstream_pool
+from kvmesh.app.front import (
+    FrontDoor,
+    Routes,
+    admin_routes,
+    answer_json,
+    upstream_pool,
+    url_guard,
+)
 from kvmesh.app.meta_metrics import MetaMetrics
 from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
-from kvmesh.core.buckets import BucketRequest, Route, parse_rule, prompt_family
-from kvmesh.errors import ConfigError, KvMeshError, NoWorkerError
+from kvmesh.app.url_refusals import UrlRefusals
+from kvmesh.core.buckets import BucketRequest, parse_rule, prompt_family
+from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import MetaRouterSettings
 from kvmesh.transport.http.exchange import Exchange
-from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.openai import (
     Endpoint,
     InferenceRequest,
@@ -32,11 +38,9 @@ from kvmesh.transport.http.openai import (
     parse_request,
     prompt_endpoint,
 )
-from kvmesh.transport.http.plan import Outcome, Target, Wait
-from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.request import Request
-from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
+from kvmesh.transport.http.upstream import UpstreamPool
 
 TEMPORARY_REDIRECT = 307
 TENANT_HEADER = "x-kvmesh-tenant"
@@ -60,68 +64,19 @@ class ReplicaFeed(Protocol):
         ...
 
 
-class BucketPlan:
-    """The forwarding plan of one request: each attempt goes to another replica of its bucket."""
-
-    __slots__ = ("_meta", "_request", "_route", "_tried")
-
-    def __init__(self, meta: MetaRouter, request: BucketRequest) -> None:
-        self._meta = meta
-        self._request = request
-        self._route: Route | None = None
-        self._tried: list[str] = []
-
-    def next_target(self) -> Target | Problem | Wait | None:
-        """Choose bucket and replica; a retry stays in the bucket."""
-        request = self._request
-        if self._route is not None:
-            request = msgspec.structs.replace(request, bucket=self._route.bucket)
-        try:
-            route = self._meta.route(request, time.monotonic(), tried=self._tried)
-        except NoWorkerError as error:
-            return None if self._tried else Problem.from_error(error)
-        except KvMeshError as error:
-            return Problem.from_error(error)
-        self._route = route
-        self._tried.append(route.replica.name)
-        return Target(route.replica.url)
-
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
-        """Leave the replica out; another one is tried."""
-        if self._route is not None and failure.kind != "status":
-            self._meta.failed(self._route.replica.name, time.monotonic())
-            get_logger().warning(
-                "replica failed a request",
-                replica=self._route.replica.name,
-                stage=failure.stage,
-                kind=failure.kind,
-                error=failure.message,
-            )
-        return True
-
-    def on_head(self, status: int, headers: Headers) -> Headers:
-        """Trust the replica again. Its own headers already say who it is."""
-        del headers
-        if self._route is not None and status < SERVER_ERROR:
-            self._meta.answered(self._route.replica.name)
-        return ()
-
-    def on_body(self, data: bytes) -> None:
-        """Nothing to see: the replica watches the answer."""
-
-    def on_finish(self, outcome: Outcome) -> None:
-        """Leave out a replica that died in the middle of an answer."""
-        if outcome.kind == "cut" and self._route is not None:
-            self._meta.failed(self._route.replica.name, time.monotonic())
-
-
 class MetaServer:
     """One meta-router process."""
 
     def __init__(self, settings: MetaRouterSettings) -> None:
         self.settings = settings
         rules = [parse_rule(text) for text in settings.rule]
-        self.meta = MetaRouter(settings.nats.namespace, rules, settings.bucket_policy)
+        self._guard = url_guard(
+            settings.upstream, [text.partition("=")[2] for text in settings.replica]
+        )
+        self._refusals = UrlRefusals(self._guard)
+        self.meta = MetaRouter(
+            settings.nats.namespace, rules, settings.bucket_policy, guard=self._guard
+        )
         self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
         self._pool: UpstreamPool | None = None
         self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
@@ -145,7 +100,7 @@ class MetaServer:
         """Serve until `stop`, then let open streams finish."""
         log = get_logger()
         async with contextlib.AsyncExitStack() as stack:
-            self._pool = upstream_pool(self.settings.upstream)
+            self._pool = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(self._pool.close)
             stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
@@ -159,7 +114,7 @@ class MetaServer:
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
             routes.add_prefix("/v1/", self._forward)
-            asking = upstream_pool(self.settings.upstream)
+            asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
             pages = ViewPages(MetaView(self.meta, asking, "meta-router"))
             pages.mount(routes)
@@ -169,7 +124,9 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            MetaMetrics(self.meta, front.server.statistics, time.monotonic).mount(cold)
+            metrics = MetaMetrics(self.meta, front.server.statistics, time.monotonic)
+            metrics.register(self._refusals)
+            metrics.mount(cold)
             feed = self._feed()
             stack.push_async_callback(feed.stop)
             await feed.start()
@@ -258,7 +215,12 @@ class MetaServer:
 
     def _ready(self, exchange: Exchange) -> None:
         ready = self.meta.ready(time.monotonic())
-        body = {"ready": ready, "reason": "ready" if ready else "no ready replica"}
+        body: dict[str, object] = {
+            "ready": ready,
+            "reason": "ready" if ready else "no ready replica",
+        }
+        if warnings := self._refusals.warnings():
+            body["warnings"] = warnings
         answer_json(exchange, body, status=200 if ready else UNAVAILABLE)
 
     def _status(self, exchange: Exchange) -> None:
@@ -273,6 +235,7 @@ class MetaServer:
                 "ready_replicas": buckets,
                 "replicas": self.meta.replicas(now),
                 "statistics": self.meta.statistics(),
+                "refused": self._guard.refused(now),
             },
         )
 

@@ -21,7 +21,14 @@ from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.discovery import Discovery, parse_source
 from kvmesh.app.edge import EdgeServer
 from kvmesh.app.edge_desk import EdgeDesk
-from kvmesh.app.front import FrontDoor, Routes, admin_routes, behind_edges, upstream_pool
+from kvmesh.app.front import (
+    FrontDoor,
+    Routes,
+    admin_routes,
+    behind_edges,
+    upstream_pool,
+    url_guard,
+)
 from kvmesh.app.gateway import Gateway
 from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.phases import Phases
@@ -37,6 +44,7 @@ from kvmesh.app.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.static_workers import StaticWorkers
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.tracing import tracer_for
+from kvmesh.app.url_refusals import UrlRefusals
 from kvmesh.app.worker_option import parse_workers
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision_log import DecisionLog
@@ -91,6 +99,9 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
+        static = parse_workers(settings.worker, empty=True)
+        self._guard = url_guard(settings.upstream, [one.url for one in static])
+        self.scheduler.workers.guard = self._guard
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(
@@ -121,11 +132,11 @@ class RouterServer:
                 settings.bucket,
                 index,
                 self._secret,
-                partial(upstream_pool, settings.upstream),
+                partial(upstream_pool, settings.upstream, self._guard),
             )
             if settings.discover:
                 sources = [parse_source(text) for text in settings.discover]
-                static.discover_by(Discovery(sources, settings.worker))
+                static.discover_by(Discovery(sources, settings.worker, self._guard))
             if not settings.nats.nats_url:
                 return static
         # Loaded by name: a router alone must run where NATS is not installed.
@@ -172,7 +183,7 @@ class RouterServer:
         settings = self.settings
         log = get_logger()
         async with contextlib.AsyncExitStack() as stack:
-            pool = upstream_pool(settings.upstream)
+            pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
             context = self._context()
             stack.push_async_callback(asyncio.to_thread, context.tracer.close)
@@ -222,6 +233,7 @@ class RouterServer:
         """Mount the admin paths."""
         admin = RouterAdmin(context, self.mesh, check)
         admin.register(RouterMetrics(context, self.mesh, self.routed))
+        admin.show(UrlRefusals(self._guard))
         admin.mount(routes)
         AdmissionAdmin(context.gate, self.settings.admission).mount(routes)
         return admin

@@ -32,6 +32,7 @@ class RouterSeen(msgspec.Struct, frozen=True):
     workers: tuple[WorkerSeen, ...] = ()
     prompt_tokens: int | None = None
     overlap_blocks: dict[str, int] | None = None
+    refused: dict[str, str] = {}
 
 
 _TRUST = {
@@ -52,7 +53,12 @@ def check_router(router: RouterSeen, engine: EngineSeen) -> list[Finding]:
     if router.error:
         remedy = "give the URL of a kvmesh router (not of the meta-router or an engine)"
         return [Finding(Level.FAIL, "router", f"{router.url}: {router.error}", remedy)]
-    return [*_check_state(router), *_check_sizes(router, engine), *_check_workers(router, engine)]
+    return [
+        *_check_state(router),
+        *_check_refused(router),
+        *_check_sizes(router, engine),
+        *_check_workers(router, engine),
+    ]
 
 
 def _check_state(router: RouterSeen) -> Iterator[Finding]:
@@ -67,6 +73,12 @@ def _check_state(router: RouterSeen) -> Iterator[Finding]:
     if not router.kv_events:
         text = "--no-kv-events: overlaps are guessed from what was routed"
         yield Finding(Level.WARN, "router mode", text, "start it with --kv-events and --nats-url")
+
+
+def _check_refused(router: RouterSeen) -> Iterator[Finding]:
+    remedy = "if it is meant, start routers with --upstream-allow and all that they may reach"
+    for worker, why in router.refused.items():
+        yield Finding(Level.FAIL, f"worker {worker}", why, remedy)
 
 
 def _check_sizes(router: RouterSeen, engine: EngineSeen) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from kvmesh.core.loads import Loads
 from kvmesh.core.membership import Membership
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Ratio, Speeds
+from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import NoWorkerError
 
 NAMED_IN_ERRORS: Final = 8
@@ -40,7 +41,7 @@ class WorkerRegistry:
     """Filters the living (`membership`) by model, pins, exclusions and load (`sequences`).
 
     `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
-    workers whose events do not count.
+    workers whose events do not count; `guard` judges the URLs that workers name.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class WorkerRegistry:
         self.membership = membership
         self.thresholds = NO_THRESHOLDS
         self.distrusted: set[WorkerId] = set()
+        self.guard = UrlGuard()
         self._sequences = sequences
         self._speeds = speeds or Speeds()
         self._states: dict[WorkerId, WorkerState] = {}

@@ -261,11 +261,21 @@ class UpstreamHost:
         if connection.transport.is_closing():
             self._refused(call, "reset", "connection closed as soon as it was open")
             return
+        if why := self._why_not(connection):
+            connection.transport.abort()
+            self._refused(call, "refused", why)
+            return
         self.connecting.pop(call, None)
         if call.waiting:
             call.send_on(connection)
         else:
             self.released(connection)
+
+    def _why_not(self, connection: UpstreamConnection) -> str:
+        """Return why the address that was connected to may be sent nothing."""
+        judge = self._pool.options.why_not_peer
+        peer = connection.transport.get_extra_info("peername")
+        return judge(self.origin.host, self.origin.port, peer[0]) if judge and peer else ""
 
     def _refused(self, call: UpstreamCall, kind: Kind, text: str) -> None:
         self.connecting.pop(call, None)

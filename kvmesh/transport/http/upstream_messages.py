@@ -1,5 +1,6 @@
 """What goes to an upstream, what comes back, and the bounds of both."""
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
@@ -18,6 +19,8 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     so the request is sent once more; later than that the upstream may have died of the request.
     `max_connections` bounds each origin; more requests wait for up to `connect_timeout_s`.
     `authorization`, if not empty, is sent with every request in place of its own.
+    `why_not_peer` is told a host, its port and the address found for it, and returns why nothing
+    may be sent there, or "".
     """
 
     connect_timeout_s: float = 2.0
@@ -28,6 +31,7 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: int | None = None
     max_idle: int = 512
     authorization: bytes = b""
+    why_not_peer: Callable[[str, int, str], str] | None = None
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):

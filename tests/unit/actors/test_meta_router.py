@@ -119,3 +119,18 @@ def test_what_a_static_replica_serves_may_be_learned() -> None:
     assert meta.models() == ("large", "small")
     buckets = {meta.route(BucketRequest(model="small"), 0.0).bucket for _ in range(4)}
     assert buckets == {"one"}
+
+
+def test_a_replica_that_names_a_place_of_no_router_is_refused_and_said_once() -> None:
+    meta = MetaRouter("kvmesh")
+    evil = RouterHeartbeat(
+        router="r0", bucket="a", url="http://u:p@10.0.0.1", ready=True, epoch=1, models=("m",)
+    )
+    message = BusMessage("kvmesh.rt.a.r0", encode(evil))
+
+    first, second = (list(meta.receive(message, now)) for now in (0.0, 1.0))
+
+    assert [log.event for log in logs(first)] == ["replica refused"]
+    assert second == []
+    assert not meta.ready(1.0)
+    assert meta.statistics().refused == 2

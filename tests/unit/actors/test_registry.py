@@ -203,3 +203,33 @@ def test_a_listener_says_nothing() -> None:
 
 def test_messages_of_no_concern_are_ignored() -> None:
     assert Driver().tell(Message()) == []
+
+
+def test_a_worker_that_names_a_place_of_no_engine_is_refused_and_said_once() -> None:
+    driver = Driver()
+    evil = worker(url="http://169.254.169.254/latest/meta-data")
+
+    first, second = driver.tell(evil), driver.tell(evil)
+
+    assert [log.level for log in of(Log, first)] == ["error"]
+    assert "169.254.169.254" in str(of(Log, first)[0].fields["reason"])
+    assert sent(first, "indexer") == []
+    assert second == []
+    assert driver.usable() == ()
+    assert driver.registry.statistics().refused == 2
+    assert list(driver.workers.guard.refused(driver.now)) == [A]
+
+
+def test_a_worker_that_turns_to_such_a_place_keeps_its_url_until_it_is_gone() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.now = 1.0
+
+    driver.tell(worker(url="http://[fe80::1]"))
+
+    beat = driver.registry.heartbeat(A)
+    assert beat is not None
+    assert beat.url == "http://a"
+    driver.now = 5.0
+    driver.tell(Tick("check"))
+    assert driver.registry.heartbeat(A) is None

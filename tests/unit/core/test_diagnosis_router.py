@@ -130,3 +130,11 @@ def test_a_router_that_was_not_asked_is_not_compared() -> None:
 
 def test_a_worker_that_says_little_of_itself_is_not_doubted() -> None:
     assert not wrong(router(workers=(worker(models=(), block_size=0),)))
+
+
+def test_a_worker_refused_for_its_url_is_named_with_the_remedy() -> None:
+    (finding,) = wrong(router(refused={"w9": "its URL is refused: link-local"}))
+
+    assert (finding.level, finding.topic) == (Level.FAIL, "worker w9")
+    assert "link-local" in finding.text
+    assert "--upstream-allow" in finding.remedy
