@@ -55,7 +55,21 @@ def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
     index.apply(A, stored(PROMPT[:2]))
     assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
     assert index.find_matches(asked(PROMPT)) == {A: 2, B: 5}
-    assert index.statistics().orphans == 9
+    assert index.apply(A, stored(PROMPT[5:8], 12345)) == 3
+    assert index.statistics().orphans == 12
+
+
+def test_prefixes_that_grow_block_by_block_are_followed_at_every_worker() -> None:
+    index = KvIndex()
+    for worker, depth in ((A, 60), (B, 40)):
+        for place in range(depth):
+            parent = PROMPT[place - 1] if place else ROOT
+            assert index.apply(worker, stored(PROMPT[place : place + 1], parent)) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {A: 60, B: 40}
+    for worker, depth in ((A, 60), (B, 40)):
+        assert index.blocks(worker) == depth
+        assert index.worker_digest(worker) == sum(PROMPT[:depth]) % 2**64
 
 
 def test_evictions_and_repetitions_leave_the_truth() -> None:
@@ -71,9 +85,12 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
     statistics = index.statistics()
     assert (statistics.blocks, statistics.entries, statistics.missing) == (10, 15, 5)
     assert (statistics.workers, statistics.tiers) == (2, 1)
+    index.apply(A, Removed(pack_hashes([*PROMPT[4:2:-1], *PROMPT[20:23]])))
+    assert index.blocks(A) == 3
+    assert index.worker_digest(A) == sum(PROMPT[:3]) % 2**64
     index.apply(C, Removed(pack_hashes(PROMPT[:2])))
     index.apply(A, Removed(pack_hashes(PROMPT[:2]), tier=2))
-    assert index.statistics().missing == 9
+    assert index.statistics().missing == 12
 
 
 @pytest.mark.parametrize("known", [0, 1, 5, 39, 40])
@@ -258,6 +275,24 @@ def test_a_memory_cap_evicts_what_was_not_matched_and_says_so() -> None:
     statistics = index.statistics()
     assert (statistics.evicted, statistics.truncated_workers) == (100, 1)
     assert (index.truncated(A), index.truncated(B), index.truncated(C)) == (True, False, False)
+
+
+def test_matched_blocks_stay_everyones_who_held_them_and_nobody_elses() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(C, stored([1, 2, 3]))
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(B, stored(PROMPT[:2]))
+
+    for _ in range(2):
+        assert index.find_matches(asked(PROMPT)) == {A: 4, B: 2}
+        assert index.sweep(1000)
+
+    assert [index.blocks(worker) for worker in (A, B, C)] == [4, 2, 3]
+    assert index.worker_digest(A) == sum(PROMPT[:4]) % 2**64
+    assert index.statistics().blocks == 7
+    index.apply(A, Removed(pack_hashes(PROMPT[3::-1])))
+    assert index.find_matches(asked(PROMPT)) == {B: 2}
+    assert index.statistics().missing == 0
 
 
 def test_a_block_stored_behind_an_old_one_ages_with_it() -> None:

@@ -68,6 +68,7 @@ def test_a_frozen_table_copies_only_what_changes_before_it_is_read() -> None:
     reading = frozen.read()
     assert next(reading) == (0, dict.fromkeys(range(10), 3))
 
+    table.store(table.holdings[A], pack_hashes([2560, 2561, 2562]))
     table.remove(table.holdings[A], pack_hashes([0, 1, 2]))
     table.move(pack_hashes([3]), 3, BlockTable())
     BlockTable().move(pack_hashes([4]), 4, table)
