@@ -75,6 +75,7 @@ def test_removing_what_is_not_held_is_counted_and_ignored() -> None:
     assert list(residency.apply(EngineRemoved((77,)))) == []
     assert list(residency.apply(EngineRemoved((11,), tier=1))) == []
     assert residency.statistics().unknown_removals == 2
+    assert list(residency.apply(EngineRemoved((77, 12)))) == [Dropped((SECOND,))]
 
 
 @pytest.mark.parametrize(("lora", "salt"), [("adapter", None), (None, "tenant"), ("a", "t")])
@@ -92,6 +93,14 @@ def test_opaque_extras_change_their_block_and_all_after_it() -> None:
 
     second = sequence_hashes(TOKENS[4:], 4, extend_hash(FIRST, 5))[0]
     assert held == Held(ROOT, (FIRST, second))
+
+
+def test_extras_of_a_namespace_stand_behind_its_root() -> None:
+    root = namespace_root(cache_salt="tenant")
+
+    [held] = Residency(4).apply(stored(11, 12, salt="tenant", extras=(5, 0)))
+
+    assert held == Held(ROOT, tuple(sequence_hashes(TOKENS, 4, extend_hash(root, 5))))
 
 
 def test_extras_on_a_continued_sequence_fold_into_its_parents_content() -> None:
@@ -116,6 +125,19 @@ def test_one_engine_hash_may_stand_for_two_namespaces() -> None:
 
     assert list(residency.apply(EngineRemoved((12,)))) == [Dropped(plain.hashes[1:])]
     assert list(residency.apply(EngineRemoved((12, 12)))) == [Dropped(salted.hashes[1:])]
+
+
+def test_a_shared_engine_hash_is_followed_in_the_namespace_its_sequence_began_in() -> None:
+    residency = Residency(4)
+    residency.apply(stored(11, 12))
+    residency.apply(stored(21, tokens=TOKENS[:4], salt="tenant"))
+    [twin] = residency.apply(stored(12, parent=21, tokens=TOKENS[4:], salt="tenant"))
+    assert isinstance(twin, Held)
+
+    [more] = residency.apply(stored(13, parent=12, tokens=TOKENS[:4], salt="tenant"))
+
+    assert isinstance(more, Held)
+    assert more.parent == twin.hashes[-1] != SECOND
 
 
 def test_three_namespaces_of_one_engine_hash_are_kept_apart() -> None:
@@ -163,6 +185,25 @@ def test_events_win_over_a_wrong_configured_block_size() -> None:
     assert residency.statistics().mismatched_blocks == 2
 
 
+@pytest.mark.parametrize("configured", [4, None])
+def test_once_a_run_agreed_the_block_size_stays(configured: int | None) -> None:
+    residency = Residency(configured)
+    residency.apply(stored(11, 12))
+
+    held = residency.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
+
+    assert residency.block_size == 4
+    assert [len(one.hashes) for one in held if isinstance(one, Held)] == [4]
+    assert residency.statistics().mismatched_blocks == 0
+
+
+def test_blocks_of_no_size_are_counted_and_ignored() -> None:
+    residency = Residency()
+
+    assert list(residency.apply(stored(11, block_size=0))) == []
+    assert residency.statistics().partial_blocks == 1
+
+
 def test_offloaded_blocks_do_not_tell_the_block_size() -> None:
     residency = Residency(4)
 
@@ -196,6 +237,16 @@ def test_a_tier_lists_what_is_held_there_or_nearer() -> None:
     ]
     assert list(residency.apply(EngineRemoved((11,)))) == [Dropped((FIRST,))]
     assert list(residency.apply(EngineRemoved((11,), tier=1))) == [Dropped((FIRST,), 1)]
+
+
+def test_a_new_tier_takes_over_nothing_that_is_held_further_away() -> None:
+    residency = Residency(4)
+    residency.apply(stored(11, 12, tier=2))
+
+    changes = residency.apply(stored(60, tokens=[9] * 4, tier=1))
+
+    ninth = tuple(sequence_hashes([9] * 4, 4))
+    assert list(changes) == [Held(ROOT, ninth, 1), Held(ROOT, ninth, 2)]
 
 
 def test_a_new_tier_takes_over_namespaces_that_share_an_engine_hash() -> None:
