@@ -20,9 +20,13 @@ def test_a_booking_loads_its_worker_until_it_ends() -> None:
 
     assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (68, 100, 1)
     assert (loads.active_blocks, loads.expected_blocks) == (7, 3)
+    assert sequences.add("r2", W1, Demand(50, 18), now=2.0)
+    assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (86, 150, 2)
+    assert (loads.active_blocks, loads.expected_blocks) == (11, 3)
+    sequences.finish("r2")
     booking = sequences.finish("r1")
     assert booking is not None
-    assert booking.worker == W1
+    assert booking.worker == loads.worker == W1
     assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (0, 0, 0)
     assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
 
@@ -55,6 +59,20 @@ def test_a_first_token_ends_older_prefills_that_nobody_sees() -> None:
     assert booking is not None
     assert (booking.service_tokens, booking.service_s) == (400, 2.0)
     assert list(sequences.loads(W1).prefilling) == ["slow", "later"]
+    whole = sequences.finish("whole")
+    assert whole is not None
+    assert (whole.prefilling, booking.prefilling) == (False, False)
+    assert sequences.loads(W1).prefill_tokens == 70 + 50
+
+
+def test_the_newest_prefill_that_nobody_sees_does_not_hide_an_older_one() -> None:
+    sequences = make_sequences()
+    sequences.add("whole", W1, Demand(300, 300, streams=False), now=0.0)
+    sequences.add("streamed", W1, Demand(100, 100), now=0.5)
+
+    sequences.first_token("streamed", now=2.0)
+
+    assert not sequences.loads(W1).prefilling
 
 
 def test_prefills_nobody_sees_end_when_they_are_overdue_by_half() -> None:
@@ -65,15 +83,41 @@ def test_prefills_nobody_sees_end_when_they_are_overdue_by_half() -> None:
 
     sequences.settle(1.4, lambda _: 1.0)
     assert list(sequences.loads(W1).prefilling) == ["r1", "r2", "r3"]
-    sequences.settle(1.5, lambda _: 1.0)
-    assert list(sequences.loads(W1).prefilling) == ["r2", "r3"]
+    for now in (1.5, 2.998):
+        sequences.settle(now, lambda _: 1.0)
+        assert list(sequences.loads(W1).prefilling) == ["r2", "r3"]
     sequences.settle(99.0, lambda _: 1.0)
     assert list(sequences.loads(W1).prefilling) == ["r3"]
 
+    settled = sequences.finish("r1")
+    assert settled is not None
+    assert settled.prefilling is False
     sequences.finish("r3")
     sequences.add("r4", W2, Demand(10, 10, streams=False), now=99.0)
     sequences.settle(100.0, lambda _: 1.0)
     assert not sequences.loads(W2).prefilling
+
+
+def test_every_worker_is_settled_at_its_own_speed() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(1000, 1000, streams=False), now=0.0)
+    sequences.add("r2", W2, Demand(1000, 1000, streams=False), now=0.0)
+
+    sequences.settle(2.0, {W1: 10.0, W2: 1.0}.__getitem__)
+
+    assert list(sequences.loads(W1).prefilling) == ["r1"]
+    assert not sequences.loads(W2).prefilling
+
+
+def test_a_worker_that_left_with_prefills_nobody_sees_is_not_settled() -> None:
+    sequences = make_sequences()
+    for request_id in ("r1", "r2"):
+        sequences.add(request_id, W1, Demand(10, 10, streams=False), now=0.0)
+    sequences.remove_worker(W1)
+
+    sequences.settle(1.0, lambda _: 1.0)
+
+    assert sequences.statistics().workers == 0
 
 
 def test_waiting_counts_down_as_far_as_the_oldest_prompt() -> None:
@@ -168,12 +212,13 @@ def test_every_change_of_load_names_its_worker() -> None:
 
 def test_settling_is_not_repeated_within_a_moment() -> None:
     sequences = make_sequences()
-    sequences.settle(1.0, lambda _: 0.0)
-    sequences.add("r1", W1, Demand(16, 16, streams=False), now=1.0)
+    sequences.settle(0.0, lambda _: 0.0)
+    sequences.add("r1", W1, Demand(16, 16, streams=False), now=0.0)
 
-    sequences.settle(1.005, lambda _: 0.0)
+    sequences.settle(0.0, lambda _: 0.0)
+    sequences.settle(0.005, lambda _: 0.0)
     assert list(sequences.loads(W1).prefilling) == ["r1"]
-    sequences.settle(1.01, lambda _: 0.0)
+    sequences.settle(0.01, lambda _: 0.0)
     assert not sequences.loads(W1).prefilling
 
 
@@ -191,6 +236,31 @@ def test_output_takes_blocks_as_it_grows_and_never_shrinks() -> None:
     assert (loads.active_blocks, loads.expected_blocks) == (3, 1)
     sequences.grow("r1", 100, now=1.0)
     assert (loads.active_blocks, loads.expected_blocks) == (9, 0)
+    sequences.finish("r1")
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
+
+
+def test_output_that_ends_early_leaves_nothing_expected() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(32, 32, expected_output_tokens=80), now=0.0)
+    sequences.grow("r1", 1, now=1.0)
+
+    sequences.finish("r1")
+
+    loads = sequences.loads(W1)
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
+
+
+def test_only_more_output_counts_as_output() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(30, 30), now=0.0)
+    booking = sequences.booking("r1")
+    assert booking is not None
+    sequences.grow("r1", 2, now=1.0)
+
+    sequences.grow("r1", 2, now=3.0)
+
+    assert (booking.output_tokens, booking.output_s, booking.renewed_s) == (2, 1.0, 3.0)
 
 
 def test_repeats_and_unknown_ids_change_nothing() -> None:
@@ -230,6 +300,7 @@ def test_output_and_first_token_are_life_signs() -> None:
     assert sequences.expire(now=17.0) == []
     sequences.grow("r1", 5, now=17.0)
     assert sequences.expire(now=26.0) == []
+    assert sequences.expire(now=27.0) == []
     assert [one.request_id for one in sequences.expire(now=28.0)] == ["r1"]
 
 
@@ -240,24 +311,34 @@ def test_a_removed_worker_takes_its_bookings_along() -> None:
     generation = sequences.generation
 
     gone = sequences.remove_worker(W1)
+    sequences.remove_worker(WorkerId("never seen"))
 
     assert [one.request_id for one in gone] == ["r1"]
-    assert sequences.generation == generation + 1
+    assert sequences.booking("r1") is None
+    assert sequences.generation == generation + 2
     assert sequences.changed == {W2}
-    assert sequences.statistics().dropped_with_worker == 1
+    statistics = sequences.statistics()
+    assert (statistics.workers, statistics.active_requests) == (1, 1)
+    assert (statistics.prefill_tokens, statistics.active_blocks) == (10, 1)
     assert sequences.loads(W1).active_requests == 0
+    sequences.remove_worker(W2)
+    assert sequences.statistics().dropped_with_worker == 2
 
 
 def test_a_removed_peer_takes_only_its_own_bookings_along() -> None:
     sequences = make_sequences()
     sequences.add("r1", W1, Demand(10, 10), now=0.0)
     sequences.add("r2", W1, Demand(10, 10), now=0.0, owner="router-b")
+    sequences.add("r3", W1, Demand(10, 10), now=0.0, owner="router-c")
 
     gone = sequences.remove_owner("router-b")
 
     assert [one.request_id for one in gone] == ["r2"]
+    assert sequences.booking("r2") is None
     assert [one.request_id for one in sequences.owned()] == ["r1"]
-    assert sequences.statistics().dropped_with_owner == 1
+    sequences.remove_owner("router-c")
+    assert sequences.statistics().dropped_with_owner == 2
+    assert sequences.loads(W1).active_requests == 1
 
 
 def test_load_that_nobody_booked_is_replaced_not_added_up() -> None:
@@ -285,3 +366,4 @@ def test_impossible_demands_are_made_possible() -> None:
 
     loads = sequences.loads(W1)
     assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (64, 64, 4)
+    assert loads.expected_blocks == 0
