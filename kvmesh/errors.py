@@ -6,6 +6,7 @@
     ├── NoWorkerError    no worker may take this request now
     ├── CodecError       bytes that cannot be decoded
     └── TransportError   a peer did not answer, refused, or went away
+        ├── SlowError        it did not answer in time: it may be busy, not dead
         └── ConflictError    a compare-and-set lost against another writer
 
 A message names the value, the place and the remedy.
@@ -21,23 +22,30 @@ class ConfigError(KvMeshError):
 
 
 class RequestError(KvMeshError):
-    """A client's request cannot be served as sent. `status` is the HTTP status to answer."""
+    """A client's request cannot be served as sent. `status` is the HTTP status to answer, `code` a
+    word for programs.
+    """
 
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
+        self.code = code
 
 
 class NoWorkerError(KvMeshError):
     """No worker may take this request now: none is alive, or all are excluded.
 
     `busy`: some would take it, were they not above a busy threshold; waiting may help.
+    `unknown_model`: nobody serves the model it names, nor did before; waiting will not help.
     """
 
-    def __init__(self, message: str, *, busy: bool = False) -> None:
+    def __init__(self, message: str, *, busy: bool = False, unknown_model: bool = False) -> None:
         super().__init__(message)
         self.busy = busy
+        self.unknown_model = unknown_model
 
 
 class CodecError(KvMeshError):
@@ -46,6 +54,10 @@ class CodecError(KvMeshError):
 
 class TransportError(KvMeshError):
     """A peer did not answer in time, refused, or went away."""
+
+
+class SlowError(TransportError):
+    """A peer did not answer in time: it may be busy, not dead."""
 
 
 class ConflictError(TransportError):

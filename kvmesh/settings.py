@@ -123,6 +123,9 @@ class RouterSettings:
     discover: tuple[str, ...] = ()
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
     dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
+    probe_panic: bool = True
+    """Alone: when no engine answers its probes, but some only too late, requests go to those all
+    the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""
     http_processes: Positive = 1
     """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
     decides."""

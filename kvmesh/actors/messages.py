@@ -175,9 +175,10 @@ class EngineServed(Message, frozen=True):
 
 
 class EngineSilent(Message, frozen=True):
-    """The engine of `worker` does not answer."""
+    """The engine of `worker` does not answer. `slow`: it may yet, it took the question."""
 
     worker: WorkerId
+    slow: bool = False
 
 
 class EngineLoad(Message, frozen=True):

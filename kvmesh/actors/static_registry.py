@@ -29,15 +29,25 @@ class StaticRegistry:
 
     `reasons` says why a worker's events do not count in full; empty for those that do.
     A worker without events (`WorkerHeartbeat.events` False) is routed by what was sent to it.
+    With `may_panic`, when no engine answers its probes but some only answer too late, those get
+    requests all the same: an engine that computes for its life may not find the time for a probe.
     """
 
     def __init__(
-        self, workers: WorkerRegistry, index: KvIndex | None, *, router: str, name: str = "registry"
+        self,
+        workers: WorkerRegistry,
+        index: KvIndex | None,
+        *,
+        router: str,
+        name: str = "registry",
+        may_panic: bool = True,
     ) -> None:
         self.name = name
         self.reasons: dict[WorkerId, str] = {}
         self.answering: set[WorkerId] = set()
         self._workers = workers
+        self._may_panic = may_panic
+        self._slow: set[WorkerId] = set()
         self._index = index
         self._router = router
         self._trust: dict[WorkerId, TrustChanged] = {}
@@ -47,15 +57,15 @@ class StaticRegistry:
         match message:
             case WorkerHeartbeat():
                 return self._on_answer(message, now)
-            case EngineSilent(worker):
-                return self._on_silent(worker, now)
+            case EngineSilent():
+                return self._on_silent(message, now)
             case TrustChanged(worker):
                 self._trust[worker] = message
                 info = self._workers.info(worker)
                 self._describe(worker, info, events=True)
                 return ()
             case WorkerGone(worker):
-                return self._on_gone(worker)
+                return self._on_gone(worker, now)
             case Started() | Tick():
                 return self._on_tick(now)
             case _:
@@ -74,23 +84,43 @@ class StaticRegistry:
         if worker in self.answering:
             return (seen,)
         self.answering.add(worker)
-        return (_log(worker, answering=True), seen)
+        self._slow.discard(worker)
+        return (_log(worker, answering=True), seen, *self._settle(now))
 
-    def _on_silent(self, worker: WorkerId, now: float) -> Iterable[Effect]:
+    def _on_silent(self, message: EngineSilent, now: float) -> Iterable[Effect]:
+        worker = message.worker
+        answered = worker in self.answering
         self._workers.membership.observe(worker, 1, now, ready=False)
-        if worker not in self.answering:
-            return ()
         self.answering.discard(worker)
-        return (_log(worker, answering=False),)
+        if not message.slow:
+            self._slow.discard(worker)
+        elif answered:
+            self._slow.add(worker)
+        told = (_log(worker, answering=False),) if answered else ()
+        return (*told, *self._settle(now))
 
-    def _on_gone(self, worker: WorkerId) -> Iterable[Effect]:
+    def _settle(self, now: float) -> Iterable[Effect]:
+        """Give the slow engines requests while nobody answers, no longer."""
+        panic = self._may_panic and not self.answering and bool(self._slow)
+        for worker in self._slow:
+            self._workers.membership.observe(worker, 1, now, ready=panic)
+        if panic == self._workers.panic:
+            return ()
+        self._workers.panic = panic
+        fields: Fields = {"workers": ", ".join(sorted(self._slow))}
+        if panic:
+            return (Log("error", "no engine answers in time, requests go to all the same", fields),)
+        return (Log("warning", "panic is over", fields),)
+
+    def _on_gone(self, worker: WorkerId, now: float) -> Iterable[Effect]:
         self._workers.membership.remove(worker)
         self.answering.discard(worker)
+        self._slow.discard(worker)
         self.reasons.pop(worker, None)
         self._trust.pop(worker, None)
         if self._index is not None:
             self._index.remove_worker(worker)
-        return (Send(self._router, WorkerGone(worker)),)
+        return (Send(self._router, WorkerGone(worker)), *self._settle(now))
 
     def _describe(self, worker: WorkerId, info: WorkerInfo, *, events: bool) -> None:
         trust, reason = Trust.APPROX, "its engine publishes no KV events"
@@ -109,7 +139,7 @@ class StaticRegistry:
         An engine answers until it is silent: that a look at it is late says nothing of it.
         """
         membership = self._workers.membership
-        for worker in self.answering:
+        for worker in self._slow if self._workers.panic else self.answering:
             epoch = membership.epoch(worker)
             if epoch is not None:
                 membership.observe(worker, epoch, now, ready=True)

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engine_load import LOADS, METRICS, read_gauges
-from kvmesh.app.fetch import fetch_ok
+from kvmesh.app.fetch import HTTP_OK, fetch, fetch_ok
 from kvmesh.core.diagnosis import SourceSeen, check_ports
 from kvmesh.core.disaggregation import Role
-from kvmesh.errors import ConfigError
+from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.transport.http.upstream import UpstreamPool
 
 DEFAULT_BOOTSTRAP_PORT = 8998
@@ -122,8 +122,21 @@ class Served(msgspec.Struct, frozen=True):
 
 async def read_models(pool: UpstreamPool, url: str) -> Served | None:
     """Return the served models; None when the engine does not answer."""
-    body = await fetch_ok(pool, url, "/v1/models")
-    if body is None:
+    try:
+        return await ask_models(pool, url)
+    except SlowError:
+        return None
+
+
+async def ask_models(pool: UpstreamPool, url: str) -> Served | None:
+    """Do as `read_models`. Raises `SlowError` for an engine that answers too late."""
+    try:
+        status, body = await fetch(pool, url, "/v1/models")
+    except SlowError:
+        raise
+    except TransportError:
+        return None
+    if status != HTTP_OK:
         return None
     try:
         models = msgspec.json.decode(body, type=_Models).data

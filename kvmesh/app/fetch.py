@@ -2,7 +2,7 @@
 
 import asyncio
 
-from kvmesh.errors import TransportError
+from kvmesh.errors import SlowError, TransportError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.upstream import (
     UpstreamFailure,
@@ -51,7 +51,7 @@ async def fetch(
 ) -> tuple[int, bytes]:
     """GET `origin` + `path`, or POST `json` there; return status and body, at most 4 MiB of it.
 
-    Raises `TransportError` when there is no whole answer within `timeout_s`.
+    Raises `TransportError` when there is no whole answer, `SlowError` of it after `timeout_s`.
     """
     answer = _Answer()
     request = UpstreamRequest(origin, "GET", path.encode(), headers)
@@ -63,7 +63,7 @@ async def fetch(
         async with asyncio.timeout(timeout_s):
             body = await answer.done
     except TimeoutError as error:
-        raise TransportError(f"{origin}{path}: no answer in {timeout_s:g} s") from error
+        raise SlowError(f"{origin}{path}: no answer in {timeout_s:g} s") from error
     finally:
         call.cancel()
     return answer.status, body

@@ -18,6 +18,7 @@ from kvmesh.transport.http.openai import (
     find_endpoint,
     prompt_endpoint,
 )
+from kvmesh.transport.http.problem import MODEL_NOT_FOUND
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.upstream import UpstreamPool
 
@@ -126,7 +127,12 @@ class Gateway:
             if model["id"] == wanted:
                 answer_json(exchange, model)
                 return
-        raise RequestError(f"model {wanted!r} is served by no worker", status=404, param="model")
+        raise RequestError(
+            f"the model {wanted!r} does not exist: no worker serves it",
+            status=404,
+            param="model",
+            code=MODEL_NOT_FOUND,
+        )
 
 
 def _may_split(exchange: Exchange, parsed: InferenceRequest) -> bool:

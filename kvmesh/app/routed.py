@@ -23,6 +23,7 @@ from kvmesh.transport.http.proxy import Outcome, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamFailure
 
 OK = 200
+PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
 SERVER_ERROR = 500
 TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
 
@@ -194,6 +195,8 @@ class RoutedRequest:
             (b"x-kvmesh-trust", TRUST_BYTES[trust]),
             *self._context.fixed_headers,
         ]
+        if self._context.router.scheduler.workers.panic:
+            own.append(PANIC_HEADER)
         return own
 
     def answering(self, status: int) -> None:

@@ -41,7 +41,7 @@ from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
 from kvmesh.app.router_view import RouterView
 from kvmesh.app.routing_context import RoutingContext, RoutingCounters
-from kvmesh.app.static_workers import StaticWorkers
+from kvmesh.app.static_workers import StaticOptions, StaticWorkers
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.tracing import tracer_for
 from kvmesh.app.url_refusals import UrlRefusals
@@ -129,9 +129,8 @@ class RouterServer:
             static = StaticWorkers(
                 workers,
                 self.router,
-                settings.bucket,
+                StaticOptions(settings.bucket, self._secret, settings.probe_panic),
                 index,
-                self._secret,
                 partial(upstream_pool, settings.upstream, self._guard),
             )
             if settings.discover:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
@@ -22,7 +22,7 @@ from kvmesh.actors.static_registry import StaticRegistry
 from kvmesh.app.discovery import Discovery
 from kvmesh.app.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.engine_load import METRICS, read_loads
-from kvmesh.app.engine_probe import Served, read_facts, read_models
+from kvmesh.app.engine_probe import Served, ask_models, read_facts
 from kvmesh.app.mesh_metrics import index_metrics
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.disaggregation import role_marks
@@ -30,14 +30,23 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.predictions import Doubt
-from kvmesh.errors import ConfigError, TransportError
+from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.transport.http.upstream import UpstreamPool
 
 PROBE_S = 2.0
+PANIC = "no engine answers its probes in time: requests go there all the same (panic)"
 FACTS_S = 30.0
 """How often an engine is asked again for its event publishers while it has none."""
+
+
+class StaticOptions(msgspec.Struct, frozen=True):
+    """`secret` keys block hashes; `may_panic` is `StaticRegistry`'s."""
+
+    bucket: str
+    secret: bytes = b""
+    may_panic: bool = True
 
 
 class StaticWorkers:
@@ -51,22 +60,23 @@ class StaticWorkers:
         self,
         workers: Sequence[StaticWorker],
         router: Router,
-        bucket: str,
+        options: StaticOptions,
         index: KvIndex | None,
-        secret: bytes = b"",
         make_pool: Callable[[], UpstreamPool] = UpstreamPool,
     ) -> None:
         self._make_pool = make_pool
         self.draining = False
         self._looked = False
         self._router = router
-        self._bucket = bucket
-        self._secret_mark = secret_mark(secret)
+        self._bucket = options.bucket
+        self._secret_mark = secret_mark(options.secret)
         self._index = index
         self._driver = AioDriver(log=actor_log())
-        self._registry = StaticRegistry(router.scheduler.workers, index, router=router.name)
+        self._registry = StaticRegistry(
+            router.scheduler.workers, index, router=router.name, may_panic=options.may_panic
+        )
         self._block_size = router.scheduler.options.block_size
-        self._secret = secret
+        self._secret = options.secret
         self._discovery: Discovery | None = None
         self._engines = [self._attach(worker) for worker in workers]
         self._attached: dict[WorkerId, EngineAttachment] = {}
@@ -97,26 +107,35 @@ class StaticWorkers:
             return "draining"
         if not self._looked:
             return "looking at the workers"
-        return "" if self._registry.answering else "no worker answers"
+        panic = self._router.scheduler.workers.panic
+        return "" if self._registry.answering or panic else "no worker answers"
 
     def warnings(self) -> tuple[str, ...]:
         """Return why workers are routed by less than their events, one line each."""
+        panic = (PANIC,) if self._router.scheduler.workers.panic else ()
         if self._index is None:
-            return ()
+            return panic
         reasons = sorted(self._registry.reasons.items())
-        return tuple(f"{worker} is routed approximately: {reason}" for worker, reason in reasons)
+        lines = (f"{worker} is routed approximately: {reason}" for worker, reason in reasons)
+        return (*panic, *lines)
 
     def describe(self) -> dict[str, object]:
         """Return who answers and what was followed."""
         return {
             "kv_events": self._index is not None,
             "workers_answering": sorted(self._registry.answering),
+            "panic": self._router.scheduler.workers.panic,
             "warnings": self.warnings(),
             "engines": {one.static.worker: one.statistics() for one in self._engines},
         }
 
     def metrics(self) -> Iterator[Metric]:
         """Yield what Prometheus reads of this part."""
+        yield GaugeMetricFamily(
+            "kvmesh_panic",
+            "1 while no engine answers its probes in time and requests go there all the same.",
+            float(self._router.scheduler.workers.panic),
+        )
         if self._index is not None:
             yield from index_metrics(self._index)
 
@@ -205,14 +224,18 @@ class StaticWorkers:
     async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""
         url = engine.static.url
-        served = await read_models(pool, url)
+        served, slow = None, False
+        try:
+            served = await ask_models(pool, url)
+        except SlowError:
+            slow = True
         if engine not in self._engines:
             return
         if served is None:
             # It may come back as another one: ask for everything then.
             engine.looked_s = 0.0
             for rank in engine.ranks:
-                self._driver.post(self._registry.name, EngineSilent(rank.worker))
+                self._driver.post(self._registry.name, EngineSilent(rank.worker, slow))
             return
         await self._learn(pool, engine)
         path = engine.facts.load_path if engine.facts else METRICS

@@ -17,6 +17,9 @@ BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-load
 PREFIX_CHARS: Final = 256
 """How much of a prompt's start the prefix policies look at, characters."""
 
+MODELS_REMEMBERED: Final = 1024
+"""Models once served: one that is away for a while is no unknown one."""
+
 _RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix", "family")
 _FAMILY_DIGITS: Final = 16
 
@@ -172,6 +175,7 @@ class BucketTable:
         self._replicas: dict[str, Replica] = {}
         self._sent: dict[str, int] = {}
         self._last_bucket = ""
+        self._served: dict[str, None] = {}
         self.spill = PrefixSpill()
         self._last_replica: dict[str, str] = {}
 
@@ -179,6 +183,9 @@ class BucketTable:
         """Note a replica, or its newest figures."""
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
+        self._served.update(dict.fromkeys(replica.models))
+        while len(self._served) > MODELS_REMEMBERED:
+            self._served.pop(next(iter(self._served)))
         self.spill.heard(replica.bucket)
 
     def replicas(self) -> list[Replica]:
@@ -269,14 +276,15 @@ class BucketTable:
         return bucket
 
     def _refuse(self, request: BucketRequest) -> None:
-        models = {model for one in self._replicas.values() for model in one.models}
+        models = set(self.models())
         anything = any(not one.models for one in self._replicas.values())
-        if request.model and models and not anything and request.model not in models:
+        if request.model and models and not anything and request.model not in self._served:
             raise RequestError(
-                f"model {request.model!r} is served by no bucket; served are"
+                f"the model {request.model!r} does not exist; served are"
                 f" {', '.join(sorted(models))}",
                 status=404,
                 param="model",
+                code="model_not_found",
             )
         raise NoWorkerError("no bucket has a usable replica; wait for a router to become ready")
 

@@ -18,6 +18,7 @@ REPORTS_TO_BELIEVE: Final = 3
 """Load nobody here booked counts when so many reports in a row showed it: one is only lag."""
 
 _MODELS_CACHED: Final = 64
+_MODELS_REMEMBERED: Final = 256
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
 
@@ -42,6 +43,7 @@ class WorkerRegistry:
 
     `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
     workers whose events do not count; `guard` judges the URLs that workers name.
+    `panic`: nobody is known to be well, requests go to those who may be.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class WorkerRegistry:
         self.thresholds = NO_THRESHOLDS
         self.distrusted: set[WorkerId] = set()
         self.guard = UrlGuard()
+        self.panic = False
         self._sequences = sequences
         self._speeds = speeds or Speeds()
         self._states: dict[WorkerId, WorkerState] = {}
         self._generation = sequences.generation
         self._picky = 0
         self._tainted = 0
+        self._away: dict[str, None] = {}
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
@@ -118,6 +122,9 @@ class WorkerRegistry:
             self._tainted -= bool(state.info.taints)
             self._serving.clear()
             self._states_of = ((), ())
+            self._away.update(dict.fromkeys(state.info.models))
+            while len(self._away) > _MODELS_REMEMBERED:
+                self._away.pop(next(iter(self._away)))
         self.distrusted.discard(worker)
 
     def info(self, worker: WorkerId) -> WorkerInfo:
@@ -180,8 +187,18 @@ class WorkerRegistry:
         else:
             names = alive
         if not names:
-            raise NoWorkerError(self._reasons(request, now), busy=self._only_busy(alive, request))
+            raise NoWorkerError(
+                self._reasons(request, now),
+                busy=self._only_busy(alive, request),
+                unknown_model=self._is_unknown(request.model),
+            )
         return names
+
+    def _is_unknown(self, model: str) -> bool:
+        """Return whether all workers say what they serve: not this, nor did one that left."""
+        served = [self.info(WorkerId(name)).models for name in self.membership.members()]
+        known = model in self._away or any(model in models for models in served)
+        return bool(model and served) and all(served) and not known
 
     def _find_serving(
         self, request: RouteRequest, alive: tuple[WorkerId, ...]
@@ -238,6 +255,8 @@ class WorkerRegistry:
         if len(members) > NAMED_IN_ERRORS:
             reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
         listed = "; ".join(reasons) or "no worker has joined"
+        if self._is_unknown(request.model):
+            return f"the model {request.model!r} does not exist: no worker serves it ({listed})"
         return f"request {request.request_id}: no worker may take it ({listed})"
 
 

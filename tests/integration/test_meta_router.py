@@ -173,4 +173,5 @@ async def test_models_are_merged_over_buckets_and_requests_follow_them(
     assert found.json()["id"] == "large"
     assert (small.paths.count("/v1/rerank"), large.paths.count("/v1/rerank")) == (0, 4)
     assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
     assert "served are large, shared, small" in missing.json()["error"]["message"]

@@ -87,8 +87,13 @@ async def test_bad_requests_are_told_what_is_wrong(router: httpx.AsyncClient) ->
     assert (mode.status_code, broken.status_code, empty.status_code) == (400, 400, 400)
     assert "clever" in mode.json()["error"]["message"]
     assert empty.json()["error"]["param"] == "messages"
-    assert unknown.status_code == 503
-    assert "does not serve 'other'" in unknown.json()["error"]["message"]
+    assert unknown.status_code == 404
+    error = unknown.json()["error"]
+    assert (error["code"], error["type"], error["param"]) == (
+        *("model_not_found", "invalid_request_error"),
+        "model",
+    )
+    assert "does not serve 'other'" in error["message"]
     assert nothing.status_code == 404
     assert (method.status_code, method.headers["allow"]) == (405, "POST")
 

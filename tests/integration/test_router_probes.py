@@ -1,6 +1,7 @@
 """A router alone looks at its engines: one that hangs must not cost the others their place."""
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -43,3 +44,48 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
         assert (await chat(client, "hello", worker_id="w0")).status_code == 200
     await good.close()
     await hung.close()
+
+
+async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
+    engine = Upstream()
+    busy = asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        if not turn.head.startswith(b"GET"):
+            headers = (b"Content-Type: application/json", b"X-KVMesh-Worker: impostor")
+            turn.send(answer(b"{}", *headers))
+        elif busy.is_set():
+            await turn.gone()
+        else:
+            turn.send(answer(MODELS, b"Content-Type: application/json"))
+
+    engine.script = script
+    await engine.start()
+    async with (
+        router([engine.origin]) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+        calm = await chat(client, "hello")
+        busy.set()
+        status: dict[str, Any] = {}
+        async with asyncio.timeout(30):
+            while not status.get("panic"):
+                status = (await client.get("/v1/status")).json()["mesh"]
+                await asyncio.sleep(0.05)
+        served = await chat(client, "hello")
+        ready = await client.get("/ready")
+        metrics = (await client.get("/metrics")).text
+        busy.clear()
+        async with asyncio.timeout(30):
+            while "x-kvmesh-panic" in (await chat(client, "hello")).headers:  # noqa: ASYNC110  nothing tells
+                await asyncio.sleep(0.05)
+    await engine.close()
+
+    assert calm.headers.get_list("x-kvmesh-worker") == ["w0"]
+    assert "x-kvmesh-panic" not in calm.headers
+    assert (served.status_code, served.headers["x-kvmesh-panic"]) == (200, "1")
+    assert "panic" in " ".join(ready.json()["warnings"])
+    assert "kvmesh_panic 1.0" in metrics

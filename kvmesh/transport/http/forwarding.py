@@ -22,6 +22,8 @@ _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 _COMMENT: Final = b": waiting\n\n"
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _SUCCESS: Final = range(200, 300)
+_OURS: Final = b"x-kvmesh-"
+"""Whoever adds such headers to an answer is the last word: an upstream's are dropped."""
 _REPLACED_IN_RESPONSE: Final = frozenset({b"content-length", b"date", b"x-request-id"})
 _NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
 
@@ -88,6 +90,7 @@ class Forward:
             self._clock.answering()
         added = self._plan.on_head(status, headers)
         head = end_to_end(headers, _REPLACED_IN_RESPONSE)
+        head = _without_ours(head) if added else head
         length: int | None = None
         events = False
         for name, value in headers:
@@ -103,8 +106,7 @@ class Forward:
             head.append((b"x-request-id", exchange.request_id))
             if events and _UNBUFFERED not in head:
                 head.append(_UNBUFFERED)
-            head += added
-            exchange.start(status, head, length, hold=True)
+            exchange.start(status, [*head, *added], length, hold=True)
         if events:
             self._gate = EventGate()
             self._pass_chunks()
@@ -304,3 +306,7 @@ class Forward:
             self._clock = None
         status = self._exchange.status
         self._plan.on_finish(Outcome(kind, status, self._attempts, self._failure))
+
+
+def _without_ours(headers: list[Header]) -> list[Header]:
+    return [header for header in headers if not header[0].startswith(_OURS)]

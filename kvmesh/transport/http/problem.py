@@ -1,5 +1,7 @@
 """Errors as HTTP answers, in OpenAI's shape, and their one encoder."""
 
+from typing import Final
+
 import msgspec
 
 from kvmesh.errors import KvMeshError, NoWorkerError, RequestError, TransportError
@@ -15,6 +17,7 @@ _TYPES = {
     504: "timeout_error",
 }
 _SERVER_ERROR = 500
+MODEL_NOT_FOUND: Final = "model_not_found"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -34,7 +37,9 @@ class Problem(msgspec.Struct, frozen=True):
         """Return how `error` is told to a client."""
         match error:
             case RequestError():
-                return cls(error.status, str(error), param=error.param)
+                return cls(error.status, str(error), code=error.code, param=error.param)
+            case NoWorkerError(unknown_model=True):
+                return cls(404, str(error), code=MODEL_NOT_FOUND, param="model")
             case NoWorkerError():
                 return cls(503, str(error), code="no_worker", retry_after_s=1)
             case TransportError():
@@ -44,7 +49,9 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return OpenAI's `type` of the status."""
+        """Return OpenAI's `type` of the status, and of a model that is not there."""
+        if self.code == MODEL_NOT_FOUND:
+            return "invalid_request_error"
         default = "server_error" if self.status >= _SERVER_ERROR else "invalid_request_error"
         return _TYPES.get(self.status, default)
 

@@ -30,6 +30,9 @@ class Driver:
         self.workers = WorkerRegistry(Membership(), ActiveSequences(block_size=16))
         self.registry = StaticRegistry(self.workers, index, router="router")
 
+    def panics(self) -> bool:
+        return self.workers.panic
+
     def trust(self) -> Trust:
         return self.workers.info(W).trust
 
@@ -156,3 +159,66 @@ def _wait(registry: StaticRegistry, message: Message) -> float:
 
 def test_messages_of_no_concern_are_ignored() -> None:
     assert list(Driver().registry.receive(Message(), 0.0)) == []
+
+
+def test_when_nobody_answers_in_time_those_who_did_get_requests_all_the_same() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+    other = WorkerId("v")
+    driver.registry.receive(msgspec.structs.replace(BEAT, worker=other), 0.0)
+
+    first = list(driver.registry.receive(EngineSilent(W, slow=True), 1.0))
+    assert driver.workers.everyone(1.0) == (other,)
+    second = list(driver.registry.receive(EngineSilent(other, slow=True), 2.0))
+
+    assert [log.level for log in of(Log, first)] == ["warning"]
+    assert [log.level for log in of(Log, second)] == ["warning", "error"]
+    assert driver.panics()
+    for second_s in range(3, 20):
+        driver.registry.receive(Tick("check"), float(second_s))
+    assert driver.workers.everyone(20.0) == (other, W)
+
+    over = list(driver.registry.receive(BEAT, 20.0))
+
+    assert [log.event for log in of(Log, over)][-1] == "panic is over"
+    assert not driver.panics()
+    assert driver.workers.everyone(20.0) == (W,)
+
+
+def test_an_engine_that_refuses_or_never_answered_gets_nothing_in_panic() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+    stranger = WorkerId("stranger")
+
+    driver.registry.receive(EngineSilent(stranger, slow=True), 1.0)
+    driver.registry.receive(EngineSilent(W), 1.0)
+
+    assert not driver.panics()
+    assert driver.workers.everyone(1.0) == ()
+
+
+def test_a_slow_engine_that_begins_to_refuse_or_leaves_ends_the_panic() -> None:
+    driver = Driver()
+    driver.registry.receive(BEAT, 0.0)
+    driver.registry.receive(EngineSilent(W, slow=True), 1.0)
+    assert driver.panics()
+
+    driver.registry.receive(EngineSilent(W), 2.0)
+    assert not driver.panics()
+    assert driver.workers.everyone(2.0) == ()
+
+    driver.registry.receive(BEAT, 3.0)
+    driver.registry.receive(EngineSilent(W, slow=True), 4.0)
+    driver.registry.receive(WorkerGone(W), 5.0)
+    assert not driver.panics()
+
+
+def test_panic_can_be_turned_off() -> None:
+    workers = WorkerRegistry(Membership(), ActiveSequences(block_size=16))
+    registry = StaticRegistry(workers, None, router="router", may_panic=False)
+    registry.receive(BEAT, 0.0)
+
+    registry.receive(EngineSilent(W, slow=True), 1.0)
+
+    assert not workers.panic
+    assert workers.everyone(1.0) == ()

@@ -6,6 +6,7 @@ import pytest
 
 from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.buckets import (
+    MODELS_REMEMBERED,
     BucketPolicy,
     BucketRequest,
     BucketRule,
@@ -187,8 +188,28 @@ def test_only_buckets_that_serve_the_model_take_turns() -> None:
     assert {table.route(BucketRequest(model="coder"), 0.0).bucket for _ in range(3)} == {"code"}
     assert {table.route(ANY, 0.0).bucket for _ in range(2)} == {"chat", "code"}
     assert table.models() == ("coder", "llama")
-    with pytest.raises(RequestError, match="model 'gpt' is served by no bucket; served are coder"):
+    with pytest.raises(RequestError, match="model 'gpt' does not exist; served are coder"):
         table.route(BucketRequest(model="gpt"), 0.0)
+
+
+def test_a_model_whose_replicas_left_is_away_and_not_unknown() -> None:
+    table = make_table("chat/a1", "code/b1", models={"chat": ("llama",), "code": ("coder",)})
+    table.remove_replica("b1")
+    table.membership.remove("b1")
+
+    with pytest.raises(NoWorkerError, match="wait for a router"):
+        table.route(BucketRequest(model="coder"), 0.0)
+
+
+def test_models_remembered_do_not_fill_the_memory() -> None:
+    table = make_table("chat/a1")
+    for number in range(2 * MODELS_REMEMBERED):
+        table.set_replica(Replica("a1", "chat", "http://a1", models=(f"m{number}",)))
+
+    with pytest.raises(RequestError, match="'m0' does not exist") as caught:
+        table.route(BucketRequest(model="m0"), 0.0)
+
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 
 def test_a_served_model_without_usable_replicas_is_no_mistake_of_the_client() -> None:

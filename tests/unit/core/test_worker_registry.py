@@ -283,3 +283,44 @@ def test_states_stay_live_when_loads_are_dropped_elsewhere() -> None:
     (after,) = registry.states(registry.eligible(make_request(), 0.0))
 
     assert after.loads is sequences.loads(W1)
+
+
+def test_a_model_nobody_serves_is_unknown_only_when_all_say_what_they_serve() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    registry.describe(W2, WorkerInfo(models=("b",)))
+
+    with pytest.raises(NoWorkerError, match="the model 'c' does not exist") as unknown:
+        registry.eligible(make_request(model="c"), 0.0)
+    with pytest.raises(NoWorkerError, match="no worker may take it") as pinned:
+        registry.eligible(make_request(model="b", pinned_worker=W1), 0.0)
+
+    assert unknown.value.unknown_model
+    assert not pinned.value.unknown_model
+
+
+def test_a_model_whose_workers_left_is_away_and_not_unknown() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    registry.describe(W2, WorkerInfo(models=("b",)))
+    registry.remove(W2)
+    registry.membership.remove(W2)
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="b"), 0.0)
+
+    assert not caught.value.unknown_model
+
+
+def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
+    registry, _ = make_registry(W1)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    for number in range(600):
+        registry.describe(W2, WorkerInfo(models=(f"m{number}",)))
+        registry.remove(W2)
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="m0"), 0.0)
+
+    assert caught.value.unknown_model
+    assert len(registry._away) <= 256

@@ -19,6 +19,11 @@ from kvmesh.transport.http.problem import Problem
         (RequestError("gone", status=404), 404, "not_found_error", None),
         (RequestError("odd", status=418), 418, "invalid_request_error", None),
         (NoWorkerError("none"), 503, "overloaded_error", None),
+        (NoWorkerError("what", unknown_model=True), 404, "invalid_request_error", "model"),
+        (
+            *(RequestError("what", status=404, param="model", code="model_not_found"), 404),
+            *("invalid_request_error", "model"),
+        ),
         (TransportError("dead"), 502, "upstream_error", None),
         (CodecError("what"), 500, "server_error", None),
     ],
