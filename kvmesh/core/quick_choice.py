@@ -66,9 +66,11 @@ class QuickChoice:
             costs = list(map(quick.costing(weighing), fleet))
             limit = tie_limit(min(costs), weighing.cost.margin)
             return [one for one, cost in zip(names, costs, strict=True) if cost <= limit]
-        changed = self._sequences.changed
-        bounds.update(fleet, changed, weighing.speeds.fleet_ms_per_token)
+        speeds, changed = weighing.speeds, self._sequences.changed
+        changed |= speeds.changed
+        bounds.update(fleet, changed, speeds.fleet_ms_per_token)
         changed.clear()
+        speeds.changed.clear()
         return _Search(bounds, quick, weighing).find(self._large_group * len(fleet))
 
 

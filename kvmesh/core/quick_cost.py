@@ -11,7 +11,6 @@ import msgspec
 
 from kvmesh.core.cost import Weights
 from kvmesh.core.load_bounds import Extent, Line
-from kvmesh.core.speeds import FLEET_TOKENS
 from kvmesh.core.weighing import MEMORY_MARGIN, Weighing
 from kvmesh.core.worker_registry import WorkerState
 
@@ -81,8 +80,7 @@ def predicted_time_line(
 ) -> Line:
     """Return the cost in ms as if the oldest prefill were about to end, and that of a token."""
     del block_size
-    loads, ratio = state.loads, state.prefill
-    rate = (ratio.ms + FLEET_TOKENS * fleet_ms_per_token) / (ratio.tokens + FLEET_TOKENS)
+    loads, rate = state.loads, fleet_ms_per_token * state.prefill.factor
     waiting = loads.prefill_tokens
     if loads.prefilling:
         waiting -= next(iter(loads.prefilling.values())).uncached_tokens
@@ -98,12 +96,12 @@ def predicted_time_costing(weighing: Weighing) -> Costing:
     decode_weight, step_tokens = weights.decode_weight, speeds.steps.step_tokens
     followers = weights.followers * weighing.arrivals_per_ms
     size, prompt, overlaps = weighing.block_size, weighing.prompt_tokens, weighing.overlaps
-    fleet = FLEET_TOKENS * speeds.fleet_ms_per_token
+    fleet = speeds.fleet_ms_per_token
     blocks = weighing.request_blocks + weighing.output_blocks
 
     def cost(state: WorkerState) -> float:
-        loads, ratio, capacity = state.loads, state.prefill, state.capacity_blocks
-        rate = (ratio.ms + fleet) / (ratio.tokens + FLEET_TOKENS)
+        loads, capacity = state.loads, state.capacity_blocks
+        rate = fleet * state.prefill.factor
         uncached = prompt - overlaps.get(state.worker, 0) * size
         own = weight * rate * ((max(0, uncached)) + step_tokens)
         wait = loads.wait_ms(rate, now, step_tokens) if loads.prefill_tokens else 0.0

@@ -1,11 +1,12 @@
 """How fast each worker prefills and decodes, learned from first tokens and chunk intervals."""
 
-from math import inf, isfinite
+from math import isfinite
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.events import WorkerId
+from kvmesh.core.relative_speed import Ratio, Scatter
 from kvmesh.core.step_times import GRACE_MS, StepTimes
 
 PRIOR_MS_PER_TOKEN: Final = 0.05
@@ -17,9 +18,9 @@ MIN_SAMPLE_TOKENS: Final = 256
 SAME_STEP_S: Final = 0.002
 """First tokens this close together came out of one engine step."""
 
-FLEET_TOKENS: Final = 4096.0
-"""What the fleet's ratio weighs beside a worker's own evidence, tokens."""
-
+_PRIOR_TOKENS: Final = 16.0
+_DRIFT: Final = 0.05
+_COMPARED_EVERY: Final = 64
 _HALF_LIFE_TOKENS: Final = 65_536.0
 _OUTLIER: Final = 8.0
 _INTERVAL_WEIGHT: Final = 0.02
@@ -42,22 +43,6 @@ class SpeedReport(msgspec.Struct, frozen=True):
     uncached_tokens: float
     output_tokens: float
     clipped_samples: int
-
-
-class Ratio:
-    """Decayed sum of ms over decayed sum of tokens."""
-
-    __slots__ = ("ms", "tokens")
-
-    def __init__(self, ms: float = 0.0, tokens: float = 0.0) -> None:
-        self.ms = ms
-        self.tokens = tokens
-
-    def fold(self, ms: float, tokens: float, half_life: float) -> None:
-        """Add a sample; what was there counts half after `half_life` further tokens."""
-        keep = 0.5 ** (tokens / half_life)
-        self.ms = self.ms * keep + ms
-        self.tokens = self.tokens * keep + tokens
 
 
 class _Worker:
@@ -84,7 +69,7 @@ class _Worker:
 
 
 class Speeds:
-    """Decayed ratios per worker, shrunk towards the fleet's while evidence is thin.
+    """Decayed ratios per worker, which are the fleet's as far as their difference may be chance.
 
     Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
     overlap moves it far at once; steady change is followed within some ten prompts. No history,
@@ -93,11 +78,15 @@ class Speeds:
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
         self.steps = StepTimes()
-        self._fleet = Ratio(prior_ms_per_token * MIN_SAMPLE_TOKENS, MIN_SAMPLE_TOKENS)
+        self.changed: set[WorkerId] = set()
+        self._fleet = Ratio(prior_ms_per_token * _PRIOR_TOKENS, _PRIOR_TOKENS)
         self._workers: dict[WorkerId, _Worker] = {}
         self.uncached_tokens = 0.0
         self.output_tokens = 0.0
-        self._least = inf
+        self._scatter = Scatter()
+        self._compared_to = prior_ms_per_token
+        self._since_compared = 0
+        self._least_factor = 1.0
         self._fastest: _Worker | None = None
         self._interval_ms = 0.0
         self._residence_ms = 0.0
@@ -109,15 +98,14 @@ class Speeds:
 
     def ms_per_token(self, worker: WorkerId) -> float:
         """Return the worker's prefill time, ms per uncached token, always > 0. O(1)."""
-        ratio = self.prefill_ratio(worker)
-        return (ratio.ms + FLEET_TOKENS * self.fleet_ms_per_token) / (ratio.tokens + FLEET_TOKENS)
+        return self.fleet_ms_per_token * self.prefill_ratio(worker).factor
 
     def least_ms_per_token(self) -> float:
         """Return a lower bound of `ms_per_token` over all workers. O(1)."""
-        return min(self._least, self.fleet_ms_per_token)
+        return self.fleet_ms_per_token * self._least_factor
 
     def prefill_ratio(self, worker: WorkerId) -> Ratio:
-        """Return the worker's own evidence, live until the worker is removed."""
+        """Return the worker's own evidence and factor, live until the worker is removed."""
         return self._worker(worker).prefill
 
     def ms_per_output_token(self, worker: WorkerId) -> float:
@@ -139,7 +127,7 @@ class Speeds:
         """
         known = self._worker(worker)
         if known.open_tokens and now - known.open_s > SAME_STEP_S:
-            self._close(known)
+            self._close(worker, known)
         if uncached_tokens > 0:
             self.uncached_tokens = _blend(self.uncached_tokens, uncached_tokens, _PROMPT_WEIGHT)
         known.open_s = now
@@ -163,7 +151,7 @@ class Speeds:
         known.measured = (tokens, busy_us)
         weight = min(new_tokens, _HALF_LIFE_TOKENS)
         ms = max(new_us / 1000.0 / new_tokens, _MIN_MS_PER_TOKEN) * weight
-        self._learn(known, ms, weight)
+        self._learn(worker, known, ms, weight)
 
     def output(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
         """Learn from `tokens` (> 0) output tokens that took `elapsed_s` since those before."""
@@ -185,6 +173,7 @@ class Speeds:
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
+        self.changed.discard(worker)
         if self._workers.pop(worker, None) is self._fastest:
             self._find_fastest()
 
@@ -208,40 +197,56 @@ class Speeds:
         return known
 
     def _find_fastest(self) -> None:
-        self._least, self._fastest = inf, None
+        self._least_factor, self._fastest = 1.0, None
         for known in self._workers.values():
-            ratio = known.prefill
-            if ratio.tokens and ratio.ms / ratio.tokens < self._least:
-                self._least, self._fastest = ratio.ms / ratio.tokens, known
+            if known.prefill.factor < self._least_factor:
+                self._least_factor, self._fastest = known.prefill.factor, known
 
-    def _close(self, known: _Worker) -> None:
+    def _close(self, worker: WorkerId, known: _Worker) -> None:
         prefilled, measured = known.open_tokens, known.open_ms
         known.open_tokens = 0
         known.open_ms = 0.0
         if not prefilled or known.measured is not None:
             return
-        ratio, fleet = known.prefill, self.fleet_ms_per_token
-        rate = (ratio.ms + FLEET_TOKENS * fleet) / (ratio.tokens + FLEET_TOKENS)
+        factor = known.prefill.factor
         tokens = prefilled + self.steps.step_tokens
-        believed = rate * tokens
-        self.steps.fold(prefilled, min(measured, believed * _OUTLIER + GRACE_MS) * fleet / rate)
+        believed = self.fleet_ms_per_token * factor * tokens
+        self.steps.fold(prefilled, min(measured, believed * _OUTLIER + GRACE_MS) / factor)
         if tokens <= MIN_SAMPLE_TOKENS:
             return
         least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
         clipped = min(max(measured, least), believed * _OUTLIER)
         known.clipped += clipped != measured
-        self._learn(known, clipped, tokens)
+        self._learn(worker, known, clipped, tokens)
 
-    def _learn(self, known: _Worker, ms: float, tokens: float) -> None:
+    def _learn(self, worker: WorkerId, known: _Worker, ms: float, tokens: float) -> None:
         """Fold a sample into the worker's ratio and the fleet's, and see who is fastest."""
-        ratio = known.prefill
-        ratio.fold(ms, tokens, _HALF_LIFE_TOKENS)
-        evidence = ratio.ms / ratio.tokens
-        if evidence <= self._least:
-            self._least, self._fastest = evidence, known
+        own, fleet = known.prefill, self.fleet_ms_per_token
+        foretold = own.ms / own.tokens if own.tokens else fleet
+        self._scatter.fold(own, ms, tokens, foretold * tokens)
+        own.fold(ms, tokens, _HALF_LIFE_TOKENS)
+        self._fleet.fold(ms, tokens, 4 * _HALF_LIFE_TOKENS)
+        fleet = self.fleet_ms_per_token
+        self._since_compared += 1
+        drift = abs(fleet / self._compared_to - 1.0)
+        if drift > _DRIFT or self._since_compared == _COMPARED_EVERY:
+            self._compare_all(fleet)
+            return
+        own.factor = self._scatter.factor(own, fleet)
+        self.changed.add(worker)
+        if own.factor <= self._least_factor:
+            self._least_factor, self._fastest = own.factor, known
         elif known is self._fastest:
             self._find_fastest()
-        self._fleet.fold(ms, tokens, 4 * _HALF_LIFE_TOKENS)
+
+    def _compare_all(self, fleet_ms_per_token: float) -> None:
+        """Compare everyone with the fleet again. O(workers)."""
+        self._compared_to, self._since_compared = fleet_ms_per_token, 0
+        for known in self._workers.values():
+            if known.prefill.tokens:
+                known.prefill.factor = self._scatter.factor(known.prefill, fleet_ms_per_token)
+        self.changed.update(self._workers)
+        self._find_fastest()
 
 
 def _milliseconds(seconds: float) -> float:

@@ -7,8 +7,9 @@ from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust,
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Loads
 from kvmesh.core.membership import Membership
+from kvmesh.core.relative_speed import Ratio
 from kvmesh.core.sequences import ActiveSequences
-from kvmesh.core.speeds import Ratio, Speeds
+from kvmesh.core.speeds import Speeds
 from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import NoWorkerError
 

@@ -101,8 +101,7 @@ def test_the_longest_of_small_and_large_groups_wins(cost: str) -> None:
 def test_workers_within_the_margin_of_learned_speeds_are_as_cheap(everyone: bool) -> None:
     fleet = Fleet("predicted-time")
     for number, name in enumerate(NAMES):
-        ratio = fleet.speeds.prefill_ratio(name)
-        ratio.ms, ratio.tokens = 50_000.0 * (1.0 + 0.03 * number), 1_000_000.0
+        fleet.speeds.prefill_ratio(name).factor = 1.0 + 0.03 * number
 
     assert fleet.find([], None if everyone else NAMES) == ["w0", "w1"]
 

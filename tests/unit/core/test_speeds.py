@@ -126,8 +126,8 @@ def test_the_least_speed_is_found_again_when_the_fastest_slows_or_leaves() -> No
         feed(speeds, W2, 0.08, prompts=1)
     assert speeds.least_ms_per_token() == pytest.approx(0.02, rel=0.3)
 
-    feed(speeds, W1, 0.5, prompts=300)
-    assert speeds.least_ms_per_token() == pytest.approx(0.08, rel=0.3)
+    feed(speeds, W1, 0.5, prompts=600)
+    assert speeds.least_ms_per_token() == pytest.approx(0.08, rel=0.6)
 
     speeds.remove_worker(W2)
     assert speeds.least_ms_per_token() == pytest.approx(speeds.ms_per_token(W1), rel=0.3)
