@@ -62,6 +62,10 @@ class RouterAdmin:
         self._registry.register(part)
         self._warners.append(part.warnings)
 
+    def warnings(self) -> list[str]:
+        """Return what makes routing worse than it could be, one line each, sorted."""
+        return sorted({line for warner in self._warners for line in warner()})
+
     def mount_probes(self, routes: Routes) -> None:
         """Serve what balancers ask."""
         routes.add("GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"}))
@@ -77,8 +81,7 @@ class RouterAdmin:
         reason = self._mesh.why_not()
         ready = not reason
         answer: dict[str, object] = {"ready": ready, "reason": reason or "ready"}
-        warnings = sorted({line for warner in self._warners for line in warner()})
-        if warnings:
+        if warnings := self.warnings():
             answer["warnings"] = warnings
         answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
 

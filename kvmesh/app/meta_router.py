@@ -116,7 +116,7 @@ class MetaServer:
             routes.add_prefix("/v1/", self._forward)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            pages = ViewPages(MetaView(self.meta, asking, "meta-router"))
+            pages = ViewPages(MetaView(self.meta, asking, "meta-router", self._refusals.warnings))
             pages.mount(routes)
             front = FrontDoor(
                 self.settings.http,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Final
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from kvmesh.app.overview import (
     WorkerRow,
     compare_replicas,
     merge_prefixes,
+    merge_warnings,
     sum_buckets,
 )
 from kvmesh.core.buckets import Replica
@@ -64,8 +66,15 @@ class MetaView:
 
     tick_s = 1.0
 
-    def __init__(self, meta: MetaRouter, pool: UpstreamPool, name: str) -> None:
+    def __init__(
+        self,
+        meta: MetaRouter,
+        pool: UpstreamPool,
+        name: str,
+        warnings: Callable[[], Sequence[str]],
+    ) -> None:
         self._meta = meta
+        self._own_warnings = warnings
         self._pool = pool
         self._name = name
         self._known: dict[str, _Known] = {}
@@ -133,6 +142,10 @@ class MetaView:
             ),
             shadows=add_reports(report for one in heard for report in one.shadows),
             cursor=self._version,
+            warnings=[
+                *self._own_warnings(),
+                *merge_warnings((one.name, one.warnings) for one in heard),
+            ],
         )
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:

@@ -100,7 +100,7 @@ class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment. `now` and the seconds of `seconds` are Unix time.
 
     `started` tells one life of the process from another, `cursor` is where the changes go on that
-    come behind `decisions`.
+    come behind `decisions`. `warnings` are sentences: what makes routing worse than it could be.
     """
 
     role: Literal["router", "meta-router"]
@@ -121,6 +121,7 @@ class Overview(msgspec.Struct, frozen=True):
     prefixes: list[PrefixRow] = []
     shadows: list[ShadowReport] = []
     cursor: int = 0
+    warnings: list[str] = []
 
 
 def compare_replicas(rows: Sequence[ReplicaRow]) -> list[ReplicaRow]:
@@ -179,6 +180,15 @@ def sum_buckets(replicas: Iterable[ReplicaRow], workers: Iterable[WorkerRow]) ->
             )
         )
     return rows
+
+
+def merge_warnings(said: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return each warning once, behind it who gave it; `said` is (replica, its warnings)."""
+    by: dict[str, list[str]] = {}
+    for replica, lines in said:
+        for line in lines:
+            by.setdefault(line, []).append(replica)
+    return [f"{line} ({', '.join(sorted(names))})" for line, names in sorted(by.items())]
 
 
 def merge_prefixes(overviews: Sequence[tuple[str, Sequence[PrefixRow]]]) -> list[PrefixRow]:

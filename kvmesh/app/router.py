@@ -197,7 +197,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             admin = self._admin(context, check, cold)
             admin.mount_probes(routes)
-            pages = ViewPages(RouterView(context, self.mesh))
+            pages = ViewPages(RouterView(context, self.mesh, admin.warnings))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Protocol
 
@@ -53,9 +54,12 @@ class RouterView:
     role = "router"
     tick_s = 0.25
 
-    def __init__(self, context: RoutingContext, mesh: Mesh) -> None:
+    def __init__(
+        self, context: RoutingContext, mesh: Mesh, warnings: Callable[[], list[str]]
+    ) -> None:
         self._context = context
         self._mesh = mesh
+        self._warnings = warnings
         self._log = context.decisions
         # One offset for the whole life: a second must not move when the system's clock is slewed.
         self._offset_s = time.time() - context.clock()
@@ -101,6 +105,7 @@ class RouterView:
             prefixes=self._prefixes(),
             shadows=log.shadows.reports(),
             cursor=log.version,
+            warnings=self._warnings(),
         )
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:

@@ -17,6 +17,7 @@ WINDOW_S: Final = 60
 """Seconds of traffic that rates, shares and medians are taken over."""
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
+MOST_WARNINGS: Final = 4
 GAUGE_CELLS: Final = 10
 TRUST_STYLES: Final = {"exact": "green", "approx": "cyan", "catching-up": "yellow"}
 AGREEMENT_STYLES: Final = {"agrees": "green", "disagrees": "bold red", "unchecked": "dim"}
@@ -55,6 +56,7 @@ def draw(overview: Overview, seconds: Sequence[TrafficSecond], *, rows: int) -> 
     """Return the whole screen; `rows` bounds the list of requests."""
     parts: list[RenderableType] = [
         _head(overview),
+        *_warnings(overview.warnings),
         _traffic(measure(seconds, int(overview.now))),
         _buckets(overview.buckets),
         _replicas(overview.replicas),
@@ -97,6 +99,13 @@ def _head(overview: Overview) -> Text:
         if overview.policy
         else ("", ""),
     )
+
+
+def _warnings(lines: Sequence[str]) -> list[Text]:
+    shown = [Text(f"! {line}", "yellow") for line in lines[:MOST_WARNINGS]]
+    if len(lines) > MOST_WARNINGS:
+        shown.append(Text(f"! and {len(lines) - MOST_WARNINGS} more, see /ready", "yellow"))
+    return shown
 
 
 def _traffic(present: Present) -> Text:

@@ -1,16 +1,20 @@
 """The dashboard in a real Chromium: it loads, lives, filters, explains, and survives a restart."""
 
+import asyncio
 import contextlib
 import re
 import shutil
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import httpx
 import pytest
 
+from kvmesh.app.mocker import Mocker, MockerOptions
 from tests.integration.live_router import chat, free_port, meta_router, router
 from tests.integration.replay_endpoint import ReplayEndpoint, serve
+from tests.unit.tokenizer_models import write_model
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WHY_NOT = (
@@ -123,6 +127,33 @@ async def test_the_hottest_prefixes_are_a_tree_that_filters(
     await expect(page.locator("#prefixes ul ul .prefix").first).to_contain_text("50 %")
     await page.locator("#filter").fill("no-such-worker")
     await expect(page.locator("#prefixes")).to_contain_text("No beginning is shared")
+
+
+async def test_a_tokenizer_that_disagrees_with_the_engines_is_said_on_top(
+    page: Page, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "small")
+    options = MockerOptions(port=0, kv_events_port=0, replay_port=0, tokenizer=model)
+    mocker = Mocker(options)
+    await mocker.start()
+    async with (
+        router([mocker.url], kv_events=True) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        meta_router([f"default={url}"]) as front,
+    ):
+        await page.goto(f"{url}/")
+        await expect(page.locator("#link")).to_have_text("live")
+        await expect(page.locator("#warnings li")).to_have_count(0)
+        async with asyncio.timeout(30):
+            while "warnings" not in (await client.get("/ready")).json():
+                await chat(client, PROMPT)
+        doubted = "our token ids of model mock are not its engine's"
+        await expect(page.locator("#warnings")).to_contain_text("1 warning")
+        await expect(page.locator("#warnings")).to_contain_text(doubted)
+        await page.goto(f"{front}/")
+        await expect(page.locator("#warnings")).to_contain_text(doubted)
+        await expect(page.locator("#warnings")).to_contain_text("default-0")
+    await mocker.stop()
 
 
 async def test_strange_request_ids_stay_text(page: Page, alone: httpx.AsyncClient) -> None:
@@ -303,7 +334,7 @@ async def test_everything_has_a_name_for_a_screen_reader(
     assert nameless == []
     assert headless == 0
     await expect(charts).to_have_count(1)
-    assert await page.get_by_role("status").count() == 2
+    assert await page.get_by_role("status").count() == 3
     assert await page.locator("html").get_attribute("lang") == "en"
 
 

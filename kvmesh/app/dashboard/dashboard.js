@@ -8,6 +8,7 @@ import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from ".
 import { about, build, bytesOfDigest, clock, count, meter, milliseconds, percent, sortable, stateOf, syncRows } from "./parts.js";
 
 const KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
+const OPEN_WARNINGS = 4;
 const HOVERS = matchMedia("(hover: hover)");
 const $ = (id) => document.getElementById(id);
 const state = { overview: null, rows: new Map(), paused: false, range: 300, words: [], heard: 0, skew: 0 };
@@ -101,6 +102,7 @@ function render() {
   ready.textContent = overview.ready ? "ready" : `not ready: ${overview.reason}`;
   ready.className = `pill ${overview.ready ? "good" : "bad"}`;
   $("about").textContent = `kvmesh ${overview.version} · ${overview.policy || "no replica answers"} · blocks of ${overview.block_size} tokens`;
+  renderWarnings(overview.warnings ?? []);
   renderTiles(overview);
   renderCharts(overview);
   const shown = [renderRequests(), renderWorkers(overview), renderReplicas(overview), renderBuckets(overview)];
@@ -108,6 +110,17 @@ function render() {
   drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
   const found = state.words.length ? `${shown[1]} workers, ${shown[0]} requests, ${shown[2]} replicas found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;
+}
+
+let warned = "";
+function renderWarnings(lines) {
+  const told = lines.join("\n"), box = $("warnings").firstElementChild;
+  if (told === warned) return;
+  if (!warned) box.open = lines.length <= OPEN_WARNINGS;
+  warned = told;
+  box.hidden = !lines.length;
+  box.querySelector("summary").textContent = lines.length === 1 ? "1 warning" : `${lines.length} warnings`;
+  box.querySelector("ul").replaceChildren(...lines.map((line) => build("li", {}, line)));
 }
 
 const tiles = new Map();

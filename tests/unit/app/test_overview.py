@@ -7,6 +7,7 @@ from kvmesh.app.overview import (
     WorkerRow,
     compare_replicas,
     merge_prefixes,
+    merge_warnings,
     sum_buckets,
 )
 
@@ -143,3 +144,9 @@ def test_a_prefix_whose_parent_no_replica_names_begins_at_the_root() -> None:
 
     assert [row.parent for row in rows] == ["", ""]
     assert len(rows) == 2
+
+
+def test_a_warning_of_several_replicas_stands_once_with_their_names() -> None:
+    said = [("chat-1", ["slow", "odd"]), ("chat-0", ["slow"]), ("code-0", [])]
+
+    assert merge_warnings(said) == ["odd (chat-1)", "slow (chat-0, chat-1)"]

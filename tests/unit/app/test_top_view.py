@@ -137,3 +137,13 @@ def test_trouble_is_said_in_words() -> None:
 
     for part in ("catching up: 500 behind", "draining", "degraded", "no heartbeat for 4.0 s"):
         assert part in text
+
+
+def test_warnings_stand_on_top_and_many_are_counted() -> None:
+    few = drawn(overview(warnings=["token ids differ"]))
+    many = drawn(overview(warnings=[f"warning {number}" for number in range(9)]))
+
+    assert "! token ids differ" in few
+    assert "! warning 3" in many
+    assert "! warning 4" not in many
+    assert "! and 5 more, see /ready" in many
