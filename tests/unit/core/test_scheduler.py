@@ -146,6 +146,31 @@ def test_explaining_changes_no_later_decision() -> None:
     assert asked.sequences.statistics() == silent.sequences.statistics()
 
 
+@pytest.mark.parametrize("given", ["request", "options"])
+def test_explaining_tells_the_likeliest_choice_at_any_temperature(given: str) -> None:
+    options, wishes = ({}, {"temperature": 9.0}) if given == "request" else ({"temperature": 9.0}, {})
+    scheduler, index = make_scheduler(**options)
+    store(index, W3, 10)
+
+    assert scheduler.explain(make_request("x", **wishes), 0.0).worker == W3
+
+
+@pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
+def test_blind_modes_can_be_explained_with_all_candidates(mode: RouterMode) -> None:
+    scheduler, _ = make_scheduler(mode=mode)
+
+    assert len(scheduler.explain(make_request("x"), 0.0).candidates) == 4
+
+
+def test_a_session_means_nothing_where_sessions_are_not_kept() -> None:
+    scheduler, _ = make_scheduler()
+
+    decisions = [scheduler.schedule(make_request(f"r{n}", session="s"), 0.0) for n in range(2)]
+
+    assert not any(decision.kept for decision in decisions)
+    assert not scheduler.explain(make_request("x", session="s"), 0.0).kept
+
+
 def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
     scheduler, _ = make_scheduler(cost="prefill-decode")
 
@@ -161,6 +186,8 @@ def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
 
 def test_tracing_weighs_every_candidate() -> None:
     scheduler, _ = make_scheduler()
+    assert len(scheduler.schedule(make_request("r0"), 0.0).candidates) == 1
+
     scheduler.trace = True
 
     assert len(scheduler.schedule(make_request("r1"), 0.0).candidates) == 4
@@ -237,9 +264,10 @@ def test_mode_direct_obeys_the_named_worker() -> None:
     scheduler, _ = make_scheduler(mode="direct")
 
     assert scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).worker == W3
-    with pytest.raises(NoWorkerError, match="request r2: mode direct needs a worker to be named"):
-        scheduler.schedule(make_request("r2"), 0.0)
-    assert scheduler.statistics().refused == 1
+    for refused in (1, 2):
+        with pytest.raises(NoWorkerError, match="request r2: mode direct needs a worker to be nam"):
+            scheduler.schedule(make_request("r2"), 0.0)
+        assert scheduler.statistics().refused == refused
 
 
 def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
@@ -283,6 +311,37 @@ def test_siblings_meet_before_any_event_came() -> None:
 
     assert overlaps(routed=True) == [0, 200, 200]
     assert overlaps(routed=False) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("without_events", ["approximate request", "distrusted worker"])
+def test_a_choice_that_no_event_will_confirm_is_believed_for_longer(without_events: str) -> None:
+    scheduler, _ = make_scheduler(W1, routed=True, predict_ttl_s=5.0, approx_ttl_s=120.0)
+    scheduler.schedule(make_request("confirmed"), 0.0)
+    if without_events == "distrusted worker":
+        scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
+    approximate = without_events == "approximate request"
+    scheduler.schedule(make_request("r1", family=1, approximate=approximate), 0.0)
+
+    found = [
+        scheduler.explain(make_request("x", family=family), now).overlap_blocks
+        for now in (4.0, 60.0, 121.0)
+        for family in (0, 1)
+    ]
+
+    assert found == [10, 10, 0, 10, 0, 0]
+
+
+@pytest.mark.parametrize("routed", [True, False])
+def test_peers_are_told_the_prompt_only_where_it_counts_as_cached(routed: bool) -> None:
+    scheduler, _ = make_scheduler(W1, routed=routed)
+    request = make_request("r1", expected_output_tokens=40)
+
+    scheduler.schedule(request, 0.0)
+
+    booking = scheduler.sequences.booking("r1")
+    assert booking is not None
+    assert booking.hashes is (request.hashes if routed else None)
+    assert booking.expected_blocks == 3
 
 
 def test_a_distrusted_workers_events_do_not_count() -> None:
@@ -341,6 +400,36 @@ def test_speeds_are_learned_from_what_requests_show() -> None:
     assert report.output_tokens == pytest.approx(17.0)
 
 
+def test_what_a_request_shows_is_learned_of_its_worker_alone() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    for worker, slower in ((W1, 1), (W2, 4)):
+        for number in range(2):
+            name = f"{worker} {number}"
+            scheduler.schedule(make_request(name, 100, pinned_worker=worker), 10.0 * number)
+            scheduler.first_token(name, 10.0 * number + 0.5)
+            scheduler.grow(name, 16, 10.0 * number + 0.5 + 0.32 * slower)
+            scheduler.finish(name, 10.0 * number + 2.0 * slower)
+
+    first, second = scheduler.speeds.report(W1), scheduler.speeds.report(W2)
+
+    assert first.prefill_evidence_tokens == second.prefill_evidence_tokens > 0
+    assert first.ms_per_output_token == pytest.approx(20.0)
+    assert second.ms_per_output_token == pytest.approx(80.0)
+    assert (first.residence_ms, second.residence_ms) == pytest.approx((2000.0, 8000.0))
+
+
+def test_an_engine_that_tells_its_speed_is_believed() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+
+    scheduler.workers.report(W1, LoadReport(prefilled_tokens=60_000, prefill_busy_us=60_000_000))
+
+    assert scheduler.speeds.report(W1).prefill_evidence_tokens == 60_000
+    assert scheduler.speeds.report(W2).prefill_evidence_tokens == 0
+    decision = scheduler.explain(make_request("x", 100), 0.0)
+    speeds = {one.worker: one.ms_per_token for one in decision.candidates}
+    assert speeds[W1] > speeds[W2]
+
+
 def test_attempts_that_failed_teach_no_residence() -> None:
     scheduler, _ = make_scheduler(W1)
     for number in range(20):
@@ -395,14 +484,18 @@ def test_holding_waits_for_the_predicted_backlog() -> None:
     decision = scheduler.schedule_within(make_request("r2"), 1.0, max_backlog_ms=200.0)
     assert decision is not None
     assert scheduler.sequences.booking("r2") is not None
+    backlog_ms = scheduler.explain(make_request("r3"), 1.0).chosen.wait_ms
+    assert backlog_ms > 0.0
+    assert scheduler.schedule_within(make_request("r3"), 1.0, max_backlog_ms=backlog_ms)
 
 
 def test_a_removed_worker_is_gone_everywhere() -> None:
     scheduler, _ = make_scheduler(W1, W2, routed=True)
-    scheduler.workers.report(W1, LoadReport(total_blocks=100))
+    scheduler.workers.report(
+        W1, LoadReport(total_blocks=100, prefilled_tokens=60_000, prefill_busy_us=60_000_000)
+    )
     request = make_request("r1", pinned_worker=W1)
     scheduler.schedule(request, 0.0)
-
     gone = scheduler.remove_worker(W1)
     scheduler.workers.membership.remove(W1)
 
@@ -411,6 +504,10 @@ def test_a_removed_worker_is_gone_everywhere() -> None:
     decision = scheduler.explain(make_request("r2"), 0.0)
     assert [one.worker for one in decision.candidates] == [W2]
     assert decision.overlap_blocks == 0
+    scheduler.workers.membership.add(W1, 0.0)
+    decision = scheduler.explain(make_request("r2", pinned_worker=W1), 0.0)
+    assert decision.overlap_blocks == 0
+    assert scheduler.speeds.report(W1).prefill_evidence_tokens == 0
 
 
 def test_a_large_fleet_is_not_weighed_one_by_one() -> None:
