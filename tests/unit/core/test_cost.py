@@ -56,6 +56,8 @@ def test_overlap_usage_waiting_counts_overlap_twice_and_waiting_against_the_most
     scores = [overlap_usage_waiting(one, whole, DEFAULT_WEIGHTS) for one in fleet]
 
     assert scores == pytest.approx([2 * 0.5 - 0.2 - 0.25, -0.1 - 1.0])
+    [one] = alone = [make_candidate(uncached_tokens=1600, waiting_requests=1)]
+    assert overlap_usage_waiting(one, survey(alone, DEFAULT_WEIGHTS), DEFAULT_WEIGHTS) == -1.0
 
 
 def test_prefill_decode_weighs_prefill_against_decode() -> None:
@@ -93,7 +95,18 @@ def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
     assert dynamo(idle, whole, DEFAULT_WEIGHTS) == 100 - 50 + 110
     assert dynamo(busy, whole, DEFAULT_WEIGHTS) == 300 - 50 + 110
     assert dynamo(busy, whole, decay) == 300 - 25 + 110 + 40
+    assert dynamo(idle, whole, decay) == 100 - 50 + 110
     assert dynamo(idle, whole, Weights(overlap_score_credit=9.0)) == 110
+
+
+def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> None:
+    less = make_candidate("w1", prompt_tokens=1, prefill_tokens=30, overlap_blocks=1)
+    more = make_candidate("w2", prompt_tokens=1, prefill_tokens=31, overlap_blocks=1)
+    whole = survey([less, more], DEFAULT_WEIGHTS)
+    decay = Weights(overlap_score_credit_decay=1.0)
+
+    assert dynamo(less, whole, decay) == 31 / 16 - 1
+    assert dynamo(more, whole, decay) == 32 / 16 - 1 / 2
 
 
 def test_lmetric_multiplies_prefill_work_by_requests() -> None:
@@ -112,7 +125,30 @@ def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
     costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
 
     assert choose_least(costs, NoDraw()) == 1
-    assert costs[2] > costs[0]
+    total = 9000 + 640 + 8000 + 640 + 1600
+    assert whole.total_work == total
+    assert costs == [9000, 8000, 1 + total]
+    busy = make_candidate("w4", prefill_tokens=10, outstanding_tokens=100, uncached_tokens=1600)
+    assert preble(busy, whole, DEFAULT_WEIGHTS) == 1 + total + 15
+    line = formula_line(COSTS["preble"], 8000.0, equal, whole, DEFAULT_WEIGHTS)
+    assert line == (
+        "Formula for w2: 8000.0 = work 8000 + 0.05 * 0, own 640, longest match 60"
+        " (cached_blocks: 60)"
+    )
+
+
+@pytest.mark.parametrize("overlap", [40, 50])
+def test_preble_explores_unless_more_than_half_is_cached(overlap: int) -> None:
+    terms = {"request_blocks": 100, "overlap_blocks": overlap, "prefill_tokens": 7}
+    full = make_candidate("w1", cached_blocks=95, capacity_blocks=100, **terms)
+    free = make_candidate("w2", cached_blocks=overlap, capacity_blocks=1000, **terms)
+    fleet = [full, free]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    evicted = 95 + (100 - overlap) - 100
+    assert costs == [7 + evicted * 16, 7]
 
 
 def test_preble_explores_by_load_eviction_and_own_prefill() -> None:
@@ -140,6 +176,12 @@ def test_sglang_takes_the_best_match_the_smallest_tree_or_the_shortest_queue() -
     assert costs(match, small, weights=Weights(balance_abs_threshold=3)) == [5, 1]
     even = Weights(balance_abs_threshold=3, balance_rel_threshold=6.0)
     assert costs(match, small, weights=even) == [-40, -10]
+    at_threshold = Weights(balance_abs_threshold=4, cache_threshold=0.4)
+    assert costs(match, small, weights=at_threshold) == [9, 5]
+    five_fold = Weights(balance_abs_threshold=3, balance_rel_threshold=5.0)
+    assert costs(match, small, weights=five_fold) == [-40, -10]
+    whole = make_candidate("w3", request_blocks=1, overlap_blocks=1, cached_blocks=7)
+    assert costs(whole, weights=Weights(cache_threshold=0.5)) == [-1]
 
 
 def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
@@ -178,7 +220,7 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
 
 def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
     assert cost_named("lmetric") is COSTS["lmetric"]
-    with pytest.raises(ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode"):
+    with pytest.raises(ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode, pred"):
         cost_named("best")
 
 
