@@ -398,6 +398,7 @@ def test_speeds_are_learned_from_what_requests_show() -> None:
     assert report.ms_per_output_token == pytest.approx(20.0, rel=0.05)
     assert report.residence_ms == pytest.approx(2000.0)
     assert report.output_tokens == pytest.approx(17.0)
+    assert scheduler.lengths.statistics().answers == 0
 
 
 def test_what_a_request_shows_is_learned_of_its_worker_alone() -> None:

@@ -7,6 +7,7 @@ from kvmesh.core.selection import (
     choose_least,
     choose_softmax,
     find_home,
+    find_ties,
     minima,
     next_in_turn,
     pick,
@@ -46,6 +47,7 @@ def test_equal_costs_are_drawn_evenly() -> None:
 def test_equal_costs_go_to_the_smallest_tree_when_asked() -> None:
     assert choose_least([1.0, 1.0, 1.0], Fixed(0.9), tie_sizes=[9, 2, 5]) == 1
     assert choose_least([1.0, 1.0, 1.0], Fixed(0.99), tie_sizes=[2, 9, 2]) == 2
+    assert choose_least([1.0, 1.0], Fixed(0.0), tie_sizes=[9, 2]) == 1
     assert choose_least([0.5, 1.0], Fixed(0.9), tie_sizes=[9, 2]) == 0
 
 
@@ -74,7 +76,7 @@ def test_a_slight_difference_between_large_costs_counts_in_full() -> None:
 def test_costs_are_equal_within_the_margin_only() -> None:
     costs = [1.0, 1.05, 1.06]
 
-    assert minima(costs) == [0]
+    assert minima(costs) == find_ties(costs) == [0]
     assert minima(costs, 0.05) == [0, 1]
 
 

@@ -114,6 +114,8 @@ def test_a_session_stays_at_its_worker(affinity: Affinity) -> None:
     assert second.kept
     assert second.worker == first.worker
     assert not any(one.kept for one in others)
+    assert scheduler.sessions is not None
+    assert scheduler.sessions.find("", 0.0) is None
     assert scheduler.explain(make_request("r3"), 0.0).kept
     assert not scheduler.explain(make_request("r4", session="new"), 0.0).kept
 
@@ -128,6 +130,27 @@ def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() ->
 
     assert workers[0][0] != workers[0][1]
     assert workers[1][0] == workers[1][1]
+
+
+def test_a_soft_session_stays_while_its_worker_is_no_further_behind_than_allowed() -> None:
+    scheduler = make_scheduler("soft")
+    scheduler.sessions = Sessions(SessionOptions(affinity="soft", slack_ms=0.0))
+    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    scheduler.finish("r1", 1.0)
+
+    decision = scheduler.schedule(make_request("r2"), 1.0)
+
+    assert (decision.chosen.wait_ms, decision.kept, decision.worker) == (0.0, True, home)
+
+
+def test_a_session_stays_at_any_temperature() -> None:
+    scheduler = make_scheduler("hard")
+    home = scheduler.schedule(make_request("r1"), 0.0).worker
+
+    again = scheduler.schedule(make_request("r2", temperature=5.0), 0.0)
+    likeliest = scheduler.explain(make_request("r3", temperature=5.0), 0.0)
+
+    assert again.worker == likeliest.worker == home
 
 
 def test_a_session_moves_when_its_worker_is_gone_or_failed() -> None:
