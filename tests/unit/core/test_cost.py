@@ -220,7 +220,9 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
 
 def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
     assert cost_named("lmetric") is COSTS["lmetric"]
-    with pytest.raises(ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode, pred"):
+    with pytest.raises(
+        ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode, pred"
+    ):
         cost_named("best")
 
 

@@ -146,13 +146,14 @@ def test_explaining_changes_no_later_decision() -> None:
     assert asked.sequences.statistics() == silent.sequences.statistics()
 
 
-@pytest.mark.parametrize("given", ["request", "options"])
-def test_explaining_tells_the_likeliest_choice_at_any_temperature(given: str) -> None:
-    options, wishes = ({}, {"temperature": 9.0}) if given == "request" else ({"temperature": 9.0}, {})
-    scheduler, index = make_scheduler(**options)
+@pytest.mark.parametrize(("option", "wish"), [(9.0, None), (0.0, 9.0)])
+def test_explaining_tells_the_likeliest_choice_at_any_temperature(
+    option: float, wish: float | None
+) -> None:
+    scheduler, index = make_scheduler(temperature=option)
     store(index, W3, 10)
 
-    assert scheduler.explain(make_request("x", **wishes), 0.0).worker == W3
+    assert scheduler.explain(make_request("x", temperature=wish), 0.0).worker == W3
 
 
 @pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
