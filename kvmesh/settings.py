@@ -246,4 +246,6 @@ class UpSettings:
     """Timing of the simulated engines, by name."""
     tokenizer: Path | None = None
     """Model directory for routers and engines; default: the byte tokenizer."""
+    hash_secret_file: Path | None = None
+    """File with the secret that keys block hashes, for routers and sidecars."""
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -6,6 +6,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
+from kvmesh.core.shared_limits import SharedLimits
 
 
 class Appended(Message, frozen=True):
@@ -131,6 +132,7 @@ class RouterHeartbeat(Message, frozen=True):
     draining: bool = False
     scope: int = 0
     heat: BucketHeat = BucketHeat()
+    admission: SharedLimits = SharedLimits()
 
 
 class Started(Message, frozen=True):

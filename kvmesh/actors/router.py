@@ -8,6 +8,7 @@ from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.disaggregation import PREFILL
 from kvmesh.core.events import WorkerId
 from kvmesh.core.scheduler import Scheduler
+from kvmesh.core.shared_limits import SharedLimits
 
 
 class Router:
@@ -16,7 +17,8 @@ class Router:
     `mismatched` are workers whose KV blocks have another size than this router hashes with,
     `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
     match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
-    they cache is nobody else's. `prefillers` are the workers that prefill for others.
+    they cache is nobody else's. `prefillers` are the workers that prefill for others. `admission`
+    are the bounds in force where they were changed while it ran.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class Router:
         self._secret_mark = secret_mark
         self.adapters: set[str] = set()
         self.prefillers: set[WorkerId] = set()
+        self.admission = SharedLimits()
         self._block_size = block_size
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 

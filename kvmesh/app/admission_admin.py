@@ -1,15 +1,15 @@
 """`/admin/admission`: the bounds of admission, looked at and changed while the router runs."""
 
 from hmac import compare_digest
-from pathlib import Path
 
 import msgspec
 
-from kvmesh.app.admission import AdmissionGate, AdmissionLimits
+from kvmesh.app.admission import AdmissionLimits
+from kvmesh.app.admission_share import AdmissionShare
 from kvmesh.app.front import Routes, answer_json
+from kvmesh.app.secret_file import read_secret
 from kvmesh.core.admission import AdmissionStatistics
-from kvmesh.errors import ConfigError, RequestError
-from kvmesh.observe import get_logger
+from kvmesh.errors import RequestError
 from kvmesh.request_settings import AdmissionSettings
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.request import Request
@@ -22,9 +22,13 @@ FORBIDDEN = 403
 
 
 class AdmissionView(msgspec.Struct, frozen=True):
-    """The bounds in force, and what became of requests under them."""
+    """The bounds in force, and what became of requests under them at this replica.
+
+    A change is taken by all `replicas` within some seconds.
+    """
 
     limits: AdmissionLimits
+    replicas: list[str]
     statistics: AdmissionStatistics
 
 
@@ -34,9 +38,9 @@ class AdmissionAdmin:
     Raises `ConfigError` when the token's file cannot be read or is empty.
     """
 
-    def __init__(self, gate: AdmissionGate, settings: AdmissionSettings) -> None:
-        self._gate = gate
-        self._token = read_token(settings.admin_token_file)
+    def __init__(self, share: AdmissionShare, settings: AdmissionSettings) -> None:
+        self._share = share
+        self._token = read_secret(settings.admin_token_file, "--admin-token-file")
 
     def mount(self, routes: Routes) -> None:
         """Serve the path."""
@@ -44,13 +48,14 @@ class AdmissionAdmin:
         routes.add("PUT", PATH, self._change)
 
     def _show(self, exchange: Exchange) -> None:
-        answer_json(exchange, AdmissionView(self._gate.limits, self._gate.statistics()))
+        gate = self._share.gate
+        view = AdmissionView(gate.limits, self._share.taken_by(), gate.statistics())
+        answer_json(exchange, view)
 
     def _change(self, exchange: Exchange) -> None:
         """Take any of the limits; those not named stay."""
         self._authorize(exchange.request)
-        self._gate.change(changed(self._gate.limits, exchange.request.body))
-        get_logger().info("admission changed", **msgspec.to_builtins(self._gate.limits))
+        self._share.change(changed(self._share.gate.limits, exchange.request.body))
         self._show(exchange)
 
     def _authorize(self, request: Request) -> None:
@@ -94,16 +99,3 @@ def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:
     if wrong := merged.wrong():
         raise RequestError(f"{PATH}: {wrong}")
     return merged
-
-
-def read_token(path: Path | None) -> bytes:
-    """Return the token in a file, without the space around it; b"" for no file."""
-    if path is None:
-        return b""
-    try:
-        token = path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"--admin-token-file {path}: {error.strerror}") from error
-    if not token:
-        raise ConfigError(f"--admin-token-file {path}: the file is empty; write a token into it")
-    return token

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvmesh.app.key_guard import KeyGuard, read_credential
+from kvmesh.app.key_guard import KeyGuard
+from kvmesh.app.secret_file import read_credential
 from kvmesh.core.url_guard import UrlGuard
 from kvmesh.core.url_rules import parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
@@ -216,7 +217,7 @@ def upstream_pool(settings: UpstreamSettings, guard: UrlGuard) -> UpstreamPool:
 
     Raises `ConfigError` for unusable files.
     """
-    credential = read_credential(settings.upstream_key_file)
+    credential = read_credential(settings.upstream_key_file, "--upstream-key-file")
 
     def why_not_peer(host: str, port: int, peer: str) -> str:
         return guard.judge_peer(host, port, peer, time.monotonic())

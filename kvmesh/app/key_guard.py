@@ -125,22 +125,6 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
         raise ConfigError(f"--api-keys {path}: {error}") from error
 
 
-def read_credential(path: Path | None) -> bytes:
-    """Return the authorization header's value made of the key in a file; b"" for no file.
-
-    Raises `ConfigError`.
-    """
-    if path is None:
-        return b""
-    try:
-        key = path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"key file {path}: {error.strerror}") from error
-    if not key or any(byte <= ord(" ") for byte in key):
-        raise ConfigError(f"key file {path}: write one key into it, and nothing else")
-    return b"Bearer " + key
-
-
 def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()

@@ -130,6 +130,7 @@ class RouterMesh:
             models=self._router.models(),
             draining=self.draining,
             heat=self._router.heat(time.monotonic()),
+            admission=self._router.admission,
         )
 
     def tell(self, message: Message) -> None:

@@ -8,10 +8,10 @@ from math import inf
 import msgspec
 
 from kvmesh.app.disaggregated import SplitOptions
-from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.intake import Intake
 from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.app.request_wishes import WishOptions, WishReader, read_timeout_s
+from kvmesh.app.secret_file import read_hash_secret
 from kvmesh.app.token_check import Holder, TokenCheck
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.histogram import Histogram

@@ -17,6 +17,7 @@ from kvmesh.actors.router import Router
 from kvmesh.app.admin import RouterAdmin
 from kvmesh.app.admission import AdmissionGate
 from kvmesh.app.admission_admin import AdmissionAdmin
+from kvmesh.app.admission_share import AdmissionShare
 from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.discovery import Discovery, parse_source
 from kvmesh.app.edge import EdgeServer
@@ -30,7 +31,6 @@ from kvmesh.app.front import (
     url_guard,
 )
 from kvmesh.app.gateway import Gateway
-from kvmesh.app.hash_secret import read_hash_secret
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
 from kvmesh.app.process import Stop, first_of, run
@@ -41,6 +41,7 @@ from kvmesh.app.router_part import RouterPart, read_part
 from kvmesh.app.router_processes import RouterProcesses
 from kvmesh.app.router_view import RouterView
 from kvmesh.app.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.secret_file import read_hash_secret
 from kvmesh.app.static_workers import StaticOptions, StaticWorkers
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.tracing import tracer_for
@@ -234,20 +235,24 @@ class RouterServer:
         admin.register(RouterMetrics(context, self.mesh, self.routed))
         admin.show(UrlRefusals(self._guard))
         admin.mount(routes)
-        AdmissionAdmin(context.gate, self.settings.admission).mount(routes)
+        AdmissionAdmin(self._share(context), self.settings.admission).mount(routes)
         return admin
+
+    def _share(self, context: RoutingContext) -> AdmissionShare:
+        return AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
 
     async def _housekeeping(self, context: RoutingContext) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
 
         Workers that are gone are forgotten.
         """
-        sequences = self.scheduler.sequences
+        sequences, share = self.scheduler.sequences, self._share(context)
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
+            share.adopt()
             for worker in context.check.predictions.workers():
                 if context.router.heartbeat(worker) is None:
                     context.check.predictions.forget(worker)

@@ -77,6 +77,7 @@ class SharingMesh:
             active_requests=self._router.scheduler.sequences.statistics().active_requests,
             models=self._router.models(),
             draining=self.draining,
+            admission=self._router.admission,
         )
 
     def describe(self) -> dict[str, object]:

@@ -49,6 +49,8 @@ def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
     tokenizer = ["--tokenizer", str(settings.tokenizer)] if settings.tokenizer else []
     log = ["--log-level", settings.log.log_level]
     nats = ["--nats-url", nats_url, *log]
+    if settings.hash_secret_file is not None:
+        nats += ["--hash-secret-file", str(settings.hash_secret_file)]
     engines: list[ChildSpec] = []
     sidecars: list[ChildSpec] = []
     routers: list[ChildSpec] = []
@@ -74,7 +76,7 @@ def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
         router += ["--kv-cache-block-size", str(settings.kv_cache_block_size)]
         ready = f"http://127.0.0.1:{port}/ready"
         routers.append(ChildSpec(name=f"router-{replica}", args=router, ready_url=ready))
-    front = ["meta-router", "--http-port", str(base), *nats]
+    front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
     ready = f"http://127.0.0.1:{base}/ready"
     return Plan(engines, sidecars, routers, ChildSpec("meta-router", front, ready))
 

@@ -30,11 +30,10 @@ from kvmesh.app.engine_probe import (
     refuse_collisions,
 )
 from kvmesh.app.fetch import fetch_ok
-from kvmesh.app.hash_secret import read_hash_secret
-from kvmesh.app.key_guard import read_credential
 from kvmesh.app.load_feed import LoadFeed
 from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
 from kvmesh.app.process import Stop, first_of, run
+from kvmesh.app.secret_file import read_credential, read_hash_secret
 from kvmesh.app.worker_option import parse_words
 from kvmesh.core.disaggregation import role_marks
 from kvmesh.core.events import WorkerId
@@ -110,7 +109,7 @@ class Sidecar:
         """Run until `stop`. Raises `ConfigError` when the engine publishes no events."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            credential = read_credential(settings.engine_key_file)
+            credential = read_credential(settings.engine_key_file, "--engine-key-file")
             pool = UpstreamPool(options=UpstreamOptions(authorization=credential))
             stack.push_async_callback(pool.close)
             facts = await self._wait_for_engine(pool, stop)

@@ -1,6 +1,7 @@
 """Requests held at a router: late binding, bounds, comments, leaving, draining, changes."""
 
 import asyncio
+import contextlib
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -11,10 +12,14 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.app.admission_share import AdmissionShare
+from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.router import RouterServer
+from kvmesh.core.shared_limits import SharedLimits
 from kvmesh.http_settings import HttpSettings
 from kvmesh.request_settings import AdmissionSettings, StreamSettings
-from kvmesh.settings import RouterSettings
+from kvmesh.settings import NatsSettings, RouterSettings
 from tests.conftest import Eventually
 from tests.integration.gated_engine import GatedEngine, gated_engine
 from tests.integration.live_router import chat, free_port, router, serving
@@ -305,3 +310,51 @@ async def test_connections_and_heads_are_bounded_as_set(engine: GatedEngine) -> 
     assert (large.status_code, fine.status_code, other.status_code) == (431, 200, 200)
     assert crowded.status_code == 503
     assert crowded.headers["retry-after"] == "1"
+
+
+async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
+    engine: GatedEngine, nats_server: NatsServer
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace="shares-bounds")
+
+    async def limits(client: httpx.AsyncClient, *, queued: int) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            while True:
+                told: dict[str, Any] = (await client.get(ADMIN)).json()
+                if told["limits"]["max_queued"] == queued:
+                    return told
+                await asyncio.sleep(0.05)
+
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def replica(name: str) -> httpx.AsyncClient:
+            serving = router([engine.url], router_id=name, nats=nats)
+            url = await stack.enter_async_context(serving)
+            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
+
+        first, second = await replica("r1"), await replica("r2")
+        await first.put(ADMIN, json={"max_queued": 7, "busy_prefill_tokens": 9})
+        taken = await limits(second, queued=7)
+        await second.put(ADMIN, json={"max_queued": 8})
+        back = await limits(first, queued=8)
+        late = await limits(await replica("r3"), queued=8)
+
+    assert taken["limits"]["busy_prefill_tokens"] == 9
+    assert back["limits"]["busy_prefill_tokens"] == 9
+    assert taken["replicas"] == ["r1", "r2"]
+    assert "r3" in late["replicas"]
+
+
+async def test_bounds_of_a_sibling_that_cannot_be_are_refused(engine: GatedEngine) -> None:
+    server = RouterServer(RouterSettings(kv_events=False, worker=(engine.url,), router_id="r1"))
+    context = server._context()
+    told = SharedLimits(1.0, "r2", {"max_queued": 0})
+    beat = RouterHeartbeat("r2", "default", "http://r2", ready=True, epoch=1, admission=told)
+    share = AdmissionShare(context.gate, server.router, "r1", lambda: (beat,))
+    before = context.gate.limits
+
+    share.adopt()
+    share.adopt()
+
+    assert context.gate.limits == before
+    assert server.router.admission == SharedLimits()

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from kvmesh.app.up import plan_mesh
@@ -24,3 +26,11 @@ def test_engines_are_dealt_to_buckets_and_each_bucket_gets_its_replicas() -> Non
 def test_a_plan_that_cannot_work_is_refused(buckets: str, engines: int) -> None:
     with pytest.raises(ConfigError, match="--"):
         plan_mesh(UpSettings(engines=engines, buckets=buckets), "nats://n:1")
+
+
+def test_the_secret_of_hashes_goes_to_routers_and_sidecars_and_nobody_else() -> None:
+    plan = plan_mesh(UpSettings(hash_secret_file=Path("secret")), "nats://n:1")
+
+    given = [spec.name for spec in plan.all() if "--hash-secret-file" in spec.args]
+
+    assert given == [spec.name for spec in (*plan.sidecars, *plan.routers)]

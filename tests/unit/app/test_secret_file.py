@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.hash_secret import read_hash_secret
+from kvmesh.app.secret_file import read_credential, read_hash_secret, read_secret
 from kvmesh.errors import ConfigError
 
 
@@ -25,3 +25,22 @@ def test_a_short_secret_is_refused_with_the_remedy(tmp_path: Path) -> None:
 def test_a_missing_secret_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--hash-secret-file .*absent: No such file"):
         read_hash_secret(tmp_path / "absent")
+
+
+def test_a_credential_is_a_bearer_of_one_word(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"sk-1\n")
+
+    assert read_credential(path, "--upstream-key-file") == b"Bearer sk-1"
+    assert read_credential(None, "--upstream-key-file") == b""
+    path.write_bytes(b"sk-1 sk-2\n")
+    with pytest.raises(ConfigError, match=r"--upstream-key-file .*key: write one key"):
+        read_credential(path, "--upstream-key-file")
+
+
+def test_an_empty_file_is_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b" \n")
+
+    with pytest.raises(ConfigError, match=r"--admin-token-file .*token: the file is empty"):
+        read_secret(path, "--admin-token-file")
