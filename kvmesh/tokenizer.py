@@ -49,8 +49,16 @@ class Tokenizer(Protocol):
     name: str
     vocab_size: int
 
+    def pack_chat(self, chat: ChatInput) -> bytes:
+        """Return the ids of the rendered chat as little-endian u32. Raises `RequestError`."""
+        ...
+
     def encode_chat(self, chat: ChatInput) -> "array[int]":
-        """Return the ids (u32) of the rendered chat. Raises `RequestError`."""
+        """Return what `pack_chat` does, as integers. Raises `RequestError`."""
+        ...
+
+    def pack(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Return the ids of `text` as little-endian u32; completions add special tokens."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":

@@ -8,13 +8,14 @@ import msgspec
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.core.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.chat import ChatInput, JsonObject
-from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes
+from kvmesh.core.hash_memory import HashMemory
+from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
+from kvmesh.core.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 from kvmesh.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.transport.http.openai import Endpoint, InferenceRequest, read_prompts
 from kvmesh.transport.http.request import Request
 
-_NO_TOKENS: Final = array("I")
 _ABSENT: Final = frozenset({b"", b"null"})
 _ANY_ID: Final = 1 << 31
 """Engines keep token ids in signed 32-bit numbers."""
@@ -50,6 +51,7 @@ class PromptReader:
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
+        self._memory = HashMemory()
 
     def read(
         self, request: Request, endpoint: Endpoint, parsed: InferenceRequest, root: int
@@ -60,23 +62,24 @@ class PromptReader:
         """
         ids = self._given_ids(endpoint, parsed)
         if ids is not None:
-            return self._whole(ids, root)
+            return self._whole(pack_tokens(ids), root)
         check, model = self._check, parsed.model or ""
         if check is None or endpoint.kind not in _CHATS | _TEXTS:
-            return self._whole(self._tokens(request.body, endpoint, parsed)[0], root)
+            return self._whole(self._pack(request.body, endpoint, parsed)[0], root)
         body = request.body
         if check.trusts(model):
-            prompt = self._whole(self._tokens(body, endpoint, parsed)[0], root)
+            prompt = self._whole(self._pack(body, endpoint, parsed)[0], root)
         else:
             prompt = self._doubted(check, request, endpoint, parsed, root)
         check.sample(model, request, prompt.hashes, lambda: self._tokens(body, endpoint, parsed))
         return prompt
 
-    def _whole(self, tokens: "array[int]", root: int) -> Prompt:
+    def _whole(self, packed: bytes | memoryview, root: int) -> Prompt:
         # Engines always compute a prompt's last token, so a block that ends with it is never
         # reused: without this cut a prompt of whole blocks would be promised one too many.
-        hashes = BlockHashes(memoryview(tokens)[:-1], self.block_size, root)
-        return Prompt(hashes, len(tokens))
+        tokens = memoryview(packed)[:-TOKEN_BYTES]
+        hashes = BlockHashes(tokens, self.block_size, root, self._memory)
+        return Prompt(hashes, len(packed) // TOKEN_BYTES)
 
     def _doubted(
         self,
@@ -122,21 +125,28 @@ class PromptReader:
     def _tokens(
         self, body: bytes, endpoint: Endpoint, parsed: InferenceRequest
     ) -> "tuple[array[int], bool]":
-        """Return our ids of a text or chat, and whether they are only its beginning."""
+        """Return what `_pack` does, as integers."""
+        packed, truncated = self._pack(body, endpoint, parsed)
+        return unpack_ids(packed), truncated
+
+    def _pack(
+        self, body: bytes, endpoint: Endpoint, parsed: InferenceRequest
+    ) -> tuple[bytes, bool]:
+        """Return our ids of a text or chat, packed, and whether they are only its beginning."""
         if endpoint.kind in _TEXTS:
             raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
             text = read_prompts(raw)[0]
             assert isinstance(text, str)
-            return self.tokenizer.encode(text, add_special_tokens=True), False
+            return self.tokenizer.pack(text, add_special_tokens=True), False
         if endpoint.kind not in _CHATS:
-            return _NO_TOKENS, False
+            return b"", False
         try:
             chat = _chat_of(body, endpoint, parsed)
-            return self.tokenizer.encode_chat(chat), chat.truncated
+            return self.tokenizer.pack_chat(chat), chat.truncated
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
             # by load alone and answers as it sees fit.
-            return _NO_TOKENS, False
+            return b"", False
 
 
 def _chat_of(body: bytes, endpoint: Endpoint, parsed: InferenceRequest) -> ChatInput:

@@ -1,6 +1,5 @@
 """A tokenizer that needs no model: one token per UTF-8 byte, markers for the chat's structure."""
 
-import sys
 from array import array
 from collections.abc import Sequence
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.chat import ChatInput, JsonObject, content_text
+from kvmesh.core.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 
 TOOLS_ID: Final = 256
@@ -17,7 +17,7 @@ OTHER_ROLE_ID: Final = 259
 ROLE_IDS: Final = {"system": 260, "developer": 261, "user": 262, "assistant": 263, "tool": 264}
 VOCAB_SIZE: Final = 320
 
-_CODEC: Final = f"utf-32-{sys.byteorder[0]}e"
+_CODEC: Final = "utf-32-le"
 _END: Final = chr(END_ID)
 _FIELD: Final = chr(FIELD_ID)
 _ROLES: Final = {role: chr(marker) for role, marker in ROLE_IDS.items()}
@@ -36,8 +36,8 @@ class ByteTokenizer:
     name: str = "bytes"
     vocab_size: int = VOCAB_SIZE
 
-    def encode_chat(self, chat: ChatInput) -> "array[int]":
-        """Return the prompt's ids. O(bytes)."""
+    def pack_chat(self, chat: ChatInput) -> bytes:
+        """Return the prompt's ids as little-endian u32. O(bytes)."""
         parts: list[str] = []
         if chat.tools or chat.documents:
             parts += (chr(TOOLS_ID), _json_latin([chat.tools, chat.documents]), _END)
@@ -48,12 +48,20 @@ class ByteTokenizer:
                 parts.append(_END)
         if chat.add_generation_prompt:
             parts.append(_ROLES["assistant"])
-        return _to_ids("".join(parts))
+        return "".join(parts).encode(_CODEC)
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+    def encode_chat(self, chat: ChatInput) -> "array[int]":
+        """Return the prompt's ids. O(bytes)."""
+        return unpack_ids(self.pack_chat(chat))
+
+    def pack(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Return one id per UTF-8 byte; there are no special tokens to add."""
         del add_special_tokens
-        return _to_ids(_latin(text))
+        return _latin(text).encode(_CODEC)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+        """Return what `pack` does, as integers."""
+        return unpack_ids(self.pack(text, add_special_tokens=add_special_tokens))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the byte ids; markers are left out, broken UTF-8 is replaced."""
@@ -103,10 +111,3 @@ def _latin(text: str) -> str:
 def _json_latin(value: object) -> str:
     """Return the compact JSON of `value`, one code point per byte."""
     return msgspec.json.encode(value).decode("latin-1")
-
-
-def _to_ids(text: str) -> "array[int]":
-    """Return the code points as unsigned 32-bit integers."""
-    ids = array("I")
-    ids.frombytes(text.encode(_CODEC))
-    return ids

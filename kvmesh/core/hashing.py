@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, Protocol, Self
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from kvmesh.core.events import HASH_BYTES, ROOT
+from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.errors import CodecError, RequestError
 
 AHEAD: Final = 64
@@ -185,16 +186,27 @@ class BlockHashes:
     A list of `tokens` is read piece by piece, a buffer of u32s never converted; neither may change
     until all is hashed: then they are let go, since a request may last and a prompt be long.
     `root` is the namespace's (`namespace_root`), or the hash of the block before the first token.
-    Raises `RequestError` for bytes that are not whole u32s.
+    `memory` knows pieces of packed tokens again. Raises `RequestError` for bytes that are not whole
+    u32s.
     """
 
-    __slots__ = ("_blocks", "_hashes", "_packed", "_root", "_tokens", "block_size", "tokens_count")
+    __slots__ = (
+        "_blocks", "_hashes", "_memory", "_packed", "_root", "_tokens", "block_size",
+        "tokens_count",
+    )  # fmt: skip
 
-    def __init__(self, tokens: Tokens, block_size: int, root: int = ROOT) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        block_size: int,
+        root: int = ROOT,
+        memory: HashMemory | None = None,
+    ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}, it must be at least 1")
         self.block_size = block_size
         self._root = root
+        self._memory = memory
         self._hashes: list[int] = []
         self._tokens: Sequence[int] = ()
         self._packed: bytes | memoryview | None = None
@@ -241,8 +253,10 @@ class BlockHashes:
         seed = hashes[-1] if done else self._root
         end = min(upto, self._blocks)
         if self._packed is not None:
-            _extend(hashes, self._packed, end, width, seed)
-            done = end
+            if self._memory is not None:
+                self._recall(self._memory, self._packed, end)
+            _extend(hashes, self._packed, end, width, hashes[-1] if hashes else self._root)
+            done = end = len(hashes)
         for first in range(done, end, AHEAD):
             count = min(end - first, AHEAD)
             tokens = self._tokens[first * size : (first + count) * size]
@@ -250,6 +264,26 @@ class BlockHashes:
             hashes += [seed := xxh3_64_intdigest(block, seed) for block in blocks]
         if end == self._blocks:
             self._packed, self._tokens = None, ()
+
+    def _recall(self, memory: HashMemory, packed: bytes | memoryview, end: int) -> None:
+        """Append the hashes of whole pieces until there are `end` or more, or no whole piece."""
+        hashes, width = self._hashes, self.block_size * TOKEN_BYTES
+        view, split = memoryview(packed), _splitter(width, PIECE_BLOCKS)
+        done = len(hashes)
+        seed = hashes[-1] if done else self._root
+        while done < end and done + PIECE_BLOCKS <= self._blocks:
+            start = done * width
+            key = xxh3_128_intdigest(view[start : start + PIECE_BLOCKS * width], seed)
+            known = memory.find(key)
+            if known is None:
+                blocks = split(packed, start)
+                fresh = [seed := xxh3_64_intdigest(block, seed) for block in blocks]
+                memory.keep(key, pack_hashes(fresh))
+                hashes += fresh
+            else:
+                hashes += unpack_run(known)
+                seed = hashes[-1]
+            done += PIECE_BLOCKS
 
 
 def _extend(

@@ -82,8 +82,8 @@ class HfTokenizer:
             backend.added_tokens, backend.encode_batch, capacity=capacity - capacity // 4
         )
 
-    def encode_chat(self, chat: ChatInput) -> "array[int]":
-        """Return the ids (u32) of the chat as the engine will render it.
+    def pack_chat(self, chat: ChatInput) -> bytes:
+        """Return the ids (little-endian u32) of the chat as the engine will render it.
 
         Raises `RequestError` where the engine would answer 400 too: no template, or one that
         refuses the conversation.
@@ -95,14 +95,22 @@ class HfTokenizer:
             packed = self._render(chat, template)
             if key:
                 self._prompts.put(key, packed)
-        return unpack_ids(packed)
+        return packed
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
-        """Return the ids (u32) of `text`, with the model's own BOS and EOS when asked."""
+    def encode_chat(self, chat: ChatInput) -> "array[int]":
+        """Return what `pack_chat` does, as integers."""
+        return unpack_ids(self.pack_chat(chat))
+
+    def pack(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Return the ids of `text`, with the model's own BOS and EOS when asked."""
         packed = self._encode(text)
         if add_special_tokens:
             packed = self._backend.prefix + packed + self._backend.suffix
-        return unpack_ids(packed)
+        return packed
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+        """Return what `pack` does, as integers."""
+        return unpack_ids(self.pack(text, add_special_tokens=add_special_tokens))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens left out."""

@@ -11,7 +11,7 @@ from kvmesh.core.hashing import Hashes
 FAMILY_TOKENS: Final = (64, 256, 1024)
 """Prompts that agree in so many first tokens are a family; a longer agreement tells more."""
 
-MAX_FAMILIES: Final = 1 << 15
+MAX_FAMILIES: Final = 1 << 13
 
 _PRIOR_SAMPLES: Final = 4.0
 """What the wider family's mean weighs beside a family's own answers."""

@@ -52,7 +52,7 @@ class ApproxMachine(RuleBasedStateMachine):
             for leaf in LEAVES:
                 found = self.index.find_matches(BlockHashes.of(leaf, 1)).get(worker, 0)
                 ends = [self.since[worker].get(block, 0.0) for block in leaf[:found]]
-                assert all(end + 1.0 >= self.now for end in ends)
+                assert all(end + max(TTLS) / 16 >= self.now for end in ends)
 
     @rule(worker=workers)
     def leave(self, worker: WorkerId) -> None:

@@ -81,7 +81,10 @@ def wait_until_it_serves(port: int) -> None:
 async def disturb(port: int, number: int) -> int:
     """Send what goes wrong; return how many requests that was."""
     streams = Streams()
-    await streams.open(port, STREAMS, 50)
+    try:
+        await streams.open(port, STREAMS, 50)
+    except RuntimeError as error:
+        say(str(error))
     await streams.close()
     for case in CORPUS:
         await _send(port, case.data, wait=True)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import xxhash
 
+from kvmesh.core.events import ROOT
+from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.core.hashing import (
     AHEAD,
     BlockHashes,
@@ -102,6 +104,36 @@ def test_no_more_is_hashed_than_asked_for_and_a_piece(
     assert len(hashes.upto(AHEAD + 1)) == 2 * AHEAD
     assert len(hashes.upto(290)) == 290
     assert hashes.upto(1000) == sequence_hashes(tokens, 16)
+
+
+def test_pieces_known_again_have_the_hashes_they_have() -> None:
+    memory = HashMemory()
+    tokens = pack_tokens([number % 7 for number in range(4 * 1000)])
+    expected = sequence_hashes(bytes(tokens), 4)
+
+    for _ in range(2):
+        hashes = BlockHashes(tokens, 4, ROOT, memory)
+        assert hashes.upto(1) == expected[:PIECE_BLOCKS]
+        assert hashes.upto(PIECE_BLOCKS + 1) == expected[: 2 * PIECE_BLOCKS]
+        assert hashes.upto(1000) == expected
+    other = BlockHashes(tokens, 4, namespace_root(tenant="other"), memory)
+    longer = BlockHashes(bytes(tokens) + bytes(16), 4, ROOT, memory)
+
+    assert not set(expected) & set(other.upto(1000))
+    assert longer.upto(1001)[:1000] == expected
+    assert len(memory) == 2 * (1000 // PIECE_BLOCKS)
+
+
+def test_pieces_that_nobody_asks_for_are_forgotten() -> None:
+    memory = HashMemory(max_pieces=2)
+    for key in range(3):
+        memory.keep(key, b"%d" % key)
+    assert memory.find(0) == b"0"
+
+    memory.keep(4, b"4")
+
+    assert [memory.find(key) for key in (0, 1, 4)] == [b"0", None, b"4"]
+    assert memory.find(5) is None
 
 
 def test_a_partial_block_has_no_hash_but_its_tokens_count() -> None:
