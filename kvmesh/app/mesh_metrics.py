@@ -117,6 +117,6 @@ def approx_metrics(counts: ApproxStatistics) -> Iterator[Metric]:
     gone = CounterMetricFamily(
         "kvmesh_approx_gone_entries", "Entries no longer believed, by why.", labels=["why"]
     )
-    for why in ("expired", "pruned", "displaced"):
+    for why in ("expired", "pruned", "displaced", "revoked"):
         gone.add_metric([why], getattr(counts, why))
     yield gone

@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import Hashes, pack_hashes
-from kvmesh.core.index import Groups, PrefixIndex
+from kvmesh.core.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index_leases import Leases
 from kvmesh.core.index_search import find_drops
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_table import BlockTable, clear_released
+from kvmesh.core.prefix_index import Groups, PrefixIndex
 
 DEFAULT_TTL_S: Final = 120.0
 DEFAULT_MAX_ENTRIES: Final = 1 << 20
@@ -30,7 +30,7 @@ class ApproxStatistics(msgspec.Struct, frozen=True):
     """Sizes now, and counts of entries since the start. An entry is a (worker, block) pair.
 
     `expired` entries outlived their TTL, `pruned` fell to the size cap, `displaced` to a worker's
-    capacity.
+    capacity, `revoked` to news that it was removed.
     """
 
     workers: int
@@ -39,6 +39,7 @@ class ApproxStatistics(msgspec.Struct, frozen=True):
     expired: int
     pruned: int
     displaced: int
+    revoked: int
 
 
 class ApproxIndex:
@@ -73,7 +74,7 @@ class ApproxIndex:
         self._serial = count()
         self._pruning = False
         self._cleaning: Iterator[int] | None = None
-        self._entries = self._expired = self._pruned = self._displaced = 0
+        self._entries = self._expired = self._pruned = self._displaced = self._revoked = 0
 
     def record(
         self,
@@ -81,10 +82,13 @@ class ApproxIndex:
         hashes: Hashes | Sequence[int],
         now: float,
         ttl_s: float | None = None,
+        *,
+        revocable: bool = False,
     ) -> None:
         """Believe the blocks of `hashes`, root first, cached at `worker` from `now` on.
 
-        `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
+        `ttl_s` is for this prompt, default the index's own; if `revocable` it ends with any block
+        before it in `revoke`. What ended before `now` is dropped on
         the way, a slice at a time. O(log(depth) + blocks not believed yet).
         """
         self.expire(now, _SLICE)
@@ -95,7 +99,7 @@ class ApproxIndex:
         tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
         until = ceil((now + ttl_s) / tick_s) * tick_s
         leases = self._leases.get(worker) or self._admit(worker)
-        news, new_end = leases.extend(blocks, until)
+        news, new_end = leases.extend(blocks, until, revocable=revocable)
         if new_end:
             heappush(self._ends, (until, next(self._serial), leases))
         holding = leases.holding
@@ -121,6 +125,18 @@ class ApproxIndex:
             self._expired += gone
             left -= gone
         return True
+
+    def revoke(self, worker: WorkerId, hashes: bytes) -> None:
+        """Take the news that `worker` holds these packed blocks no longer, nor what follows them.
+
+        O(blocks given, and dropped).
+        """
+        leases = self._leases.get(worker)
+        if leases is not None and leases.holding.blocks:
+            gone = leases.revoke(unpack_run(hashes))
+            self._table.remove(leases.holding, pack_hashes(gone))
+            self._entries -= len(gone)
+            self._revoked += len(gone)
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget everything believed of `worker`. O(1); `sweep` gives the memory back."""
@@ -173,6 +189,7 @@ class ApproxIndex:
             expired=self._expired,
             pruned=self._pruned,
             displaced=self._displaced,
+            revoked=self._revoked,
         )
 
     def _admit(self, worker: WorkerId) -> Leases:

@@ -1,7 +1,7 @@
 """Which worker holds which block: the index that events are folded into."""
 
-from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -15,27 +15,13 @@ from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_statistics import IndexStatistics
 from kvmesh.core.index_table import BlockTable, clear_released
 from kvmesh.core.index_tier import Tier
+from kvmesh.core.prefix_index import Groups
 
 TIERS: Final = 4
 DEFAULT_MAX_BLOCKS: Final = 1 << 24
 _MAX_RELEASED: Final = 256
 _FORCED_SWEEP: Final = 1 << 16
 _U64: Final = (1 << 64) - 1
-
-Groups = list[tuple[int, tuple[WorkerId, ...]]]
-"""Disjoint (depth in blocks, workers), deepest first, depth > 0."""
-
-
-class PrefixIndex(Protocol):
-    """What routing asks of an index: how much of a prompt each worker holds."""
-
-    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
-        """Return the cached prefix length, in blocks, of every worker that holds any of it."""
-        ...
-
-    def find_groups(self, hashes: Hashes) -> Groups:
-        """Return the same by depth, so that a caller need not look at every worker."""
-        ...
 
 
 class KvIndex:
@@ -55,6 +41,7 @@ class KvIndex:
         self._cap = BlockCap(max_blocks, self._tiers, self._slots)
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
+        self._watchers: list[Callable[[WorkerId, bytes], None]] = []
 
     def apply(self, worker: WorkerId, event: Event) -> int:
         """Fold one event; return how many blocks a gap kept out (0: all is well).
@@ -99,7 +86,14 @@ class KvIndex:
         else:
             missing = len(hashes) >> 3
         self._missing += missing
+        if tier == 0:
+            for watcher in self._watchers:
+                watcher(worker, hashes)
         return missing
+
+    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
+        """Tell `watcher` of each run of blocks that leaves a worker's device memory by `remove`."""
+        self._watchers.append(watcher)
 
     def clear(self, worker: WorkerId) -> None:
         """Forget every block of `worker` in every tier. O(1); `sweep` gives the memory back."""

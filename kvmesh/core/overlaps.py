@@ -1,11 +1,11 @@
 """How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
-from kvmesh.core.index import Groups, PrefixIndex
+from kvmesh.core.prefix_index import Groups, PrefixIndex
 from kvmesh.core.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
@@ -22,6 +22,10 @@ class SizedIndex(PrefixIndex, Protocol):
 class TieredIndex(SizedIndex, Protocol):
     """An index that knows in which tier of memory blocks are held."""
 
+    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
+        """Tell `watcher` of packed blocks that leave a worker's device memory."""
+        ...
+
     def tier_count(self) -> int:
         """Return how many tiers were ever used; 1: device memory alone."""
         ...
@@ -34,8 +38,20 @@ class TieredIndex(SizedIndex, Protocol):
 class RoutedIndex(SizedIndex, Protocol):
     """An index fed by routing decisions: what is sent to a worker will soon be cached there."""
 
-    def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Sequence[int],
+        now: float,
+        ttl_s: float,
+        *,
+        revocable: bool,
+    ) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
+        ...
+
+    def revoke(self, worker: WorkerId, hashes: bytes) -> None:
+        """Believe packed blocks, and what follows them where revocable, no longer."""
         ...
 
     def expire(self, now: float, budget: int) -> bool:
@@ -52,7 +68,10 @@ def _depth(group: tuple[int, tuple[WorkerId, ...]]) -> int:
 
 
 class OverlapView:
-    """The union of the event-fed `index` and the decision-fed `routed`; either may be None."""
+    """The union of the event-fed `index` and the decision-fed `routed`; either may be None.
+
+    What events remove from a worker is believed of it no longer, whatever was sent there before.
+    """
 
     def __init__(
         self,
@@ -70,6 +89,8 @@ class OverlapView:
         self._index = index
         self._routed = routed
         self._distrusted = distrusted
+        if index is not None and routed is not None:
+            index.watch_removals(routed.revoke)
 
     def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
         """Return the cached prefix in blocks per worker, the longer of both views, and by depth.
@@ -126,7 +147,7 @@ class OverlapView:
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
         if ttl_s <= 0.0 or not len(hashes):
             return False
-        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
+        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s, revocable=exact)
         return True
 
     def cached_blocks(self, worker: WorkerId) -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.core.cost import Candidate, Cost, Fleet, Weights
 from kvmesh.core.events import WorkerId
-from kvmesh.core.index import Groups
+from kvmesh.core.prefix_index import Groups
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.worker_registry import WorkerState
 

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import BlockHashes, sequence_hashes
+from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
 
 WORKERS = [WorkerId(f"w{number}") for number in range(3)]
 DEPTH = 5
@@ -32,10 +32,21 @@ class ApproxMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, prompt=prompts, ttl=st.sampled_from(TTLS))
     def route(self, worker: WorkerId, prompt: list[int], ttl: float) -> None:
-        self.index.record(worker, prompt, self.now, ttl)
+        self.index.record(worker, prompt, self.now, ttl, revocable=True)
         for block in prompt:
             until = self.now + ttl
             self.since[worker][block] = max(self.since[worker].get(block, 0.0), until)
+
+    @rule(worker=workers, prompt=prompts)
+    def revoke(self, worker: WorkerId, prompt: list[int]) -> None:
+        self.index.revoke(worker, pack_hashes(prompt[-1:]))
+
+        for leaf in LEAVES:
+            if leaf[: len(prompt)] == prompt:
+                for block in leaf[len(prompt) - 1 :]:
+                    self.since[worker].pop(block, None)
+                found = self.index.find_matches(BlockHashes.of(leaf, 1)).get(worker, 0)
+                assert found < len(prompt)
 
     @rule(seconds=st.sampled_from([0.01, 0.5, 3.0, 60.0]))
     def wait(self, seconds: float) -> None:

@@ -220,3 +220,34 @@ def test_a_full_worker_gives_up_what_ends_first_even_if_it_is_newest() -> None:
     assert index.find_matches(BlockHashes.of([1, 2], 1)) == {WorkerId("w0"): 2}
     assert index.find_matches(BlockHashes.of([8, 9], 1)) == {WorkerId("w0"): 1}
     assert index.statistics().displaced == 1
+
+
+def test_a_removed_block_ends_the_belief_in_what_follows_it() -> None:
+    index = ApproxIndex()
+    index.record(A, PROMPT[:10], 0.0, revocable=True)
+    index.record(B, PROMPT[:10], 0.0, revocable=True)
+
+    index.revoke(A, pack_hashes(PROMPT[6:7]))
+    index.revoke(C, pack_hashes(PROMPT[:1]))
+
+    assert index.find_matches(prompt(20)) == {A: 6, B: 10}
+    assert (index.blocks(A), index.statistics().revoked) == (6, 4)
+    index.record(A, PROMPT[:10], 1.0, revocable=True)
+    assert index.find_matches(prompt(20)) == {A: 10, B: 10}
+
+
+def test_branches_that_come_and_go_leave_nothing_behind_at_what_they_share() -> None:
+    index = ApproxIndex()
+    for number in range(100):
+        branch = [*PROMPT[:4], 10_000 + number]
+        index.record(A, branch, float(number), revocable=True)
+        index.revoke(A, pack_hashes(branch[-1:]))
+    for number in range(5):
+        index.record(A, [*PROMPT[:4], number, 100 + number], 101.0, revocable=True)
+
+    index.revoke(A, pack_hashes(PROMPT[:1]))
+
+    assert index.blocks(A) == 0
+    assert index.statistics().revoked == 100 + 4 + 10
+    index.revoke(A, pack_hashes(PROMPT[:1]))
+    assert index.statistics().revoked == 100 + 4 + 10

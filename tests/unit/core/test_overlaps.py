@@ -124,3 +124,15 @@ def test_a_worker_that_left_is_forgotten_by_the_decisions_view() -> None:
     make_view(make_index(), None).remove_worker(W1)
 
     assert view.find_groups(PROMPT, now=0.0)[0] == {}
+
+
+def test_events_that_remove_a_block_end_the_prediction_too() -> None:
+    index = make_index(w1=4)
+    view = make_view(index, ApproxIndex())
+    view.record(W1, PROMPT, now=0.0)
+    view.record(W2, PROMPT, now=0.0)
+
+    index.remove(W1, pack_hashes([3, 4]))
+    index.remove(W2, pack_hashes([5]), tier=1)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 2, W2: 8}

@@ -2,9 +2,9 @@ import pytest
 
 from kvmesh.core.cost import COSTS, Weights
 from kvmesh.core.events import WorkerId
-from kvmesh.core.index import Groups
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.prefix_index import Groups
 from kvmesh.core.quick_choice import QuickChoice
 from kvmesh.core.quick_cost import QUICK_COSTS
 from kvmesh.core.sequences import ActiveSequences
