@@ -78,7 +78,7 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
         index.apply(A, stored(PROMPT[:10]))
         index.apply(B, stored(PROMPT[:10]))
     for _ in range(2):
-        index.apply(A, Removed(pack_hashes(PROMPT[9:4:-1])))
+        assert index.apply(A, Removed(pack_hashes(PROMPT[9:4:-1]))) == 0
 
     assert index.find_matches(asked(PROMPT)) == {A: 5, B: 10}
     assert (index.blocks(A), index.blocks(B), index.blocks(C)) == (5, 10, 0)
@@ -111,8 +111,8 @@ def test_a_cleared_worker_stays_known_and_starts_anew() -> None:
     index.apply(A, stored(PROMPT[:10]))
     index.apply(B, stored(PROMPT[:4]))
 
-    index.apply(A, Cleared())
-    index.apply(C, Cleared())
+    assert index.apply(A, Cleared()) == 0
+    assert index.apply(C, Cleared()) == 0
 
     assert index.find_matches(asked(PROMPT)) == {B: 4}
     assert index.workers() == [B, A]
@@ -248,9 +248,10 @@ def test_the_digest_forgets_history_and_names_everything_else() -> None:
     swapped.apply(A, stored(PROMPT[:2]))
     assert first.digest() != swapped.digest()
     other = KvIndex()
-    other.apply(A, stored([1, 2, 3, 4]))
-    other.apply(B, stored([1, 2]))
-    assert first.digest() != other.digest()
+    other.apply(A, stored([1]))
+    another = KvIndex()
+    another.apply(A, stored([2]))
+    assert another.digest() != other.digest()
 
 
 def test_a_memory_cap_evicts_what_was_not_matched_and_says_so() -> None:
@@ -446,6 +447,24 @@ def test_a_frozen_view_can_be_given_up() -> None:
     index.apply(A, stored(PROMPT[4:8], PROMPT[3]))
 
     assert sum(len(held) for _, _, held in frozen.parts()) == 8
+
+
+def test_a_frozen_view_shows_nothing_of_a_worker_that_left() -> None:
+    index = KvIndex()
+    for worker in (A, B):
+        index.apply(worker, stored(PROMPT[:4]))
+    index.apply(A, stored(PROMPT[4:9], PROMPT[3]))
+
+    index.remove_worker(A)
+
+    frozen = index.freeze()
+    [one] = frozen.workers
+    held = {
+        key << 8 | shard: mask for _, shard, part in frozen.parts() for key, mask in part.items()
+    }
+    assert held == dict.fromkeys(PROMPT[:4], one.bit)
+    assert (one.worker, one.blocks, one.truncated) == (B, (4,), False)
+    assert one.digests == (sum(PROMPT[:4]) % 2**64,)
 
 
 def test_two_tables_are_searched_as_one() -> None:
