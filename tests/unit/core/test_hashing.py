@@ -148,7 +148,8 @@ def test_ready_made_hashes_are_taken_as_they_are() -> None:
     ready = BlockHashes.of((5, 6, 7), 16)
 
     assert (len(ready), ready.tokens_count, ready.block_size) == (3, 48, 16)
-    assert ready.upto(1) == [5, 6, 7]
+    assert ready.upto(1) == ready.upto(10) == [5, 6, 7]
+    assert BlockHashes.of([], 16).upto(1) == []
     known = [1, 2]
     assert BlockHashes.of(known, 4).upto(2) is known
 
@@ -161,14 +162,35 @@ def test_a_token_that_is_no_u32_is_the_clients_mistake(token: int) -> None:
         sequence_hashes(tokens, 16)
 
 
-def test_bytes_that_are_not_whole_tokens_are_the_clients_mistake() -> None:
-    with pytest.raises(RequestError, match="6 bytes, not a multiple of 4"):
-        BlockHashes(b"abcdef", 1)
+@pytest.mark.parametrize("size", [1, 5, 6, 7])
+def test_bytes_that_are_not_whole_tokens_are_the_clients_mistake(size: int) -> None:
+    with pytest.raises(RequestError, match=f"{size} bytes, not a multiple of 4"):
+        BlockHashes(bytes(size), 1)
+    with pytest.raises(RequestError, match=f"{size} bytes, not a multiple of 4"):
+        sequence_hashes(bytes(size), 1)
+
+
+def test_numbers_that_only_look_like_tokens_in_memory_are_the_clients_mistake() -> None:
+    with pytest.raises(RequestError, match=r"tokens 0\.\.1: token ids are integers"):
+        pack_tokens(array("f", [1.0, 2.0]))
+
+
+def test_a_buffer_of_u32s_is_viewed_and_not_copied() -> None:
+    tokens = array("I", TOKENS)
+
+    view = pack_tokens(tokens)
+
+    assert isinstance(view, memoryview)
+    assert view.obj is tokens
+    assert view.format == "B"
 
 
 def test_a_block_has_at_least_one_token() -> None:
-    with pytest.raises(ValueError, match="block_size is 0"):
-        BlockHashes([1], 0)
+    for tokens in ([1], bytes(8)):
+        with pytest.raises(ValueError, match="block_size is 0"):
+            BlockHashes(tokens, 0)
+        with pytest.raises(ValueError, match="block_size is 0"):
+            sequence_hashes(tokens, 0)
 
 
 def test_namespaces_have_their_golden_roots() -> None:
