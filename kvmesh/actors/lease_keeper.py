@@ -43,7 +43,7 @@ class LeaseKeeper:
             del answered_s
             self._asking = False
             if isinstance(answer, KeyRead):
-                lease.found(answer.value, answer.revision, now)
+                lease.found(answer.value, answer.revision)
             return ()
 
         write = self._wishes.make(

@@ -37,12 +37,18 @@ class Lease:
         self._revision = revision
         self._until_s = sent_s + TTL_S - SAFETY_S
 
-    def found(self, value: bytes | None, revision: int, sent_s: float) -> None:
-        """Take what is stored, read back because a write's outcome was unknown."""
-        if value == self.holder.encode():
-            self.granted(revision, sent_s)
-        else:
+    def found(self, value: bytes | None, revision: int) -> None:
+        """Take what is stored, read back because a write's outcome was unknown.
+
+        It may be an earlier write, of an earlier life even, that expires sooner than the one asked
+        about: it is enough to renew the lease, and no reason to act on it before.
+        """
+        if value != self.holder.encode():
             self.lost()
+        elif self._revision is None:
+            self.fence = self._revision = revision
+        else:
+            self._revision = revision
 
     def lost(self) -> None:
         """Take a refusal: somebody else holds it, or it expired meanwhile."""

@@ -28,12 +28,33 @@ def test_renewal_keeps_the_fence_and_taking_it_again_raises_it() -> None:
 
 def test_an_unknown_outcome_is_settled_by_what_is_stored() -> None:
     lease = Lease("r0")
+    lease.granted(7, 0.0)
 
-    lease.found(b"r0", 5, sent_s=1.0)
-    assert lease.holds(1.5)
+    lease.found(b"r0", 8)
+    assert (lease.fence, lease.expected) == (7, 8)
+    assert lease.holds(1.0)
 
-    lease.found(b"r1", 6, sent_s=2.0)
-    assert not lease.holds(2.0)
+    lease.found(b"r1", 9)
+    assert not lease.holds(1.0)
 
-    lease.found(None, 0, sent_s=3.0)
+    lease.found(None, 0)
     assert lease.expected is None
+
+
+def test_what_is_read_back_extends_no_lease_for_it_may_be_an_earlier_write() -> None:
+    lease = Lease("r0")
+    lease.granted(7, 0.0)
+
+    lease.found(b"r0", 7)
+
+    assert not lease.holds(float(TTL_S))
+
+
+def test_the_lease_of_an_earlier_life_is_renewed_before_it_is_used() -> None:
+    lease = Lease("r0")
+
+    lease.found(b"r0", 5)
+    assert (lease.holds(0.0), lease.expected, lease.fence) == (False, 5, 5)
+
+    lease.granted(6, 1.0)
+    assert (lease.holds(1.0), lease.fence) == (True, 5)
