@@ -116,6 +116,10 @@ class ReplicaSync:
             case _:
                 return self._on_rare(message, now)
 
+    def known_upto(self, peer: str) -> tuple[int, int] | None:
+        """Return the epoch and number up to which a peer is known completely, else None."""
+        return self._peers.known_upto(peer)
+
     def statistics(self) -> ReplicaSyncStatistics:
         """Return the present counts."""
         return ReplicaSyncStatistics(
@@ -207,7 +211,9 @@ class ReplicaSync:
             return ()
         own = self._sequences.owned()
         self._sequences.renew((one.request_id for one in own), now)
-        self._sequences.expire(now)
+        for booking in self._sequences.expire(now):
+            # A peer long unheard that had no news since would come back without a gap.
+            self._peers.doubt(booking.owner)
         for booking in own:
             if booking.output_tokens > self._grown.get(booking.request_id, 0):
                 self._grown[booking.request_id] = booking.output_tokens

@@ -73,6 +73,20 @@ class PeerBookings:
             self._sequences.renew((one.request_id for one in self._sequences.owned(peer)), now)
         return known.complete
 
+    def known_upto(self, peer: str) -> tuple[int, int] | None:
+        """Return the epoch and number up to which all of the peer's bookings are known.
+
+        None for a peer never heard, and while something of it is missing.
+        """
+        known = self._peers.get(peer)
+        return (known.epoch, known.next_seq) if known is not None and known.complete else None
+
+    def doubt(self, peer: str) -> None:
+        """Have the peer's state asked for: it lives, but what it had booked is not known here."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.complete = False
+
     def remove(self, peer: str) -> None:
         """Drop a dead peer and its bookings."""
         self._peers.pop(peer, None)

@@ -249,6 +249,30 @@ def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> Non
     assert driver.sync.statistics().states_asked == 2
 
 
+def test_a_peer_whose_booking_expired_here_is_asked_for_its_state() -> None:
+    driver = Driver()
+    talk(driver, first_seq=1)
+    known = driver.sync.known_upto("r2")
+    driver.now = 11.0
+
+    effects = driver.tell(Tick("beat"))
+
+    assert known == (7, 2)
+    assert driver.sequences.owned("r2") == []
+    assert driver.sync.known_upto("r2") is None
+    assert [one.subject for one in of(Publish, effects)][1:] == ["kvmesh.rctl.code.r2"]
+
+
+def test_of_a_peer_never_heard_nothing_is_known_or_doubted() -> None:
+    driver = Driver()
+    driver.sequences.add("q", W, Demand(40, 30, 20), driver.now, owner="r9")
+    driver.now = 11.0
+    driver.tell(Tick("beat"))
+
+    assert driver.sync.known_upto("r9") is None
+    assert driver.sync.statistics().states_asked == 0
+
+
 def test_a_replica_does_not_listen_to_itself() -> None:
     driver = Driver()
 
