@@ -15,9 +15,11 @@ class FaultPlan(msgspec.Struct, frozen=True):
     ones of its sender. Each `mischief_s` a process is killed (`crash`), frozen (`pause`) or cut off
     (`disconnect`), or the journal is purged up to a random sequence, made anew (`recreate`) or
     loses its last records though acknowledged (`truncate`).
-    `crash_at_effect`: a process dies between two effects of one turn. `spoil`: an object is stored
-    damaged, and acknowledged all the same. `busy`: the next slice of a long job waits for `busy_s`,
-    since other turns take that long. `linger`: an outage lasts `linger_s`, longer than any lease.
+    `crash_at_effect`: a process dies between two effects of one turn. `pause_at_effect`: it stands
+    still there, and does the rest of that turn, decided before, when it goes on. `spoil`: an object
+    is stored damaged, and acknowledged all the same. `busy`: the next slice of a long job waits for
+    `busy_s`, since other turns take that long. `linger`: an outage lasts `linger_s`, longer than
+    any lease. `late_tail`: a tail that was given up delivers for another `slow_s`.
     """
 
     until_s: float = 0.0
@@ -33,11 +35,13 @@ class FaultPlan(msgspec.Struct, frozen=True):
     lose_answer: float = 0.0
     garbage: float = 0.0
     crash_at_effect: float = 0.0
+    pause_at_effect: float = 0.0
     spoil: float = 0.0
     busy: float = 0.0
     busy_s: Range = (0.001, 0.2)
     linger: float = 0.0
     linger_s: Range = (3.0, 5.0)
+    late_tail: float = 0.0
     mischief_s: float = 0.25
     crash: float = 0.0
     pause: float = 0.0
@@ -68,12 +72,15 @@ _KINDS = (
     "spoil",
     "busy",
     "linger",
+    "pause_at_effect",
+    "late_tail",
 )
 _CEILINGS = {
     "slow": 0.05,
     "reorder": 0.1,
     "garbage": 0.05,
     "crash_at_effect": 0.002,
+    "pause_at_effect": 0.005,
     "crash": 0.05,
     "pause": 0.1,
     "disconnect": 0.1,

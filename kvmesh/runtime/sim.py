@@ -60,6 +60,7 @@ class Process:
         self.cut_off_s = 0.0
         self.inbox: deque[tuple[str, Message]] = deque()
         self.backlog: deque[tuple[str, Message]] = deque()
+        self.held: list[tuple[str, Effect]] = []
 
     def is_cut_off(self, now: float) -> bool:
         """Return whether its network is down."""
@@ -73,8 +74,9 @@ Check = Callable[[Process, str, Message], None]
 class Simulation:
     """Virtual time, processes, and the faults that befall them.
 
-    `on_step` checks run after every turn of an actor, `on_start` after every (re)start of a
-    process. `carriers` carry out effects; the simulated journal, bus and stores add theirs.
+    `on_step` checks run after every turn of an actor, `on_decided` for every effect when its actor
+    returns it, `on_start` after every (re)start of a process. `carriers` carry out effects; the
+    simulated journal, bus and stores add theirs.
     An effect that nothing carries is a bug and raises `KeyError`.
     """
 
@@ -91,6 +93,7 @@ class Simulation:
             Log: self._carry_log,
         }
         self.on_step: list[Check] = []
+        self.on_decided: list[Carrier] = []
         self.on_start: list[Callable[[Process], None]] = []
         self.struck: Counter[str] = Counter()
         self.logged: Counter[str] = Counter()
@@ -129,7 +132,7 @@ class Simulation:
         """Hand a message to an actor of that life of a process; to nobody when it is over."""
         if process.incarnation != incarnation or not process.alive:
             return
-        if self.now < process.frozen_s or process.backlog:
+        if self.now < process.frozen_s or process.backlog or process.held:
             if not process.backlog:
                 self.at(process.frozen_s - self.now, lambda: self._thaw(process, incarnation))
             process.backlog.append((actor, message))
@@ -143,15 +146,21 @@ class Simulation:
         if self.now < process.frozen_s:
             self.at(process.frozen_s - self.now, lambda: self._thaw(process, incarnation))
             return
-        waiting, process.backlog = process.backlog, deque()
-        for actor, message in waiting:
-            if process.alive:
-                self._hand_over(process, actor, message)
+        held, process.held = process.held, []
+        for name, effect in held:
+            self.carriers[type(effect)](process, name, effect)
+        self._work_off(process)
+        while process.backlog and not process.held:
+            self._hand_over(process, *process.backlog.popleft())
 
     def _hand_over(self, process: Process, actor: str, message: Message) -> None:
         idle = not process.inbox
         process.inbox.append((actor, message))
-        while idle and process.inbox:
+        if idle:
+            self._work_off(process)
+
+    def _work_off(self, process: Process) -> None:
+        while process.inbox and not process.held:
             self._turn(process, *process.inbox[0])
             if process.inbox:
                 process.inbox.popleft()
@@ -162,6 +171,7 @@ class Simulation:
         process.actors = {}
         process.inbox.clear()
         process.backlog.clear()
+        process.held.clear()
 
     def start(self, process: Process) -> None:
         """Start a process anew, unless it lives."""
@@ -193,15 +203,29 @@ class Simulation:
         self.steps += 1
         line = f"{self.now:.6f} {process.name} {name} {type(message).__name__}"
         self.fingerprint = crc32(line.encode(), self.fingerprint)
-        chance = 0.0 if process.plan.immortal else self.faults.plan.crash_at_effect
-        for effect in process.actors[name].receive(message, self.now):
-            if self.strike("crash_at_effect", chance):
+        plan = FaultPlan() if process.plan.immortal else self.faults.plan
+        effects = tuple(process.actors[name].receive(message, self.now))
+        for effect in effects:
+            for seen in self.on_decided:
+                seen(process, name, effect)
+        for done, effect in enumerate(effects):
+            if self.strike("crash_at_effect", plan.crash_at_effect):
                 self.crash(process)
+                break
+            if self.strike("pause_at_effect", plan.pause_at_effect):
+                self._pause_turn(process, [(name, rest) for rest in effects[done:]])
                 break
             self.carriers[type(effect)](process, name, effect)
         if process.alive:
             for check in self.on_step:
                 check(process, name, message)
+
+    def _pause_turn(self, process: Process, held: list[tuple[str, Effect]]) -> None:
+        """Freeze a process within its turn: the rest of it, and what it told itself, waits."""
+        incarnation = process.incarnation
+        process.held = held
+        process.frozen_s = self.now + self.faults.outage()
+        self.at(process.frozen_s - self.now, lambda: self._thaw(process, incarnation))
 
     def _make_mischief(self) -> None:
         """Choose victims; goes on until the storm is over."""

@@ -45,6 +45,7 @@ class SimJournal:
         self.on_stored: list[Callable[[int, str, bytes], None]] = []
         self._sim = sim
         self._tails: dict[str, _Tail] = {}
+        self._wanted: dict[str, OpenTail] = {}
         self._arrivals_s: dict[str, float] = {}
         sim.carriers[Append] = self._carry_append
         sim.carriers[PurgeJournal] = self._carry_purge
@@ -126,8 +127,18 @@ class SimJournal:
             self._sim.at(self._sim.faults.delay(self._sim.now), purge)
 
     def _carry_open_tail(self, process: Process, _: str, effect: Effect) -> None:
+        """Put another tail in the place of the present one, which delivers until it is ended."""
         assert isinstance(effect, OpenTail)
-        self._open_tail(process, effect.after, effect.created)
+        sim, incarnation = self._sim, process.incarnation
+        self._wanted[process.name] = effect
+
+        def replace() -> None:
+            if process.incarnation == incarnation and self._wanted[process.name] is effect:
+                self._open_tail(process, effect.after, effect.created)
+
+        late = sim.strike("late_tail", sim.faults.plan.late_tail)
+        late_s = sim.faults.between(sim.faults.plan.slow_s) if late else 0.0
+        sim.at(late_s + sim.faults.delay(sim.now), replace)
 
     def _on_start(self, process: Process) -> None:
         if process.plan.tail_to and not process.plan.waits_for_tail:

@@ -3,11 +3,19 @@
 import random
 from collections.abc import Sequence
 
-from kvmesh.actors.kernel import Actor, Effect, Message, Send, Wake
-from kvmesh.actors.messages import Booked, Finished, FirstToken, RouterHeartbeat, Started, Tick
+from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Send, Wake
+from kvmesh.actors.messages import (
+    Booked,
+    BusMessage,
+    Finished,
+    FirstToken,
+    RouterHeartbeat,
+    Started,
+    Tick,
+)
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
-from kvmesh.actors.wire import Subjects
+from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import RouterOptions
 from kvmesh.core.events import WorkerId
@@ -18,10 +26,12 @@ from kvmesh.core.sequences import LOCAL, ActiveSequences
 from kvmesh.runtime.faults import FaultPlan
 from kvmesh.runtime.sim import Birth, Process, ProcessPlan, Simulation
 from kvmesh.runtime.sim_bus import SimBus
+from tests.simulation.history import BookedHistory
 
 SUBJECTS = Subjects("kvmesh", "code")
 BLOCK_SIZE = 4
-LEASE_S = 30.0
+LEASE_S = 6.5
+"""Longer than any outage, and than it takes to count a silent replica as dead."""
 WORKERS = [WorkerId(f"w{number}") for number in range(3)]
 
 
@@ -75,13 +85,30 @@ class BookingPlane:
         self.sim = Simulation(seed, plan)
         self.bus = SimBus(self.sim)
         self.sequences: dict[str, ActiveSequences] = {}
+        self.history = BookedHistory()
+        self._replicas: dict[str, ReplicaSync] = {}
+        publish = self.sim.carriers[Publish]
+
+        def carry(process: Process, actor: str, effect: Effect) -> None:
+            assert isinstance(effect, Publish)
+            if effect.subject == SUBJECTS.bookings(process.name):
+                self.history.sent(process.name, effect.data)
+            publish(process, actor, effect)
+
+        self.sim.carriers[Publish] = carry
         self.sim.on_step.append(self.check)
         self._stop_s = stop_s
+        self._heard: dict[tuple[str, str], float] = {}
+        self._expired: dict[str, int] = {}
         for number in range(replicas):
             self._add(f"r{number}")
 
     def check(self, process: Process, actor: str, message: Message) -> None:  # noqa: ARG002
-        """The sums are those of the bookings, and nobody books in this replica's own name."""
+        """What holds after every turn.
+
+        The sums are those of the bookings; nobody books in this replica's own name; of a peer
+        known completely exactly its bookings are known.
+        """
         sequences = self.sequences[process.name]
         for worker in WORKERS:
             loads = sequences.loads(worker)
@@ -92,6 +119,28 @@ class BookingPlane:
                 one.uncached_tokens for one in held if one.prefilling
             )
         assert all(one.request_id.startswith(process.name) for one in sequences.owned())
+        self._check_leases(process.name, message)
+        for peer in self.sequences:
+            known = self._replicas[process.name].known_upto(peer)
+            if known is not None:
+                ids = {one.request_id for one in sequences.owned(peer)}
+                assert ids == self.history.booked(peer, *known), "a peer's state has a hole"
+
+    def _check_leases(self, router: str, message: Message) -> None:
+        """Requests run on, so a booking expires only when its owner was not heard for that long."""
+        now = self.sim.now
+        if isinstance(message, BusMessage):
+            self._heard[router, last_token(message.subject)] = now
+        expired = self.sequences[router].statistics().expired
+        if expired > self._expired.get(router, 0):
+            silent_s = max(
+                now - self._heard.get((router, peer), 0.0) for peer in self._others(router)
+            )
+            assert silent_s >= LEASE_S - 1.0, "a booking expired, its request runs"
+        self._expired[router] = expired
+
+    def _others(self, router: str) -> list[str]:
+        return [one for one in self.sequences if one != router]
 
     def is_settled(self) -> bool:
         """Whether all replicas know the same bookings in the same state."""
@@ -128,7 +177,8 @@ class BookingPlane:
         def build(birth: Birth) -> Sequence[Actor]:
             scheduler = new_scheduler(birth.seed)
             sequences = self.sequences[router] = scheduler.sequences
-            options = ReplicaSyncOptions(router, "code", birth.incarnation, max_events=16)
+            options = ReplicaSyncOptions(router, "code", birth.incarnation, max_events=4)
+            replica = self._replicas[router] = ReplicaSync(scheduler, options)
 
             def status() -> RouterHeartbeat:
                 return RouterHeartbeat(router, "code", "", ready=True, epoch=birth.incarnation)
@@ -140,7 +190,7 @@ class BookingPlane:
                 status=status,
             )
             return [
-                ReplicaSync(scheduler, options),
+                replica,
                 registry,
                 Clients(sequences, birth, router, self._stop_s),
             ]

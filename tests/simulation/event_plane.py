@@ -1,6 +1,5 @@
 """Workers, a journal and router replicas under faults, with what must hold after every step."""
 
-import contextlib
 import random
 from collections.abc import Sequence
 
@@ -15,74 +14,25 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.publisher import Publisher, PublisherOptions
 from kvmesh.actors.registry import Registry, RegistryOptions
-from kvmesh.actors.wire import Subjects, last_token
+from kvmesh.actors.wire import Subjects
 from kvmesh.core.decision import Trust
 from kvmesh.core.event_sender import SenderLimits
-from kvmesh.core.events import Cleared, Removed, Stored, WorkerId, decode_batch
-from kvmesh.core.hashing import unpack_hashes
+from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
-from kvmesh.core.ordering import Cursor, Ordering
+from kvmesh.core.ordering import Cursor
 from kvmesh.core.replica import Replica
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.worker_registry import WorkerRegistry
-from kvmesh.errors import CodecError
 from kvmesh.runtime.faults import FaultPlan
 from kvmesh.runtime.sim import Birth, Process, ProcessPlan, Simulation
 from kvmesh.runtime.sim_bus import SimBus
 from kvmesh.runtime.sim_journal import SimJournal
-from tests.simulation.engine import BLOCK_SIZE, MASK, Engine, EngineLink
+from tests.simulation.engine import BLOCK_SIZE, Engine, EngineLink
+from tests.simulation.history import PerfectReader, PublishedHistory
 
 SUBJECTS = Subjects("kvmesh", "code")
 LIMITS = SenderLimits(flush_events=8, window=16, max_pending_events=64, ring_s=3.0)
-
-
-class PublishedHistory:
-    """What each worker's events amount to, folded plainly as they are first sent."""
-
-    def __init__(self) -> None:
-        self._digests: dict[tuple[WorkerId, int], list[int]] = {}
-        self._held: dict[tuple[WorkerId, int], set[tuple[int, int]]] = {}
-
-    def sent(self, worker: WorkerId, data: bytes) -> None:
-        batch = decode_batch(data)
-        key = worker, batch.epoch
-        digests = self._digests.setdefault(key, [0])
-        held = self._held.setdefault(key, set())
-        if batch.first_seq != len(digests):
-            assert batch.first_seq < len(digests), "a publisher skipped numbers"
-            return
-        for event in batch.events:
-            if isinstance(event, Stored):
-                held.update((block, event.tier) for block in unpack_hashes(event.hashes))
-            elif isinstance(event, Removed):
-                held.difference_update((block, event.tier) for block in unpack_hashes(event.hashes))
-            else:
-                assert isinstance(event, Cleared)
-                held.clear()
-            digests.append(sum((2 * tier + 1) * block for block, tier in held) & MASK)
-
-    def digest(self, worker: WorkerId, epoch: int, seq: int) -> int:
-        return self._digests[worker, epoch][seq]
-
-
-class PerfectReader:
-    """Reads every record the moment it is stored: what any replica can know at best."""
-
-    def __init__(self, journal: SimJournal) -> None:
-        self._ordering = Ordering()
-        journal.on_stored.append(self._read)
-
-    def _read(self, _: int, subject: str, data: bytes) -> None:
-        with contextlib.suppress(CodecError):
-            self._ordering.admit(WorkerId(last_token(subject)), decode_batch(data))
-
-    def has_read(self, worker: WorkerId, epoch: int, seq: int) -> bool:
-        """Whether it could apply that event, or knows the epoch to be over."""
-        cursor = self._ordering.cursor(worker)
-        if cursor is None or cursor.epoch != epoch:
-            return seq == 0 or (cursor is not None and cursor.epoch > epoch)
-        return seq < cursor.next_seq
 
 
 class EventPlane:
@@ -103,6 +53,7 @@ class EventPlane:
         self.routers: list[str] = []
         self._claims: dict[tuple[str, int, int], int] = {}
         self._positions: dict[tuple[object, ...], int] = {}
+        self._applied: dict[str, int] = {}
         self._engine_rng = random.Random(seed)
         self._may_lose_acknowledged = plan.recreate > 0.0 or plan.truncate > 0.0
         append = self.sim.carriers[Append]
@@ -114,6 +65,7 @@ class EventPlane:
 
         self.sim.carriers[Append] = carry
         self.sim.on_step.append(self.check)
+        self.sim.on_start.append(self._forget_applied)
         self.prepare()
         for number in range(workers):
             self._add_worker(WorkerId(f"w{number}"))
@@ -143,10 +95,14 @@ class EventPlane:
         """What holds after every turn."""
         if actor == "publisher":
             self._check_confirmed(WorkerId(process.name))
-        if actor != "indexer":
+        if actor not in ("indexer", self.reload_to):
             return
         indexer = self.indexer(process.name)
         replica = indexer.replica
+        before = self._applied.get(process.name, 0)
+        self._applied[process.name] = replica.applied_sequence
+        if actor != "indexer":
+            return
         assert replica.statistics().orphans == 0, "a store under a parent the worker lacks"
         claim = replica.claim()
         known = self._claims.setdefault(
@@ -158,12 +114,16 @@ class EventPlane:
         assert self._positions.get(life, 0) <= claim.sequence, "a position went back"
         self._positions[life] = claim.sequence
         if isinstance(message, JournalRecord):
+            assert claim.sequence - before in (0, 1), "records were passed over unseen"
             self._check_worker(replica, message.worker)
         if isinstance(message, JournalOpened):
             assert not indexer.caught_up, "claims to be warm with its history unread"
         if isinstance(message, JournalGap | JournalRecreated):
             trusts = {indexer.trust(worker, self.sim.now) for worker in replica.workers()}
             assert Trust.EXACT not in trusts, "trusted though records were missed"
+
+    def _forget_applied(self, process: Process) -> None:
+        self._applied.pop(process.name, None)
 
     def lives(self, router: str) -> tuple[object, ...]:
         """Return what else, when it changes, lets a router's position start anew."""

@@ -8,8 +8,16 @@ from kvmesh.actors.kernel import Actor, Effect, Message
 from kvmesh.actors.messages import CaughtUp, Tick
 from kvmesh.actors.registry import Registry
 from kvmesh.actors.snapshot_loader import SnapshotLoader
-from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
-from kvmesh.actors.storage import PurgeJournal
+from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, lease_key, manifest_key
+from kvmesh.actors.storage import (
+    DeleteObject,
+    FetchObject,
+    ListObjects,
+    PurgeJournal,
+    ReadKey,
+    StoreObject,
+    WriteKey,
+)
 from kvmesh.core.index import KvIndex
 from kvmesh.core.manifest import Generation, Manifest, decode_manifest
 from kvmesh.core.ordering import Cursor
@@ -21,6 +29,9 @@ from kvmesh.runtime.sim_stores import SimStores
 from tests.simulation.event_plane import EventPlane
 
 KEY = manifest_key("code")
+LEASE_KEY = lease_key("code")
+STEPS = (StoreObject, FetchObject, ReadKey, WriteKey, PurgeJournal, ListObjects, DeleteObject)
+"""What a snapshot is made of, seen from outside."""
 
 
 class SnapshotPlane(EventPlane):
@@ -28,8 +39,8 @@ class SnapshotPlane(EventPlane):
 
     Checked at each purge: what is purged is in the second newest generation of the manifest or
     older, both newest can be read and are what they say, and no live replica that was heard still
-    needs it. At each new manifest: its newest generation is the model's at its position. At each
-    load: so is the index.
+    needs it. Only who holds the lease when it decides so writes the manifest. At each new manifest:
+    its newest generation is the model's at its position. At each load: so is the index.
     """
 
     reload_to = "loader"
@@ -50,6 +61,8 @@ class SnapshotPlane(EventPlane):
             purge(process, actor, effect)
 
         self.sim.carriers[PurgeJournal] = carry
+        self.sim.on_decided.append(self._check_lease)
+        self.sim.on_decided.append(self._stall)
         self.sim.on_step.append(self._check_manifest)
         self.sim.on_step.append(self._check_loaded)
 
@@ -119,6 +132,21 @@ class SnapshotPlane(EventPlane):
             replica = self.indexer(process.name).replica
             for worker, cursor in replica.cursors().items():
                 self.check_against_model(replica.index, worker, cursor)
+
+    def _stall(self, process: Process, actor: str, effect: Effect) -> None:
+        """Where outages linger, one may hit the lease holder between any two of its steps."""
+        sim, plan = self.sim, self.sim.faults.plan
+        if actor != "snapshotter" or not isinstance(effect, STEPS):
+            return
+        if sim.strike("stall", plan.linger / 4):
+            process.frozen_s = sim.now + sim.faults.between(plan.linger_s)
+
+    def _check_lease(self, process: Process, actor: str, effect: Effect) -> None:
+        del actor
+        if isinstance(effect, WriteKey) and effect.key == KEY:
+            lease = self.stores.live(LEASE_KEY)
+            held = lease is not None and lease.value == process.name.encode()
+            assert held, "a manifest is written without the lease"
 
     def _check_manifest(self, process: Process, actor: str, message: Message) -> None:
         del process, actor

@@ -18,6 +18,9 @@ def test_every_replica_knows_every_booking_after_a_storm(seed: int) -> None:
     settled = plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S)
 
     assert settled, plane.differences()
+    # Requests that never end are booked for as long as they run.
+    plane.sim.run(plane.sim.now + LEASE_S)
+    assert plane.is_settled(), plane.differences()
 
 
 def test_requests_outlive_their_lease_while_they_run() -> None:

@@ -1,12 +1,14 @@
 import random
+from functools import partial
 
 import pytest
 
 from kvmesh.actors.kernel import Effect
+from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import FetchObject
 from kvmesh.runtime.faults import FaultPlan, draw_plan
 from kvmesh.runtime.sim import Process
-from tests.simulation.snapshot_plane import SnapshotPlane
+from tests.simulation.snapshot_plane import KEY, STEPS, SnapshotPlane
 
 STORM_S = 6.0
 SETTLE_S = 20.0
@@ -78,6 +80,55 @@ def test_a_holder_overtaken_while_paused_supersedes_nothing() -> None:
     assert overtaken.created == plane.journal.created
     assert plane.manifest().generations[0].fence >= overtaken.fence
     assert plane.sim.logged["snapshot given up"] == 1
+    assert plane.sim.run_until(plane.is_settled, limit_s=10.0), plane.differences()
+
+
+def test_what_the_former_tail_brings_after_a_snapshot_was_loaded_is_not_applied() -> None:
+    plane = SnapshotPlane(6, FaultPlan(until_s=20.0, late_tail=1.0, slow_s=(0.5, 0.5)))
+    plane.run_engines(steps=200, every_s=0.04)
+    plane.sim.run(4.0)
+    router = plane.sim.processes["r0"]
+    ignored = plane.indexer("r0").replica.statistics().redelivered
+
+    plane.sim.deliver(router, router.incarnation, "loader", Reload("asked for"))
+    plane.sim.run(12.0)
+
+    assert plane.lives("r0") == (1,)
+    assert plane.indexer("r0").replica.statistics().redelivered > ignored
+    assert plane.is_settled(), plane.differences()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_holder_that_stands_still_at_any_step_does_no_harm(
+    step: type[Effect], late: bool
+) -> None:
+    """It is overtaken meanwhile; `late`: the step itself is carried out after the pause."""
+    plane = SnapshotPlane(5, FaultPlan())
+    plane.run_engines(steps=150, every_s=0.1)
+    plane.sim.run(4.0)
+    carrier = plane.sim.carriers[step]
+    paused: list[Process] = []
+
+    def pause(process: Process, actor: str, effect: Effect) -> None:
+        is_step = actor == "snapshotter" and getattr(effect, "key", KEY) == KEY
+        if paused or not is_step:
+            carrier(process, actor, effect)
+            return
+        paused.append(process)
+        process.frozen_s = plane.sim.now + 4.0
+        if late:
+            plane.sim.at(4.0, partial(carrier, process, actor, effect))
+        else:
+            carrier(process, actor, effect)
+
+    plane.sim.carriers[step] = pause
+    plane.sim.run(12.0)
+    fences = {one.generations[0].fence for one in plane.manifests if one.generations}
+    plane.sim.run(16.0)
+
+    assert paused
+    assert len(fences) > 1, "nobody took over"
     assert plane.sim.run_until(plane.is_settled, limit_s=10.0), plane.differences()
 
 

@@ -128,6 +128,45 @@ def test_a_crash_between_two_effects_loses_the_second() -> None:
     assert set(logged) == {"", "one", "onetwo"}
 
 
+def only_at_the_start(effects: list[Effect], message: Message) -> list[Effect]:
+    return effects if isinstance(message, Started) else []
+
+
+def test_a_pause_between_two_effects_delays_the_rest_and_keeps_all_in_order() -> None:
+    paused = 0
+    for seed in range(40):
+        plan = FaultPlan(until_s=1.0, pause_at_effect=0.2, outage_s=(4.0, 5.0))
+        sim = Simulation(seed, plan)
+        decided: list[Effect] = []
+
+        def note(_: Process, __: str, effect: Effect, seen: list[Effect] = decided) -> None:
+            seen.append(effect)
+
+        sim.on_decided.append(note)
+        told: list[Effect] = [Send("probe", Tick("n", number)) for number in range(4)]
+        process, [probe] = add_probe(sim, answers=partial(only_at_the_start, told))
+        assert decided == told
+        sim.at(0.5, partial(sim.deliver, process, 1, "probe", Tick("n", 4)))
+        sim.run(9.0)
+
+        struck = sim.struck["pause_at_effect"]
+        paused += struck
+        assert probe.messages() == [Started(), *(Tick("n", number) for number in range(5))]
+        assert (probe.heard[-1][0] >= 4.0) is (struck > 0)
+
+    assert paused > 10
+
+
+def test_a_process_killed_while_paused_within_a_turn_does_not_finish_it() -> None:
+    sim = Simulation(1, FaultPlan(until_s=1.0, pause_at_effect=1.0, outage_s=(1.0, 1.0)))
+    process, _ = add_probe(sim, answers=lambda _: [Log("info", "one")])
+    sim.kill(process)
+    sim.run(3.0)
+
+    assert sim.struck["pause_at_effect"] == 1
+    assert not sim.logged
+
+
 def test_checks_run_after_every_step_of_a_living_process() -> None:
     sim = Simulation(1)
     seen: list[tuple[str, str, Message]] = []

@@ -120,6 +120,19 @@ def test_a_tail_can_be_reopened_behind_a_sequence() -> None:
     assert world.news()[-2:] == [JournalOpened("1"), CaughtUp(9)]
 
 
+def test_a_tail_delivers_until_the_next_has_taken_its_place() -> None:
+    world = World(FaultPlan(delay_s=(0.1, 0.2)), stored=1)
+    world.sim.run(1.0)
+
+    world.append()
+    world.sim.run(1.25)
+    world.tell(OpenTail(0, "1"))
+    world.sim.run(3.0)
+
+    assert world.records() == [1, 2, 1, 2]
+    assert world.news().count(JournalOpened("1")) == 2
+
+
 def test_a_purge_is_answered_with_its_count() -> None:
     world = World(stored=5)
     world.tell(PurgeJournal(2, token=7))
