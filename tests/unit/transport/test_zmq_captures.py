@@ -76,3 +76,19 @@ def test_a_capture_is_understood_in_whole(name: str) -> None:
     assert (statistics.unknown_fields, statistics.unknown_tags, statistics.lost) == (0, 0, 0)
     assert statistics.residency.orphans == 0
     assert statistics.residency.unknown_removals == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "at_the_end"),
+    [("sglang_0.5.23_live.jsonl", 192, 0), ("vllm_0.32.0_live.jsonl", 65, 3)],
+)
+def test_a_capture_leads_to_the_blocks_its_engine_held(
+    name: str, most: int, at_the_end: int
+) -> None:
+    cache = EngineCache()
+    held: list[int] = []
+    for line in (FIXTURES / name).read_text().splitlines():
+        cache.take(bytes.fromhex(json.loads(line)["hex"]))
+        held.append(cache.statistics().visible_blocks)
+
+    assert (max(held), held[-1]) == (most, at_the_end)
