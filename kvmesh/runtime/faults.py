@@ -81,6 +81,7 @@ _CEILINGS = {
     "garbage": 0.05,
     "crash_at_effect": 0.002,
     "pause_at_effect": 0.005,
+    "late_tail": 1.0,
     "crash": 0.05,
     "pause": 0.1,
     "disconnect": 0.1,
