@@ -7,7 +7,13 @@ import hypothesis
 import pytest
 
 from kvmesh.app.nats_server import NatsServer
-from tests.nats_container import nats_container, nats_image  # noqa: F401  fixtures
+from tests.nats_container import (
+    SERVERS,
+    InContainer,
+    Served,
+    nats_container,  # noqa: F401  a fixture
+    nats_image,  # noqa: F401  a fixture
+)
 
 # No deadlines: these machines are shared, and a slow example is no bug.
 SLOW = [hypothesis.HealthCheck.too_slow]
@@ -62,10 +68,19 @@ def eventually() -> Eventually:
 
 
 @pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def nats_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One real nats-server for the whole run; tests use streams of their own names."""
     folder = tmp_path_factory.mktemp("nats")
     server = NatsServer(Path(folder) / "store", log_path=Path(folder) / "nats.log")
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def nats_server(request: pytest.FixtureRequest) -> Served:
+    """The server of the whole run: a process of this machine, then the same in a container."""
+    if request.param == "container":
+        return InContainer(request.getfixturevalue("nats_container").nats_uri())
+    process: NatsServer = request.getfixturevalue("nats_process")
+    return process

@@ -169,7 +169,7 @@ def server_url(request: pytest.FixtureRequest) -> str | None:
     if request.param == "container":
         url: str = request.getfixturevalue("nats_container").nats_uri()
         return url
-    server: NatsServer = request.getfixturevalue("nats_server")
+    server: NatsServer = request.getfixturevalue("nats_process")
     return server.url
 
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
-from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
@@ -21,6 +20,7 @@ from kvmesh.core.predictions import Doubt
 from kvmesh.http_settings import HttpSettings
 from kvmesh.settings import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from tests.conftest import Eventually
+from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +54,7 @@ def router_of(nats: NatsSettings, port: int) -> RouterServer:
 
 
 async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
-    nats_server: NatsServer, eventually: Eventually
+    nats_server: Served, eventually: Eventually
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace="closed-loop")
     with socket.socket() as sock:
@@ -134,7 +134,7 @@ async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: 
 
 
 async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
-    nats_server: NatsServer, eventually: Eventually
+    nats_server: Served, eventually: Eventually
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace="reread")
     with socket.socket() as sock:

@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
-from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
 from kvmesh.http_settings import HttpSettings
@@ -18,6 +17,7 @@ from kvmesh.settings import CostSettings, NatsSettings, RouterSettings, WorkerSe
 from tests.conftest import Eventually
 from tests.integration.live_router import free_port, router
 from tests.integration.test_closed_loop import running
+from tests.nats_container import Served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -247,7 +247,7 @@ async def test_pretend_engines_refuse_requests_that_no_router_split() -> None:
 
 
 async def test_sidecars_bring_roles_through_nats(
-    nats_server: NatsServer, eventually: Eventually
+    nats_server: Served, eventually: Eventually
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace="split")
     port = free_port()

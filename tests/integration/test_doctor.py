@@ -13,7 +13,6 @@ import pytest
 
 from kvmesh.app.doctor import DoctorSettings, examine
 from kvmesh.app.mocker import Mocker, MockerOptions
-from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
@@ -22,6 +21,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.http_settings import HttpSettings
 from kvmesh.settings import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server import HttpServer
+from tests.nats_container import Served
 from tests.unit.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def router(nats: NatsServer, namespace: str, **cost: Any) -> AsyncIterator[str]:
+async def router(nats: Served, namespace: str, **cost: Any) -> AsyncIterator[str]:
     port = free_port()
     server = RouterServer(
         RouterSettings(
@@ -90,7 +90,7 @@ async def until_open(port: int) -> None:
             return
 
 
-def sidecar(mocker: Mocker, nats: NatsServer, namespace: str) -> Sidecar:
+def sidecar(mocker: Mocker, nats: Served, namespace: str) -> Sidecar:
     return Sidecar(
         WorkerSettings(
             engine_url=mocker.url,
@@ -217,7 +217,7 @@ async def test_a_url_without_a_scheme_is_refused() -> None:
         await examine(DoctorSettings(engine_url="http://h:1", router_url="localhost:1"))
 
 
-async def test_the_way_from_engine_to_index_is_tried(nats_server: NatsServer) -> None:
+async def test_the_way_from_engine_to_index_is_tried(nats_server: Served) -> None:
     namespace = "doctor-well"
     async with (
         engine() as mocker,
@@ -237,7 +237,7 @@ async def test_the_way_from_engine_to_index_is_tried(nats_server: NatsServer) ->
 
 
 async def test_a_router_of_another_block_size_and_no_sidecar_are_found(
-    nats_server: NatsServer,
+    nats_server: Served,
 ) -> None:
     async with (
         engine(block_size=32) as mocker,

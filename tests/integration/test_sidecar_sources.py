@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.app.worker import Sidecar
@@ -21,6 +20,7 @@ from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.server import HttpServer
 from kvmesh.transport.zmq import EventPublisher, PublisherOptions
 from tests.conftest import Eventually
+from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +83,7 @@ def store(blocks: int) -> bytes:
 
 
 async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port(
-    nats_server: NatsServer, eventually: Eventually
+    nats_server: Served, eventually: Eventually
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace="connecting")
     port = free_pair()
@@ -125,7 +125,7 @@ async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port
                 publisher.close()
 
 
-async def test_a_replay_port_among_the_events_ports_is_refused(nats_server: NatsServer) -> None:
+async def test_a_replay_port_among_the_events_ports_is_refused(nats_server: Served) -> None:
     async with engine_pages() as url:
         settings = WorkerSettings(
             engine_url=url,

@@ -13,7 +13,6 @@ from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import encode
 from kvmesh.app.meta_router import MetaServer
 from kvmesh.app.mocker import Mocker, MockerOptions
-from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import Stop
 from kvmesh.app.router import RouterServer
 from kvmesh.core.events import WorkerId
@@ -22,6 +21,7 @@ from kvmesh.http_settings import HttpSettings, UpstreamSettings
 from kvmesh.settings import MetaRouterSettings, NatsSettings, RouterSettings
 from tests.conftest import Eventually
 from tests.integration.live_router import chat, free_port, router
+from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,7 @@ async def test_a_name_that_leads_elsewhere_gets_no_byte(
 
 
 async def test_a_worker_of_the_mesh_elsewhere_is_refused(
-    nats_server: NatsServer,
+    nats_server: Served,
 ) -> None:
     settings = RouterSettings(
         router_id="r0",
@@ -123,7 +123,7 @@ async def test_a_worker_of_the_mesh_elsewhere_is_refused(
     assert list(workers.guard.refused(0.0)) == ["evil"]
 
 
-async def test_a_meta_router_tells_of_a_replica_it_refuses(nats_server: NatsServer) -> None:
+async def test_a_meta_router_tells_of_a_replica_it_refuses(nats_server: Served) -> None:
     beat = RouterHeartbeat("r0", "chat", "http://u:p@127.0.0.1:9", ready=True, epoch=1)
     port = free_port()
     server, stop = (

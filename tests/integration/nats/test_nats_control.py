@@ -14,6 +14,7 @@ from kvmesh.errors import TransportError
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.control import ControlPlane
 from tests.integration.nats.clients import connect
+from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +58,7 @@ async def start_asker(stack: contextlib.AsyncExitStack, url: str) -> ControlPlan
 
 
 async def test_a_command_is_answered_across_processes(
-    nats_server: NatsServer, stack: contextlib.AsyncExitStack
+    nats_server: Served, stack: contextlib.AsyncExitStack
 ) -> None:
     worker = Worker()
     await start_worker(stack, nats_server.url, worker)
@@ -72,7 +73,7 @@ async def test_a_command_is_answered_across_processes(
 
 
 async def test_a_command_on_the_bus_is_carried_out_unasked(
-    nats_server: NatsServer, stack: contextlib.AsyncExitStack, eventually: Any
+    nats_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
 ) -> None:
     worker = Worker()
     await start_worker(stack, nats_server.url, worker)
@@ -84,7 +85,7 @@ async def test_a_command_on_the_bus_is_carried_out_unasked(
 
 
 async def test_asking_nobody_is_told_at_once(
-    nats_server: NatsServer, stack: contextlib.AsyncExitStack
+    nats_server: Served, stack: contextlib.AsyncExitStack
 ) -> None:
     router = await start_asker(stack, nats_server.url)
 
@@ -93,7 +94,7 @@ async def test_asking_nobody_is_told_at_once(
 
 
 async def test_a_late_answer_is_told_as_such(
-    nats_server: NatsServer, stack: contextlib.AsyncExitStack
+    nats_server: Served, stack: contextlib.AsyncExitStack
 ) -> None:
     worker = Worker()
     await start_worker(stack, nats_server.url, worker)
@@ -105,7 +106,7 @@ async def test_a_late_answer_is_told_as_such(
 
 
 async def test_close_finishes_the_command_under_way_and_keeps_the_connection(
-    nats_server: NatsServer, stack: contextlib.AsyncExitStack
+    nats_server: Served, stack: contextlib.AsyncExitStack
 ) -> None:
     worker = Worker()
     plane, connection = await start_worker(stack, nats_server.url, worker)

@@ -5,13 +5,13 @@ import contextlib
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.session_store import SessionStore
 from kvmesh.core.events import WorkerId
 from kvmesh.core.sessions import SessionOptions, Sessions, session_key
 from kvmesh.settings import NatsSettings
 from tests.conftest import Eventually
 from tests.integration.nats.clients import connect
+from tests.nats_container import Served
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -19,7 +19,7 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
 async def replica(
-    stack: contextlib.AsyncExitStack, server: NatsServer, bucket: str, ttl_s: float = 3600.0
+    stack: contextlib.AsyncExitStack, server: Served, bucket: str, ttl_s: float = 3600.0
 ) -> tuple[Sessions, SessionStore]:
     connection = await connect(stack, url=server.url)
     sessions = Sessions(SessionOptions(affinity="soft", ttl_s=ttl_s))
@@ -31,7 +31,7 @@ async def replica(
 
 
 async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
-    stack: contextlib.AsyncExitStack, nats_server: NatsServer, eventually: Eventually
+    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually
 ) -> None:
     one, store = await replica(stack, nats_server, "shared")
     two, _ = await replica(stack, nats_server, "shared")
@@ -53,7 +53,7 @@ async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
 
 
 async def test_what_was_bound_last_is_told_at_the_end(
-    stack: contextlib.AsyncExitStack, nats_server: NatsServer, eventually: Eventually
+    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually
 ) -> None:
     one, store = await replica(stack, nats_server, "ending")
     two, _ = await replica(stack, nats_server, "ending")
@@ -65,7 +65,7 @@ async def test_what_was_bound_last_is_told_at_the_end(
 
 
 async def test_the_store_forgets_what_nobody_uses(
-    stack: contextlib.AsyncExitStack, nats_server: NatsServer, eventually: Eventually
+    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually
 ) -> None:
     one, _ = await replica(stack, nats_server, "fleeting", ttl_s=1.0)
     one.bind("a" * 32, W1, 0.0)
