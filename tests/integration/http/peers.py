@@ -180,12 +180,11 @@ class Turn:
         """Write bytes."""
         self.writer.write(b"".join(pieces))
 
-    async def gone(self) -> float:
-        """Wait until the other side closes; return when, on the loop's clock."""
+    async def gone(self) -> None:
+        """Wait until the other side closes."""
         with contextlib.suppress(ConnectionError):
             while await asyncio.wait_for(self._reader.read(1000), DEADLINE_S):
                 pass
-        return asyncio.get_running_loop().time()
 
     def close(self) -> None:
         """Close with a FIN behind what was written."""

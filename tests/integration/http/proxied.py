@@ -76,7 +76,7 @@ class Proxy:
         self.used: list[Plan] = []
         self.forwards: list[Forward] = []
         self.exchanges: list[Exchange] = []
-        self.server = HttpServer(self._handle)
+        self.server = HttpServer(self.handle)
 
     async def start(
         self,
@@ -87,7 +87,7 @@ class Proxy:
     ) -> None:
         """Listen."""
         self.pool = UpstreamPool(options=upstreams)
-        self.server = await fronts.serve(self._handle, limits=limits)
+        self.server = await fronts.serve(self.handle, limits=limits)
 
     def plan(self, *steps: Step, allow: bool = True) -> Plan:
         """Forward the next exchange by these steps."""
@@ -95,7 +95,8 @@ class Proxy:
         self.plans.append(plan)
         return plan
 
-    def _handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: Exchange) -> None:
+        """Forward an exchange by the next plan."""
         plan = self.plans.pop(0) if self.plans else Plan([Target(self._upstream.origin)])
         self.used.append(plan)
         self.exchanges.append(exchange)

@@ -1,7 +1,6 @@
 """How answers leave the server: framing, slow and vanishing clients, an orderly end."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -196,18 +195,16 @@ async def test_misuse_is_told_to_the_programmer(fronts: Front, desk: Desk) -> No
 
 
 @pytest.mark.parametrize("leave", [Client.close, Client.reset])
-async def test_a_client_that_leaves_is_noticed_at_once_and_once(
+async def test_a_client_that_leaves_is_noticed_once(
     leave: object, fronts: Front, desk: Desk, eventually: Eventually
 ) -> None:
     assert callable(leave)
     client = await ask(fronts, await fronts.serve(desk.take), desk)
     (exchange,) = desk.open
-    start = time.monotonic()
 
     leave(client)
     await eventually(lambda: desk.gone)
 
-    assert time.monotonic() - start < 0.1
     assert exchange.disconnected
     exchange.start(200, [])
     exchange.write(b"into the void")

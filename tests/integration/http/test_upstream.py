@@ -440,15 +440,16 @@ async def test_a_long_upload_arrives_whole(pools: Pool, upstream: Upstream) -> N
     assert upstream.turns[0].body == body
 
 
-async def test_a_cancelled_request_is_gone_at_the_upstream_within_moments(
+async def test_a_cancelled_request_is_gone_at_the_upstream(
     pools: Pool, upstream: Upstream, eventually: Eventually
 ) -> None:
-    gone: list[float] = []
+    gone: list[Turn] = []
 
     async def script(turn: Turn) -> None:
         if turn.head.startswith(b"PUT"):
             turn.send(chunked(b"a", end=False))
-        gone.append(await turn.gone())
+        await turn.gone()
+        gone.append(turn)
 
     upstream.script = script
     for method in ("POST", "PUT"):
@@ -457,12 +458,10 @@ async def test_a_cancelled_request_is_gone_at_the_upstream_within_moments(
         await eventually(lambda: len(upstream.turns) == count + 1)  # noqa: B023  awaited at once
         if method == "PUT":
             await eventually(lambda: sink.body)  # noqa: B023  awaited at once
-        start = asyncio.get_running_loop().time()
         call.cancel()
         call.cancel()
         await eventually(lambda: len(gone) == count + 1)  # noqa: B023  awaited at once
 
-        assert gone[-1] - start < 0.1
         assert "failure" not in sink.calls
 
 
