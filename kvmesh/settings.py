@@ -145,6 +145,9 @@ class RouterSettings:
     """Seed of random choices; 0 takes one from the system."""
     client_overrides: bool = True
     """Let requests choose policy, worker, labels and priority with x-kvmesh-… or `kvmesh`."""
+    other_paths: Literal["pass", "refuse"] = "pass"
+    """What is done with /v1/ paths that have no prompt this router knows (rerank, audio, files):
+    passed on by load alone, or answered 404."""
     model_policy: tuple[str, ...] = ()
     """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
     Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +)."""

@@ -44,13 +44,14 @@ class Gateway:
         self._split = split
         self._reading = Reading(intake, context.phases.tokenize)
 
-    def mount(self, routes: Routes) -> None:
-        """Serve every path under /v1/."""
+    def mount(self, routes: Routes, *, others: bool = True) -> None:
+        """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""
         routes.add("POST", "/v1/route", self.explain)
         for path, endpoint in ENDPOINTS.items():
             for method in endpoint.methods:
                 routes.add(method, path, self.serve)
-        routes.add_prefix("/v1/", self.serve)
+        routes.add_prefix("/v1/models/", self.serve)
+        routes.add_prefix("/v1/", self.serve if others else _refuse)
 
     def serve(self, exchange: Exchange) -> None:
         """Forward an inference request to the worker where it costs least."""
@@ -133,6 +134,11 @@ class Gateway:
             param="model",
             code=MODEL_NOT_FOUND,
         )
+
+
+def _refuse(exchange: Exchange) -> None:
+    path = exchange.request.path
+    raise RequestError(f"{path} is not served here: --other-paths is refuse", status=404)
 
 
 def _may_split(exchange: Exchange, parsed: InferenceRequest) -> bool:

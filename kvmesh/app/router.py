@@ -194,7 +194,7 @@ class RouterServer:
                 context, intake, pool, forward_options(settings), split_options(settings)
             )
             routes = Routes()
-            gateway.mount(routes)
+            gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
             admin = self._admin(context, check, cold)
             admin.mount_probes(routes)
