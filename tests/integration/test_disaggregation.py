@@ -136,7 +136,7 @@ async def test_a_client_at_fault_is_told_so_by_the_decode_worker() -> None:
         negative = await chat(client, PROMPT, stop=[""])
         await until_idle(client)
 
-    assert answer.status_code == 503
+    assert answer.status_code == 404
     assert negative.status_code == 400
     assert "stop cannot contain an empty string" in negative.text
 
