@@ -5,7 +5,7 @@ from kvmesh.core.events import ROOT, Stored, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index import KvIndex
 
-A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+A, B, C, D = (WorkerId(name) for name in "abcd")
 PROMPT = sequence_hashes(range(3000), 1)
 
 
@@ -24,7 +24,8 @@ def test_a_routed_prompt_counts_as_cached() -> None:
     assert index.find_matches(prompt(10)) == {A: 10, B: 10}
     assert index.workers() == [A, B]
     assert (index.blocks(A), index.blocks(C)) == (300, 0)
-    assert (index.statistics().blocks, index.statistics().entries) == (300, 320)
+    statistics = index.statistics()
+    assert (statistics.workers, statistics.blocks, statistics.entries) == (2, 300, 320)
 
 
 def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
@@ -38,6 +39,25 @@ def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
     assert index.find_matches(prompt(300)) == {}
     assert index.statistics().expired == 300
     assert index.statistics().blocks == 0
+
+
+def test_an_entry_whose_time_is_over_now_is_gone() -> None:
+    index = ApproxIndex(ttl_s=64.0)
+    index.record(A, prompt(30), 0.0)
+
+    assert index.expire(64.0)
+
+    assert index.find_matches(prompt(30)) == {}
+
+
+def test_a_short_ttl_is_kept_as_closely_as_a_long_one() -> None:
+    index = ApproxIndex(ttl_s=0.5)
+    index.record(A, prompt(30), 0.0)
+
+    index.expire(0.499)
+    assert index.find_matches(prompt(30)) == {A: 30}
+    index.expire(0.508)
+    assert index.find_matches(prompt(30)) == {}
 
 
 def test_a_clock_may_start_anywhere() -> None:
@@ -97,6 +117,25 @@ def test_recording_drops_what_ended_meanwhile() -> None:
     assert index.find_matches(prompt(300)) == {B: 10}
 
 
+def test_recording_drops_a_slice_of_much_that_ended_meanwhile() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(3000), 0.0)
+
+    index.record(B, prompt(10), 100.0)
+    assert 0 < index.statistics().expired < 3000
+    index.record(B, prompt(10), 100.0)
+
+    assert (index.statistics().expired, index.statistics().entries) == (3000, 10)
+
+
+def test_expiry_goes_on_however_small_the_slices() -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(3), 0.0)
+
+    assert [index.expire(100.0, budget=1) for _ in range(4)] == [False, False, True, True]
+    assert index.statistics().expired == 3
+
+
 def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
     index = ApproxIndex(max_entries=1000, prune_target=0.8)
 
@@ -108,6 +147,41 @@ def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
     assert [bool(index.find_matches(prompt(100, n * 1000))) for n in range(11)] == [False] * 3 + [
         True
     ] * 8
+    index.record(A, prompt(100, 50_000), 30.0)
+    assert index.statistics().entries == 900
+
+
+def test_nothing_is_pruned_below_the_cap() -> None:
+    index = ApproxIndex(max_entries=1000, prune_target=0.8)
+
+    index.record(A, prompt(1000), 0.0)
+
+    assert index.statistics().entries == 1000
+
+
+def test_a_long_prompt_prunes_twice_its_own_length() -> None:
+    index = ApproxIndex(max_entries=20_000, prune_target=0.5)
+    for number in range(2):
+        index.record(A, prompt(10_000, number * 20_000), float(2 * number))
+
+    index.record(A, prompt(1500, 10**6), 10.0)
+
+    assert index.statistics().entries == 21_500 - 3000
+
+
+@pytest.mark.parametrize("blocks", [5999, 6000, 6001])
+def test_pruning_ends_where_removals_left_no_more_than_the_target(blocks: int) -> None:
+    index = ApproxIndex(max_entries=20_000, prune_target=0.5)
+    for number in range(9):
+        index.record(A, prompt(2000, number * 10_000), float(2 * number))
+    for number in range(9, 12):
+        index.record(B, prompt(2000, number * 10_000), float(2 * number))
+    index.remove_worker(A)
+    left = index.statistics().entries
+
+    index.record(B, prompt(10_000 - left - 6000 + blocks, 10**6), 40.0)
+
+    assert index.statistics().entries == min(10_000, 10_000 - 6000 + blocks)
 
 
 def test_pruning_goes_on_with_the_next_prompts_when_there_is_much_to_do() -> None:
@@ -151,6 +225,7 @@ def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
     assert (index.blocks(A), index.statistics().displaced) == (250, 50)
     index.record(A, prompt(400, 20_000), 40.0)
     assert index.find_matches(prompt(400, 20_000)) == {A: 250}
+    assert index.statistics().displaced == 50 + 400
 
 
 def test_a_removed_worker_leaves_nothing_behind() -> None:
@@ -173,6 +248,26 @@ def test_a_removed_worker_leaves_nothing_behind() -> None:
     assert index.find_matches(prompt(300)) == {B: 100, A: 7}
     index.expire(20.0)
     assert index.statistics().entries == 0
+
+
+def test_cleaning_up_stops_when_its_budget_is_spent_and_gets_to_an_end() -> None:
+    index = ApproxIndex()
+    index.record(A, [1], 0.0)
+    index.remove_worker(A)
+
+    assert not index.sweep(100)
+    assert [index.sweep(1) for _ in range(300)][-1]
+    assert index.statistics().blocks == 0
+
+
+def test_blocks_of_workers_that_come_and_go_are_not_kept_until_somebody_sweeps() -> None:
+    index = ApproxIndex()
+
+    for number in range(1000):
+        index.record(WorkerId(f"w{number}"), [number], 0.0)
+        index.remove_worker(WorkerId(f"w{number}"))
+
+    assert index.statistics().blocks <= 300
 
 
 def test_workers_that_come_and_go_do_not_use_up_slots() -> None:
@@ -200,7 +295,8 @@ def test_of_two_views_the_longer_prefix_counts(exact: bool, routed: bool) -> Non
         decisions.record(A, PROMPT[:10], 0.0)
         decisions.record(B, PROMPT[:25], 0.0)
         decisions.record(C, PROMPT[:25], 0.0)
-        expected |= {A: max(10, expected.get(A, 0)), B: 25, C: 25}
+        decisions.record(D, PROMPT[:1], 0.0)
+        expected |= {A: max(10, expected.get(A, 0)), B: 25, C: 25, D: 1}
     both = CombinedIndex(events, decisions)
 
     groups = both.find_groups(prompt(50))
