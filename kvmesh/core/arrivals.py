@@ -4,6 +4,7 @@ from math import exp2, log
 from typing import Final
 
 HALF_LIFE_S: Final = 10.0
+_PER_MS: Final = log(2.0) / HALF_LIFE_S / 1000.0
 
 
 class Arrivals:
@@ -22,7 +23,7 @@ class Arrivals:
 
     def per_ms(self, now: float) -> float:
         """Return requests per millisecond."""
-        return self._kept(now) * log(2.0) / HALF_LIFE_S / 1000.0
+        return self._kept(now) * _PER_MS
 
     def _kept(self, now: float) -> float:
         return self._count * exp2(min(0.0, self._last_s - now) / HALF_LIFE_S)

@@ -148,7 +148,10 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def chosen(self) -> Candidate:
         """Return the chosen worker's terms."""
-        return next(one for one in self.candidates if one.worker == self.worker)
+        candidates = self.candidates
+        if len(candidates) == 1:
+            return candidates[0]
+        return next(one for one in candidates if one.worker == self.worker)
 
     @property
     def by_cache(self) -> bool:

@@ -186,11 +186,12 @@ class KvIndex:
         groups = self.find_groups(hashes)
         if not groups:
             return {}
-        # The shallowest group is mostly the largest: this way it is not copied.
+        # The shallowest group is mostly the largest, the others are mostly of one worker.
         depth, workers = groups.pop()
         matches = dict.fromkeys(workers, depth)
         for depth, workers in groups:
-            matches.update(dict.fromkeys(workers, depth))
+            for worker in workers:
+                matches[worker] = depth
         return matches
 
     def find_groups(self, hashes: Hashes) -> Groups:

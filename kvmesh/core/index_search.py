@@ -71,21 +71,24 @@ def find_drops(shards: Shards, hashes: Hashes, live: int) -> Drops:
     Bits outside `live` may stand anywhere. O(drops x log(depth)) look-ups; hashes at most AHEAD
     blocks, or a quarter, of the prompt beyond what is held.
     """
-    posts: list[tuple[int, int]] = []
     blocks = hashes.upto(1)
-    high = total = len(hashes)
+    if not blocks:
+        return []
+    posts: list[tuple[int, int]] = []
     low = 0
-    while low < total:
+    while True:
         block = blocks[low]
         mask = shards[block & 255].get(block >> 8)
         if mask is None or not mask & live:
-            high = low
-            break
+            return _bisect(shards, blocks, posts, low, live) if posts else []
         posts.append((low, mask))
-        if len(blocks) == low + 1 < total:
+        last = len(blocks) - 1
+        if last == low:
             blocks = hashes.upto(low + 1 + max(AHEAD, low >> 2))
-        low = max(low + 1, len(blocks) - 1)
-    return _bisect(shards, blocks, posts, high, live)
+            last = len(blocks) - 1
+            if last == low:
+                return _bisect(shards, blocks, posts, low + 1, live)
+        low = last
 
 
 def _bisect(

@@ -102,7 +102,10 @@ class OverlapView:
         groups: Groups = []
         if self._index is not None:
             groups = self._index.find_groups(hashes)
-            for depth, workers in groups:
+            if groups:
+                depth, workers = groups[-1]
+                overlaps = dict.fromkeys(workers, depth)
+            for depth, workers in groups[:-1]:
                 overlaps.update(dict.fromkeys(workers, depth))
             for worker in self._distrusted:
                 overlaps.pop(worker, None)

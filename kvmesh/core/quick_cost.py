@@ -51,15 +51,18 @@ def prefill_decode_costing(weighing: Weighing) -> Costing:
     """Return `cost.prefill_decode` for one request."""
     weight = weighing.weights.overlap_score_weight
     size, prompt, blocks = weighing.block_size, weighing.prompt_tokens, weighing.request_blocks
-    overlaps, keys, stride = weighing.overlaps, weighing.keys, weighing.stride
+    overlap_of, keys, stride = weighing.overlaps.get, weighing.keys, weighing.stride
 
     def cost(state: WorkerState) -> float:
         loads = state.loads
-        overlap = overlaps.get(state.worker, 0)
-        shared = loads.shared_blocks(keys, stride, overlap) if overlap else 0
-        uncached = prompt - overlap * size
-        work = loads.prefill_tokens + (max(0, uncached))
-        return weight * (work / size) + (loads.active_blocks + blocks - shared)
+        uncached, needed = prompt, loads.active_blocks + blocks
+        overlap = overlap_of(state.worker)
+        if overlap:
+            uncached = prompt - overlap * size
+            if loads.shared:
+                needed -= loads.shared_blocks(keys, stride, overlap)
+        work = loads.prefill_tokens + (uncached if uncached > 0 else 0)  # noqa: FURB136  # 60 ns sooner
+        return weight * (work / size) + needed
 
     return cost
 
@@ -95,15 +98,15 @@ def predicted_time_costing(weighing: Weighing) -> Costing:
     weight, contention = weights.overlap_score_weight, weights.contention
     decode_weight, step_tokens = weights.decode_weight, speeds.steps.step_tokens
     followers = weights.followers * weighing.arrivals_per_ms
-    size, prompt, overlaps = weighing.block_size, weighing.prompt_tokens, weighing.overlaps
+    size, prompt, overlap_of = weighing.block_size, weighing.prompt_tokens, weighing.overlaps.get
     fleet = speeds.fleet_ms_per_token
     blocks = weighing.request_blocks + weighing.output_blocks
 
     def cost(state: WorkerState) -> float:
         loads, capacity = state.loads, state.capacity_blocks
         rate = fleet * state.prefill.factor
-        uncached = prompt - overlaps.get(state.worker, 0) * size
-        own = weight * rate * ((max(0, uncached)) + step_tokens)
+        uncached = prompt - overlap_of(state.worker, 0) * size
+        own = weight * rate * ((uncached if uncached > 0 else 0) + step_tokens)  # noqa: FURB136  # 60 ns sooner
         wait = loads.wait_ms(rate, now, step_tokens) if loads.prefill_tokens else 0.0
         delayed = 1.0 + contention * loads.active_requests + followers * own
         slowed = (wait + own) * delayed

