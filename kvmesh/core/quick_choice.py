@@ -82,11 +82,10 @@ class _Search:
         self._costing = quick.costing(weighing)
         self._measure = quick.measure(weighing)
         self._groups = weighing.groups
-        self._overlaps = weighing.overlaps
+        self._overlap_of = weighing.overlaps.get
         self._margin = weighing.cost.margin
         self._costs: dict[WorkerId, float] = {}
-        self._extents: dict[int, Extent] = {}
-        self._limit = self._reach = inf
+        self._least = self._limit = self._reach = inf
         self._widening = _ROUNDING / bounds.scale
 
     def find(self, large: float) -> list[WorkerId]:
@@ -97,44 +96,47 @@ class _Search:
         """
         bounds, places = self._bounds, self._bounds.places
         for depth, group in self._groups:
-            if bounds.least(self._measure(depth)) > self._reach:
+            extent = self._measure(depth)
+            if bounds.least(extent) > self._reach:
                 break
             known = [places[worker] for worker in group if worker in places]
-            if len(group) > large:
-                self._weigh(known[:1])
-                self._weigh_below(depth)
-                break
-            self._weigh(known)
+            if len(known) > large:
+                self._weigh(known[:1], extent)
+                known = self._below(depth, extent)
+            self._weigh(known, extent)
         else:
-            if bounds.least(self._measure(0)) <= self._reach:
-                self._weigh_below(0)
+            extent = self._measure(0)
+            if not self._costs:
+                self._weigh([bounds.find_least(extent)], extent)
+            if bounds.least(extent) <= self._reach:
+                self._weigh(bounds.find_below(self._reach, extent), extent)
         limit = self._limit
         return sorted(worker for worker, cost in self._costs.items() if cost <= limit)
 
-    def _weigh_below(self, longest: int) -> None:
-        """Weigh all with no more overlap than `longest` who may cost as little as the least."""
-        bounds, extent = self._bounds, self._measure(longest)
-        if not self._costs:
-            self._weigh([bounds.find_least(extent)])
-        self._weigh(bounds.find_below(self._reach, extent))
+    def _below(self, depth: int, extent: Extent) -> list[int]:
+        """Return the places of those with that overlap who may cost as little as the least."""
+        states, overlap_of = self._bounds.states, self._overlap_of
+        near = self._bounds.find_below(self._reach, extent)
+        return [place for place in near if overlap_of(states[place].worker) == depth]
 
-    def _weigh(self, places: Iterable[int]) -> None:
-        """Weigh those whose bound does not rule them out. 0.3 us each, 1.3 us with its cost."""
-        states, lines, overlaps = self._bounds.states, self._bounds.lines, self._overlaps
-        costs, extents, reach = self._costs, self._extents, self._reach
+    def _weigh(self, places: Iterable[int], extent: Extent) -> None:
+        """Weigh those whose bound does not rule them out; none of them has more overlap than
+        `extent` was measured at. 0.15 us each, 0.6 us with its cost.
+        """
+        states, lines = self._bounds.states, self._bounds.lines
+        own, shared, fixed, crowd = extent
+        costs, reach = self._costs, self._reach
         for place in places:
+            base, slope, credit, wait = lines[place]
+            saved = credit if credit < shared else shared  # noqa: FURB136  # 60 ns sooner than min()
+            if base + slope * own - saved + wait * crowd + fixed > reach:
+                continue
             state = states[place]
             worker = state.worker
-            overlap = overlaps.get(worker, 0)
-            extent = extents.get(overlap)
-            if extent is None:
-                extent = extents[overlap] = self._measure(overlap)
-            own, shared, fixed, crowd = extent
-            base, slope, credit, wait = lines[place]
-            low = base + slope * own - min(credit, shared) + wait * crowd + fixed
-            if low <= reach and worker not in costs:
-                cost = costs[worker] = self._costing(state)
-                limit = tie_limit(cost, self._margin)
-                if limit < self._limit:
-                    self._limit = limit
-                    reach = self._reach = limit * self._widening
+            if worker in costs:
+                continue
+            cost = costs[worker] = self._costing(state)
+            if cost < self._least:
+                self._least = cost
+                self._limit = tie_limit(cost, self._margin)
+                reach = self._reach = self._limit * self._widening
