@@ -17,7 +17,8 @@ from typing import Final, Protocol, Self
 
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
-from kvmesh.core.events import HASH_BYTES, ROOT
+from kvmesh.core.events import HASH_BYTES, HASHES_FORMAT, ROOT
+from kvmesh.core.hash_chain import SPLIT_BLOCKS, extend_chain, hash_chain, splitter
 from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.errors import CodecError, RequestError
 
@@ -26,7 +27,6 @@ AHEAD: Final = 64
 
 TOKEN_BYTES: Final = 4
 _U32_FORMATS: Final = frozenset("IiLl" if sys.byteorder == "little" else "")
-_PIECE: Final = 512
 _SHORT_RUN: Final = 128
 _UNPACKERS: Final[list[Callable[[bytes | bytearray], tuple[int, ...]]]] = [
     struct.Struct(f"<{count}Q").unpack_from for count in range(_SHORT_RUN + 1)
@@ -116,12 +116,10 @@ def sequence_hashes(
     if isinstance(tokens, bytes) and len(tokens) % TOKEN_BYTES == 0 and block_size > 0:
         width = block_size * TOKEN_BYTES
         count = len(tokens) // width
-        if count <= _PIECE:
-            chain = _chain(seed, _splitter(width, count)(tokens, 0))
-            del chain[0]
-            return chain
+        if count <= SPLIT_BLOCKS:
+            return hash_chain(seed, splitter(width, count)(tokens, 0))
         hashes: list[int] = []
-        _extend(hashes, tokens, count, width, seed)
+        extend_chain(hashes, tokens, count, width, seed)
         return hashes
     blocks = BlockHashes(tokens, block_size, seed)
     return blocks.upto(len(blocks))
@@ -129,7 +127,7 @@ def sequence_hashes(
 
 def pack_hashes(hashes: Sequence[int]) -> bytes:
     """Return `hashes` as little-endian u64 bytes, 8 a hash: the form of wire and snapshot."""
-    return struct.pack(f"<{len(hashes)}Q", *hashes)
+    return struct.pack(HASHES_FORMAT.format(len(hashes)), *hashes)
 
 
 def unpack_hashes(data: bytes) -> tuple[int, ...]:
@@ -258,22 +256,20 @@ class BlockHashes:
         if self._packed is not None:
             if self._memory is not None:
                 self._recall(self._memory, self._packed, end)
-            _extend(hashes, self._packed, end, width, hashes[-1] if hashes else self._root)
+            extend_chain(hashes, self._packed, end, width, hashes[-1] if hashes else self._root)
             done = end = len(hashes)
         for first in range(done, end, AHEAD):
             count = min(end - first, AHEAD)
             tokens = self._tokens[first * size : (first + count) * size]
-            blocks = _splitter(width, count)(_pack(tokens, first * size), 0)
-            chain = _chain(hashes[-1] if hashes else seed, blocks)
-            del chain[0]
-            hashes += chain
+            blocks = splitter(width, count)(_pack(tokens, first * size), 0)
+            hashes += hash_chain(hashes[-1] if hashes else seed, blocks)
         if end == self._blocks:
             self._packed, self._tokens = None, ()
 
     def _recall(self, memory: HashMemory, packed: bytes | memoryview, end: int) -> None:
         """Append the hashes of whole pieces until there are `end` or more, or no whole piece."""
         hashes, width = self._hashes, self.block_size * TOKEN_BYTES
-        view, split = memoryview(packed), _splitter(width, PIECE_BLOCKS)
+        view, split = memoryview(packed), splitter(width, PIECE_BLOCKS)
         done = len(hashes)
         seed = hashes[-1] if done else self._root
         while done < end and done + PIECE_BLOCKS <= self._blocks:
@@ -281,39 +277,13 @@ class BlockHashes:
             key = xxh3_128_intdigest(view[start : start + PIECE_BLOCKS * width], seed)
             known = memory.find(key)
             if known is None:
-                blocks = split(packed, start)
-                fresh = [seed := xxh3_64_intdigest(block, seed) for block in blocks]
+                fresh = hash_chain(seed, split(packed, start))
                 memory.keep(key, pack_hashes(fresh))
                 hashes += fresh
             else:
                 hashes += unpack_run(known)
-                seed = hashes[-1]
+            seed = hashes[-1]
             done += PIECE_BLOCKS
-
-
-def _extend(
-    hashes: list[int], packed: bytes | memoryview, upto: int, width: int, seed: int
-) -> None:
-    """Append the hashes of the packed blocks len(hashes), ..., upto - 1 of `width` bytes each."""
-    done = len(hashes)
-    while done < upto:
-        count = min(upto - done, _PIECE)
-        chain = _chain(seed, _splitter(width, count)(packed, done * width))
-        seed = chain[-1]
-        del chain[0]
-        hashes += chain
-        done += count
-
-
-def _chain(seed: int, blocks: Sequence[bytes]) -> list[int]:
-    """Return `seed`, then the hash of each block, seeded with the number before it.
-
-    The list feeds itself: number i was just appended when `map` wants it. No byte code runs between
-    two blocks: a quarter less in a short run, 15 % in a long one.
-    """
-    chain = [seed]
-    chain.extend(map(xxh3_64_intdigest, blocks, chain))
-    return chain
 
 
 def _pack(tokens: Sequence[int], position: int) -> bytes:
@@ -322,11 +292,6 @@ def _pack(tokens: Sequence[int], position: int) -> bytes:
     except struct.error as error:
         place = f"tokens {position}..{position + len(tokens) - 1}"
         raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
-
-
-@lru_cache(maxsize=1024)
-def _splitter(width: int, count: int) -> Callable[[bytes | memoryview, int], tuple[bytes, ...]]:
-    return struct.Struct(f"{width}s" * count).unpack_from
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64
 
-from kvmesh.core.events import WorkerId
+from kvmesh.core.events import HASHES_FORMAT, WorkerId
 from kvmesh.core.index_freeze import FrozenIndex
 
 MAGIC: Final = b"KVMINDX\x01"
@@ -133,7 +133,7 @@ def _section(kind: int, payload: bytes) -> bytes:
 def _part(tier: int, shard: int, held: dict[int, int], numbers: _SetNumbers) -> bytes:
     sets = list(map(numbers.__getitem__, held.values()))
     width, code = (2, "H") if len(numbers) <= _NARROW else (4, "I")
-    keys = bytearray(struct.pack(f"<{len(held)}Q", *held))
+    keys = bytearray(struct.pack(HASHES_FORMAT.format(len(held)), *held))
     del keys[KEY_BYTES::8]
     columns = keys + struct.pack(f"<{len(sets)}{code}", *sets)
     return PART_HEAD.pack(tier, shard, width, len(held)) + columns

@@ -8,6 +8,7 @@ import msgspec
 from xxhash import xxh3_64
 
 from kvmesh.core.events import HASH_BYTES, WorkerId
+from kvmesh.core.hashing import unpack_run
 from kvmesh.core.index import TIERS
 from kvmesh.core.index_image import IndexImage
 from kvmesh.core.snapshot import (
@@ -174,7 +175,7 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage, sets: int) ->
         numbers = struct.unpack(f"<{count}{_CODES[width]}", columns[count * KEY_BYTES :])
         if max(numbers, default=0) >= sets:
             raise _wrong(f"{place} names an unknown set")
-        if not image.add(tier, shard, _widen(keys, 1, shard), _widen(keys, 0, 0), numbers):
+        if not image.add(tier, shard, _widen(keys), numbers):
             raise _wrong(f"{place} has a block twice")
         blocks += count
         if blocks >= _SLICE_BLOCKS:
@@ -182,13 +183,13 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage, sets: int) ->
             yield
 
 
-def _widen(keys: memoryview, shift: int, byte: int) -> tuple[int, ...]:
-    """Return 7-byte numbers, moved up by `shift` bytes, with `byte` in the gap at the other end."""
-    count = len(keys) // KEY_BYTES
-    wide = bytearray(bytes((byte,)) * (count * HASH_BYTES))
+def _widen(keys: memoryview) -> tuple[int, ...]:
+    """Return 7-byte numbers."""
+    narrow = bytes(keys)
+    wide = bytearray(len(narrow) // KEY_BYTES * HASH_BYTES)
     for place in range(KEY_BYTES):
-        wide[place + shift :: HASH_BYTES] = keys[place::KEY_BYTES]
-    return struct.unpack(f"<{count}Q", wide)
+        wide[place::HASH_BYTES] = narrow[place::KEY_BYTES]
+    return unpack_run(wide)
 
 
 def _check_holder(holder: HeldByWorker, image: IndexImage) -> None:
