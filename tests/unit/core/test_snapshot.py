@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.events import ROOT, Removed, Stored, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.index import KvIndex
+from kvmesh.core.index import TIERS, KvIndex
 from kvmesh.core.index_freeze import FrozenIndex
 from kvmesh.core.snapshot import (
     HEAD,
@@ -112,6 +112,32 @@ def test_slots_with_gaps_and_dead_bits_come_back_dense() -> None:
     assert copy.digest() == index.digest()
 
 
+def test_every_tier_and_more_workers_than_bits_of_a_byte_come_back() -> None:
+    index = index_of(*((A, 40 - tier, tier) for tier in range(TIERS)))
+    workers = [WorkerId(f"w{number}") for number in range(20)]
+    for number, worker in enumerate(workers):
+        index.apply(worker, Stored(ROOT, pack_hashes(PROMPT[: 10 * (number + 1)])))
+
+    data = snapshot_of(index)
+    copy = KvIndex()
+    copy.load(decode_snapshot(data).image)
+
+    hashes = BlockHashes.of(PROMPT, 1)
+    assert copy.find_tier_matches(hashes) == index.find_tier_matches(hashes)
+    assert copy.digest() == index.digest()
+    assert [kind for kind, _ in sections_of(data) if kind != PART] == [HEAD, SETS]
+
+
+def sections_of(data: bytes) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    at = len(MAGIC)
+    while at < len(data) - 8:
+        kind, size = SECTION.unpack_from(data, at)
+        at += SECTION.size + size
+        found.append((kind, data[at - size : at]))
+    return found
+
+
 def test_a_block_costs_about_ten_bytes() -> None:
     index = index_of((A, 5000, 0), (B, 5000, 0), (C, 2500, 0))
 
@@ -145,12 +171,25 @@ def test_work_is_cut_into_slices_and_the_index_may_go_on_meanwhile() -> None:
         index.apply(A, Removed(pack_hashes(PROMPT[-100 * (number + 1) :])))
 
     assert len(pieces) > 3
+    assert max(map(len, pieces)) < sum(map(len, pieces)) / 2
     *steps, snapshot = decode_in_slices(b"".join(pieces))
     assert len(steps) >= 3
     assert snapshot is not None
     copy = KvIndex()
     copy.load(snapshot.image)
     assert copy.digest() == before != index.digest()
+
+
+def test_a_large_snapshot_is_read_in_more_slices() -> None:
+    index = KvIndex()
+    index.apply(A, Stored(ROOT, pack_hashes(sequence_hashes(range(40_000), 1))))
+    data = snapshot_of(index)
+
+    *steps, snapshot = decode_in_slices(data)
+    *fewer, _ = decode_in_slices(snapshot_of(index_of((A, 5000, 0))))
+
+    assert snapshot is not None
+    assert len(steps) == len(fewer) + 2
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -182,6 +221,15 @@ def test_a_sealed_snapshot_made_by_hand_is_read() -> None:
     assert index.find_matches(BlockHashes.of([0x0507], 1)) == {A: 1}
 
 
+def test_a_part_may_be_empty() -> None:
+    snapshot = decode_snapshot(sealed(head(holder()), part(0, 3, [], []), ONE_BLOCK, ONE_SET))
+
+    index = KvIndex()
+    index.load(snapshot.image)
+
+    assert index.statistics().blocks == 1
+
+
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
@@ -192,6 +240,7 @@ def test_a_sealed_snapshot_made_by_hand_is_read() -> None:
         ((head(records=[WorkerRecord(A), WorkerRecord(A)]),), "a worker comes twice"),
         ((head(holder(), holder(B)),), "a slot comes twice"),
         ((head(holder(slot=1 << 40)),), "out of range"),
+        ((head(holder(slot=1 << 16)),), "out of range"),
         ((head(holder(slot=-1)),), "out of range"),
         ((head(HeldByWorker(A, 0, False, (1,), ())),), "1 tiers"),
         ((head(HeldByWorker(A, 0, False, (0,) * 5, (0,) * 5)),), "5 tiers"),
@@ -203,7 +252,7 @@ def test_a_sealed_snapshot_made_by_hand_is_read() -> None:
         ((head(holder()), ONE_BLOCK), "names an unknown set"),
         ((head(holder()), part(0, 7, [5], [1]), ONE_SET), "names an unknown set"),
         ((head(holder()), (PART, b"abc"), ONE_SET), "a part is cut"),
-        ((head(holder()), ONE_BLOCK, ONE_BLOCK, ONE_SET), "comes twice"),
+        ((head(holder()), ONE_BLOCK, ONE_BLOCK, ONE_SET), "part 7 of tier 0 comes twice"),
         ((head(holder()), part(4, 7, [5], [0]), ONE_SET), "out of range"),
         ((head(holder()), (PART, PART_HEAD.pack(0, 7, 3, 1) + bytes(10)), ONE_SET), "of width 3"),
         ((head(holder()), (PART, PART_HEAD.pack(0, 7, 2, 2**32 - 1)), ONE_SET), "has 0 bytes"),
@@ -219,30 +268,48 @@ def test_contradictions_are_found(sections: tuple[tuple[int, bytes], ...], probl
         decode_snapshot(sealed(*sections))
 
 
-def test_a_section_longer_than_the_snapshot_is_found() -> None:
-    body = MAGIC + SECTION.pack(PART, 2**32 - 1) + bytes(100)
+def checked(body: bytes) -> bytes:
+    """Return `body` with a right checksum."""
+    return body + xxh3_64_intdigest(body).to_bytes(8, "little")
 
-    with pytest.raises(CodecError, match="kind 2, 4294967295 bytes"):
-        decode_snapshot(body + xxh3_64_intdigest(body).to_bytes(8, "little"))
-    body = MAGIC + b"\x01"
+
+@pytest.mark.parametrize("size", [101, 2**32 - 1])
+def test_a_section_longer_than_the_snapshot_is_found(size: int) -> None:
+    body = MAGIC + SECTION.pack(PART, size) + bytes(100)
+
+    with pytest.raises(CodecError, match=f"kind 2, {size} bytes"):
+        decode_snapshot(checked(body))
     with pytest.raises(CodecError, match="section at byte 8 is cut"):
-        decode_snapshot(body + xxh3_64_intdigest(body).to_bytes(8, "little"))
+        decode_snapshot(checked(MAGIC + b"\x01"))
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_version_is_refused_however_whole_it_is(version: int) -> None:
+    body = snapshot_of(index_of((A, 50, 0)))[:-8]
+
+    with pytest.raises(CodecError, match="bytes do not begin with b'KVMINDX"):
+        decode_snapshot(checked(MAGIC[:-1] + bytes([version]) + body[8:]))
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "problem"),
     [
-        lambda data: data[:-1],
-        lambda data: data + b"x",
-        lambda data: data[:20],
-        lambda data: data[:3],
-        lambda data: data[:0],
-        lambda data: b"KVMINDX\x02" + data[8:],
-        lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+        (lambda data: data[:-1], "checksum does not match"),
+        (lambda data: data + b"x", "checksum does not match"),
+        (lambda data: data[:20], "checksum does not match"),
+        (lambda data: data[:15], "15 bytes do not begin with"),
+        (lambda data: data[:8], "8 bytes do not begin with"),
+        (lambda data: data[:3], "3 bytes do not begin with"),
+        (lambda data: data[:0], "0 bytes do not begin with"),
+        (lambda data: b"KVMINDX\x02" + data[8:], "bytes do not begin with"),
+        (
+            lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+            "checksum does not match",
+        ),
     ],
 )
-def test_damage_is_found(damage: Callable[[bytes], bytes]) -> None:
+def test_damage_is_found(damage: Callable[[bytes], bytes], problem: str) -> None:
     data = snapshot_of(index_of((A, 50, 0)))
 
-    with pytest.raises(CodecError, match=r"snapshot: .*; use an older one"):
+    with pytest.raises(CodecError, match=f"snapshot: .*{problem}.*; use an older one"):
         decode_snapshot(damage(data))
