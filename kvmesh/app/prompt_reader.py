@@ -22,9 +22,10 @@ _ANY_ID: Final = 1 << 31
 
 _CHATS: Final = frozenset({"chat", "messages", "responses"})
 _TEXTS: Final = frozenset({"completions", "embeddings"})
+_PROMPTS: Final = _CHATS | _TEXTS
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What to look up and how long it is. `approximate`: no hashes of the engine's token ids."""
 
     hashes: BlockHashes
@@ -64,7 +65,7 @@ class PromptReader:
         if ids is not None:
             return self._whole(pack_tokens(ids), root)
         check, model = self._check, parsed.model or ""
-        if check is None or endpoint.kind not in _CHATS | _TEXTS:
+        if check is None or endpoint.kind not in _PROMPTS:
             return self._whole(self._pack(request.body, endpoint, parsed)[0], root)
         body = request.body
         if check.trusts(model):

@@ -117,6 +117,8 @@ class ApproxIndex:
 
         `budget` bounds the entries dropped in this call, about 0.5 us each.
         """
+        if not self._ends or self._ends[0][0] > now:
+            return True
         left = self._entries + 1 if budget is None else budget
         while (leases := self._first()) is not None and self._ends[0][0] <= now:
             if left <= 0:

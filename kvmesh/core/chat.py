@@ -125,6 +125,8 @@ def _check_calls(body: ChatBody) -> None:
         if not isinstance(made, list):
             raise RequestError(f"messages[{index}].tool_calls is not a list", param="messages")
         calls += made
+    if not calls and not body.tools:
+        return
     for param, entries in (("messages", calls), ("tools", body.tools or ())):
         for entry in entries:
             function = cast("JsonObject", entry).get("function") if isinstance(entry, dict) else 0

@@ -86,7 +86,7 @@ class LoadReport(msgspec.Struct, frozen=True):
     prefill_busy_us: int = 0
 
 
-class RouteRequest(msgspec.Struct, frozen=True):
+class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
 
     `allowed_workers` None allows all; `excluded` are those that already failed this request.

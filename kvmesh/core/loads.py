@@ -8,7 +8,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 
 
-class Demand(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True, gc=False):
     """What one request asks of its worker. `keys` as `ActiveSequences.sharing_keys` gives them.
 
     `streams` False: nobody will see its first token, so the end of its prefill is inferred.

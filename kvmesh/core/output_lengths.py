@@ -20,7 +20,7 @@ _NEWEST_WEIGHT: Final = 0.05
 """A family's mean follows its newest answers at least so much."""
 
 
-class OutputForecast(msgspec.Struct, frozen=True):
+class OutputForecast(msgspec.Struct, frozen=True, gc=False):
     """An answer's expected length, tokens; 0: nothing is known yet.
 
     `samples` answers of prompts that agree in `family_tokens` first tokens were the narrowest

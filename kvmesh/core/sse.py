@@ -20,7 +20,7 @@ _DONE: Final = b"data: [DONE]"
 _CARRIAGE_RETURN: Final = 13
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts an engine reported. `cached_tokens` is None when it does not report them."""
 
     prompt_tokens: int = 0

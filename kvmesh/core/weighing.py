@@ -15,7 +15,7 @@ MEMORY_MARGIN: Final = 0.95
 """Share of an engine's KV blocks above which it is taken to queue or preempt."""
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class Weighed(msgspec.Struct, frozen=True, gc=False):
     """Candidates weighed in full and what the formula gave each."""
 
     candidates: tuple[Candidate, ...]
@@ -23,7 +23,7 @@ class Weighed(msgspec.Struct, frozen=True):
     fleet: Fleet
 
 
-class Weighing(msgspec.Struct, frozen=True):
+class Weighing(msgspec.Struct, frozen=True, gc=False):
     """What one request's costs depend on besides the worker.
 
     `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as

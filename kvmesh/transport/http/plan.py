@@ -10,7 +10,7 @@ from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream_messages import UpstreamFailure
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True, gc=False):
     """Where one attempt goes. `path` and `body` None: as the client sent them.
 
     `headers` replace the client's of the same name.
@@ -28,7 +28,7 @@ class Wait(Enum):
     WAIT = 0
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How it ended. `status` is what the client got, 0 for nothing.
 
     finished: all of an upstream's answer was passed on, whatever its status. client_gone: the

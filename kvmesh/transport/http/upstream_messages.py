@@ -34,7 +34,7 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     why_not_peer: Callable[[str, int, str], str] | None = None
 
 
-class UpstreamRequest(msgspec.Struct, frozen=True):
+class UpstreamRequest(msgspec.Struct, frozen=True, gc=False):
     """A request; Host and Content-Length are added. `origin` is `http[s]://host[:port]`.
 
     `block` is header lines already rendered, CRLF behind each; they go before `headers`.
