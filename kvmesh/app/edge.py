@@ -1,6 +1,7 @@
 """One edge process of a router: parses, tokenises, forwards and streams; the index process decides.
 
-All edges share the port. What is not an inference request is passed on to the index process.
+All edges share the port. What is not an inference request is passed on to the index process, as is
+what may be prefilled on one worker and decoded on another: one process sees both through.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Final
 
 from kvmesh.app.edge_messages import EdgeReport
 from kvmesh.app.front import FrontDoor, Routes, answer_json, upstream_pool, url_guard
+from kvmesh.app.gateway import SPLIT_PATHS
 from kvmesh.app.index_link import IndexLink
 from kvmesh.app.intake import Intake
 from kvmesh.app.process import Stop, first_of
@@ -93,6 +95,10 @@ class EdgeGateway:
 
     def _infer(self, exchange: Exchange) -> None:
         request = exchange.request
+        if self._link.splits and self._link.origin and request.path in SPLIT_PATHS:
+            options = within_patience(self._options, request)
+            forward(exchange, OnePlace(self._link.origin), self._pool, options)
+            return
         endpoint = find_endpoint(request.method, request.path, passthrough=False)
         self._reading.read(exchange, endpoint, self._forward)
 

@@ -41,9 +41,6 @@ from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.server import HttpStatistics
 from kvmesh.transport.local import LocalLink, listen_local
 
-_IDLE: Final = (
-    "prefill workers are idle: {}; prefill and decode are split with --http-processes 1 only"
-)
 TELL_S: Final = 1.0
 _CUT: Final = Outcome("cut", 0, 0)
 _WITHDRAWN: Final = Outcome("refused", 0, 0)
@@ -213,11 +210,9 @@ class EdgeDesk:
         return sorted((one.row() for one in self._sessions), key=lambda row: row.edge)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the edges warn of, and what they cannot do."""
+        """Return what the edges warn of."""
         reports = (session.report for session in self._sessions)
-        told = tuple(line for report in reports if report for line in report.warnings)
-        idle = sorted(self._context.router.prefillers)
-        return (*told, _IDLE.format(", ".join(idle))) if idle and self._sessions else told
+        return tuple(line for report in reports if report for line in report.warnings)
 
     def mount(self, routes: Routes) -> None:
         """Serve `/v1/edges`."""
@@ -276,4 +271,4 @@ class EdgeDesk:
             )
             for beat in self._context.router.workers()
         ]
-        return Fleet(workers, self._origin)
+        return Fleet(workers, self._origin, splits=bool(self._context.router.prefillers))

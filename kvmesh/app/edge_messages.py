@@ -138,10 +138,14 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Fleet(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The workers now, and where the index process serves the cold paths; each second."""
+    """The workers now, and where the index process serves the cold paths; each second.
+
+    `splits`: some only prefill for others, so that prompts take two workers.
+    """
 
     workers: list[KnownWorker]
     origin: str
+    splits: bool = False
 
 
 FromEdge = (

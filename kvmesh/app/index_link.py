@@ -48,12 +48,14 @@ class Asker(Protocol):
 class IndexLink:
     """The one link of an edge; opened again whenever it breaks.
 
-    `origin` is where the index process answers the cold paths, "" while it is away.
+    `origin` is where the index process answers the cold paths, "" while it is away; `splits` says
+    that it has workers which prefill for others.
     """
 
     def __init__(self, path: Path, edge: int) -> None:
         self.fleet = LastKnownFleet()
         self.origin = ""
+        self.splits = False
         self.unguided = 0
         self._path = path
         self._edge = edge
@@ -135,8 +137,9 @@ class IndexLink:
                 asker = self._askers.get(message.n)
                 if asker is not None:
                     asker.on_answer(message)
-            case Fleet(workers, origin):
+            case Fleet(workers, origin, splits):
                 self.origin = origin
+                self.splits = splits
                 self._knows_workers = any(one.usable for one in workers)
                 if self._knows_workers or self._settled():
                     self.fleet.update(workers)
