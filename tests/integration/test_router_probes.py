@@ -89,3 +89,36 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
     assert (served.status_code, served.headers["x-kvmesh-panic"]) == (200, "1")
     assert "panic" in " ".join(ready.json()["warnings"])
     assert "kvmesh_panic 1.0" in metrics
+
+
+async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
+    engine = Upstream()
+
+    async def models(turn: Turn) -> None:
+        turn.send(answer(MODELS, b"Content-Type: application/json"))
+
+    engine.script = models
+    await engine.start()
+    body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
+    async with (
+        router([engine.origin]) as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+        up = await client.post("/v1/route", json=body)
+        await engine.close()
+        async with asyncio.timeout(30):
+            down = up
+            while down.status_code == 200:
+                down = await client.post("/v1/route", json=body)
+                await asyncio.sleep(0.02)
+        sent = await client.post("/v1/chat/completions", json=body)
+        workers = (await client.get("/v1/status")).json()["workers"]
+
+    assert up.json()["worker"] == "w0"
+    assert (down.status_code, sent.status_code) == (503, 503)
+    assert down.json()["error"]["code"] == sent.json()["error"]["code"] == "no_worker"
+    assert [one["worker"] for one in workers if not one["usable"]] == ["w0"]
+    assert "no worker may take it (w0: not ready)" in down.json()["error"]["message"]
