@@ -2,12 +2,14 @@
 
     python -m benchmarks.bench_index --quick
     python -m benchmarks.bench_index --sizes 64x1000000 512x5000000 --blocks 512 8192
+    python -m benchmarks.bench_index --parts find select --sizes 64x1000000
 
-`--sizes` are workers x (worker, block) entries. Caches are flushed before each pass over a set of
-different prompts; a figure is the median over the pass and over rounds, a ratio the median over
-rounds. Without ai-dynamo-runtime 1.6.1 only our own figures are printed, with the reason. SGLang's
-tree is no peer here: the wheel sglang-router 0.3.2 exports `Router.start` alone, and through its
-HTTP service the tree's time is below the noise of the rest.
+`--sizes` are workers x (worker, block) entries, `--parts` what to measure, by default everything.
+Rows named "floor" are the C calls alone that pure Python cannot do without. Caches are flushed
+before each pass over a set of different prompts; a figure is the median over the pass and over
+rounds, a ratio the median over rounds. Without ai-dynamo-runtime 1.6.1 only our own figures are
+printed, with the reason. SGLang's tree is no peer here: the wheel sglang-router 0.3.2 exports
+`Router.start` alone, and through its HTTP service the tree's time is below the noise of the rest.
 """
 
 import argparse
@@ -18,9 +20,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.index_changes import measure_changes
 from benchmarks.index_exactness import QUERIES, count_exact
 from benchmarks.index_growth import longest_stops
-from benchmarks.index_measures import GOALS, Bench, Row, measure_size
+from benchmarks.index_measures import GOALS, PARTS, Bench, Row, measure_reads
 from benchmarks.index_peers import find_dynamo
 from benchmarks.index_workload import Workload
 from benchmarks.measure import TABLE_WIDTH, parse_options
@@ -33,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--sizes", nargs="+", default=None)
     parser.add_argument("--blocks", nargs="+", type=int, default=None)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     found, rest = parser.parse_known_args()
     options = parse_options(__doc__ or "", rest)
     sizes = found.sizes or (QUICK_SIZES if options.quick else FULL_SIZES)
@@ -40,15 +44,26 @@ def main() -> None:
     dynamo = find_dynamo()
     if isinstance(dynamo, str):
         print(f"no peer: {dynamo}")
-    bench = Bench(options, blocks, None if isinstance(dynamo, str) else dynamo)
-    for number, size in enumerate(sizes):
-        workers, entries = map(int, size.split("x"))
-        measure_size(bench, Workload(workers, entries), size, hashing=number == 0)
-        measure_memory(bench, size)
-    measure_exactness(bench)
-    measure_growth(bench)
+    bench = Bench(options, blocks, None if isinstance(dynamo, str) else dynamo, found.parts)
+    for size in sizes:
+        measure_size(bench, size)
+    if "exactness" in bench.parts:
+        measure_exactness(bench)
+    if "growth" in bench.parts:
+        measure_growth(bench)
     print_table(bench)
     print_curve(bench)
+
+
+def measure_size(bench: Bench, size: str) -> None:
+    if not bench.parts.isdisjoint(("hash", "find", "select", "changes")):
+        workers, entries = map(int, size.split("x"))
+        workload = Workload(workers, entries)
+        ours, peer = measure_reads(bench, workload, size)
+        if "changes" in bench.parts:
+            measure_changes(bench, workload, size, ours, peer)
+    if "memory" in bench.parts:
+        measure_memory(bench, size)
 
 
 def measure_memory(bench: Bench, size: str) -> None:

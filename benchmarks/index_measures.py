@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from types import ModuleType
+from typing import Final, TypeVar
 
 import msgspec
 
+from benchmarks.index_floor import bare_hashes, bare_matches, cut, searched
 from benchmarks.index_peers import DynamoPeer, OurPeer
 from benchmarks.index_selection import OurSelection, dynamo_selection
-from benchmarks.index_workload import BLOCK_SIZE, Change, Request, Workload
+from benchmarks.index_workload import BLOCK_SIZE, Request, Workload
 from benchmarks.measure import (
     BenchOptions,
     Candidate,
@@ -21,6 +23,11 @@ from benchmarks.measure import (
 )
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes, sequence_hashes
+
+_T = TypeVar("_T")
+
+PARTS: Final = ("hash", "find", "select", "changes", "memory", "exactness", "growth")
+"""What can be measured by itself."""
 
 _trash = bytearray(64 << 20)
 """Read to push everything else out of the processor's caches."""
@@ -61,9 +68,14 @@ class Bench:
     """The rows so far, and what is common to all parts."""
 
     def __init__(
-        self, options: BenchOptions, blocks: Sequence[int], dynamo: ModuleType | None
+        self,
+        options: BenchOptions,
+        blocks: Sequence[int],
+        dynamo: ModuleType | None,
+        parts: Iterable[str] = PARTS,
     ) -> None:
         self.options = options
+        self.parts = frozenset(parts)
         self.blocks = blocks
         self.dynamo = dynamo
         self.rows: list[Row] = []
@@ -102,7 +114,8 @@ class Bench:
             )
 
 
-def measure_size(bench: Bench, workload: Workload, size: str, *, hashing: bool) -> None:
+def measure_reads(bench: Bench, workload: Workload, size: str) -> tuple[OurPeer, DynamoPeer | None]:
+    """Load both, measure what only reads them, and return them."""
     ours = OurPeer(workload)
     longest, load_s = timed_load(ours, workload)
     print(f"{size}: loaded in {load_s:.1f} s")
@@ -119,13 +132,15 @@ def measure_size(bench: Bench, workload: Workload, size: str, *, hashing: bool) 
         )
     )
     prompts = {blocks: workload.requests(blocks, bench.prompts) for blocks in bench.blocks}
-    if hashing:
-        for blocks, requests in prompts.items():
+    for blocks, requests in prompts.items():
+        if "hash" in bench.parts:
             measure_hashing(bench, blocks, requests)
     for blocks, requests in prompts.items():
-        measure_find(bench, f"{size}, {blocks} blocks", blocks, requests, (ours, peer))
-    measure_selection(bench, workload, size, prompts, ours)
-    measure_changes(bench, workload, size, ours, peer)
+        if "find" in bench.parts:
+            measure_find(bench, f"{size}, {blocks} blocks", blocks, requests, (ours, peer))
+    if "select" in bench.parts:
+        measure_selection(bench, workload, size, prompts, ours)
+    return ours, peer
 
 
 def timed_load(ours: OurPeer | DynamoPeer, workload: Workload) -> tuple[float, float]:
@@ -141,10 +156,15 @@ def timed_load(ours: OurPeer | DynamoPeer, workload: Workload) -> tuple[float, f
     return longest / 1e6, time.perf_counter() - start
 
 
-def each(work: Callable[[Request], object], requests: Sequence[Request]) -> Sample:
+def flush_caches() -> None:
+    """Push what is in the processor's own caches out of them."""
+    _trash.count(1)
+
+
+def each(work: Callable[[_T], object], requests: Sequence[_T]) -> Sample:
     """Return the median wall time of one call in a pass that begins with cold caches, us."""
     taken: list[int] = []
-    _trash.count(1)
+    flush_caches()
     with quiet_collector():
         for request in requests:
             start = time.perf_counter_ns()
@@ -157,7 +177,9 @@ def measure_hashing(bench: Bench, blocks: int, requests: Sequence[Request]) -> N
     candidates: dict[str, Candidate] = {
         "from a list": lambda: each(lambda one: sequence_hashes(one.tokens, BLOCK_SIZE), requests),
         "kvmesh": lambda: each(lambda one: sequence_hashes(one.packed, BLOCK_SIZE), requests),
+        "floor": lambda: each(bare_hashes, pieces),
     }
+    pieces = [cut(one.packed) for one in requests]
     if bench.dynamo:
         theirs = bench.dynamo.compute_block_hash_for_seq
         candidates["dynamo"] = lambda: each(lambda one: theirs(one.tokens, BLOCK_SIZE), requests)
@@ -178,7 +200,9 @@ def measure_find(
         "groups": lambda: each(
             lambda one: groups(BlockHashes.of(one.hashes, BLOCK_SIZE)), requests
         ),
+        "floor": lambda: each(bare_matches, looked_up),
     }
+    looked_up = [searched(ours.index, one.hashes) for one in requests]
     if peer:
         theirs = peer.tree.find_matches
         candidates["dynamo"] = lambda: each(lambda one: theirs(one.local).scores, requests)
@@ -218,79 +242,3 @@ def measure_selection(
         return
     with dynamo_selection(bench.dynamo, workload) as service:
         run(lambda requests: {"us": median(service.time_ns(requests)) / 1000})
-
-
-def measure_changes(
-    bench: Bench, workload: Workload, size: str, ours: OurPeer, peer: DynamoPeer | None
-) -> None:
-    """Apply the same churn to both, round by round; then take workers out and all of it over."""
-    count = bench.options.size(full=8000, quick=4000)
-    batches = [workload.churn(count) for _ in range(bench.options.rounds + 1)]
-    candidates: dict[str, Candidate] = {"kvmesh": churn(ours, batches)}
-    if peer:
-        candidates["dynamo"] = churn(peer, batches)
-    bench.compare(size, "apply from the wire", candidates, GOALS.apply)
-
-    dumped = ours.dump()
-    bench.rows.append(
-        Row(
-            size=size,
-            operation="snapshot",
-            unit="bytes per entry",
-            ours=len(dumped) / workload.entries,
-        )
-    )
-    candidates = {"kvmesh": lambda: once(ours.dump)}
-    if peer:
-        candidates["dynamo"] = lambda: once(peer.dump)
-    bench.compare(size, "dump", candidates, GOALS.dump)
-    candidates = {"kvmesh": lambda: once(lambda: ours.restore(dumped))}
-    if peer:
-        prepared = peer.prepared(peer.dump())
-        candidates["dynamo"] = lambda: once(lambda: peer.restore(prepared))
-    bench.compare(size, "restore", candidates, GOALS.restore)
-    leavers = iter(range(workload.workers))
-    candidates = {
-        "kvmesh": lambda: once(lambda: ours.index.remove_worker(ours.names[next(leavers)]))
-    }
-    if peer:
-        theirs = iter(range(workload.workers))
-        candidates["dynamo"] = lambda: once(lambda: peer.tree.remove_worker(next(theirs)))
-    if workload.workers > bench.options.rounds:
-        bench.compare(size, "remove a worker", candidates, GOALS.remove)
-    start = time.perf_counter()
-    longest = 0.0
-    done = False
-    while not done:
-        before = time.perf_counter()
-        done = ours.index.sweep(4096)
-        longest = max(longest, time.perf_counter() - before)
-    swept_ms = (time.perf_counter() - start) * 1000
-    print(f"{size}: swept behind them in {swept_ms:.0f} ms, longest slice {longest * 1000:.1f} ms")
-
-
-def churn(peer: OurPeer | DynamoPeer, batches: Iterable[Sequence[Change]]) -> Candidate:
-    """Return a candidate that applies the next batch, decoding included; us per block."""
-    left = iter(batches)
-
-    def apply() -> Sample:
-        changes = next(left)
-        messages = peer.messages(changes)
-        blocks = sum(change.last - change.first for change in changes)
-        sample = once(lambda: peer.apply(messages))
-        return {
-            "cpu us per block": 1000 * sample["cpu ms"] / blocks,
-            "wall us per block": 1000 * sample["wall ms"] / blocks,
-        }
-
-    return apply
-
-
-def once(work: Callable[[], object]) -> Sample:
-    """Return wall and processor time of one call with cold caches, ms."""
-    _trash.count(1)
-    with quiet_collector():
-        wall, cpu = time.perf_counter_ns(), time.process_time_ns()
-        work()
-        cpu, wall = time.process_time_ns() - cpu, time.perf_counter_ns() - wall
-    return {"cpu ms": cpu / 1e6, "wall ms": wall / 1e6}

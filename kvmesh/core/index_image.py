@@ -44,7 +44,7 @@ class IndexImage:
         """Add a shard, once: block i is held by `masks[sets[i]]`; False when a block comes twice.
 
         `keys` are the blocks' hashes without their lowest byte, the shard's number. About 120 ns a
-        block.
+        block. Raises `IndexError` for a set that there is not.
         """
         self._open(tier)
         totals, masks = self._totals[tier], self._masks

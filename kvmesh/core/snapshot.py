@@ -110,11 +110,11 @@ def _sections(
     )
     yield MAGIC + _section(HEAD, msgspec.msgpack.encode(Head(position, records, holders)))
     numbers = _SetNumbers()
-    parts: list[bytes] = []
+    parts: list[bytes | bytearray] = []
     blocks = 0
     for tier, shard, held in frozen.parts():
         if held:
-            parts.append(_section(PART, _part(tier, shard, held, numbers)))
+            parts += _part(tier, shard, held, numbers)
             blocks += len(held)
         if blocks >= _SLICE_BLOCKS:
             yield b"".join(parts)
@@ -130,13 +130,17 @@ def _section(kind: int, payload: bytes) -> bytes:
     return SECTION.pack(kind, len(payload)) + payload
 
 
-def _part(tier: int, shard: int, held: dict[int, int], numbers: _SetNumbers) -> bytes:
+def _part(
+    tier: int, shard: int, held: dict[int, int], numbers: _SetNumbers
+) -> tuple[bytes, bytearray, bytes]:
+    """Return one shard's section in pieces, which are joined only once."""
     sets = list(map(numbers.__getitem__, held.values()))
     width, code = (2, "H") if len(numbers) <= _NARROW else (4, "I")
     keys = bytearray(struct.pack(HASHES_FORMAT.format(len(held)), *held))
     del keys[KEY_BYTES::8]
-    columns = keys + struct.pack(f"<{len(sets)}{code}", *sets)
-    return PART_HEAD.pack(tier, shard, width, len(held)) + columns
+    size = PART_HEAD.size + len(held) * (KEY_BYTES + width)
+    head = SECTION.pack(PART, size) + PART_HEAD.pack(tier, shard, width, len(held))
+    return head, keys, struct.pack(f"<{len(sets)}{code}", *sets)
 
 
 def _set(mask: int) -> bytes:

@@ -66,7 +66,7 @@ def decode_in_slices(data: bytes) -> Iterator[Snapshot | None]:
     for _ in _read_sets(sections[SETS], head.holders, masks):
         yield None
     image = IndexImage([one.worker for one in head.holders], masks)
-    for _ in _read_parts(sections[PART], image, len(masks)):
+    for _ in _read_parts(sections[PART], image):
         yield None
     for _ in image.account():
         yield None
@@ -157,7 +157,7 @@ def _translate(mask: int, bits: dict[int, int]) -> int:
     return translated
 
 
-def _read_parts(payloads: Sequence[memoryview], image: IndexImage, sets: int) -> Iterator[None]:
+def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[None]:
     seen: set[tuple[int, int]] = set()
     blocks = 0
     for payload in payloads:
@@ -173,9 +173,11 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage, sets: int) ->
             raise _wrong(f"{place} has {len(columns)} bytes for {count} blocks of width {width}")
         keys = columns[: count * KEY_BYTES]
         numbers = struct.unpack(f"<{count}{_CODES[width]}", columns[count * KEY_BYTES :])
-        if max(numbers, default=0) >= sets:
-            raise _wrong(f"{place} names an unknown set")
-        if not image.add(tier, shard, _widen(keys), numbers):
+        try:
+            once = image.add(tier, shard, _widen(keys), numbers)
+        except IndexError as error:
+            raise _wrong(f"{place} names an unknown set") from error
+        if not once:
             raise _wrong(f"{place} has a block twice")
         blocks += count
         if blocks >= _SLICE_BLOCKS:
