@@ -189,8 +189,9 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
 
 def candidate_table(decision: DecisionView) -> Table:
     """Return every weighed worker, best first, the chosen one marked."""
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("worker")
+    # Fits 80 columns with names of up to 14 letters.
+    table = Table(box=SIMPLE_HEAD, padding=0)
+    table.add_column("worker", no_wrap=True)
     for name in (
         "cost",
         "cached blocks",

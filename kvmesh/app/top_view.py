@@ -19,6 +19,9 @@ WINDOW_S: Final = 60
 BARS: Final = " ▁▂▃▄▅▆▇█"
 MOST_WARNINGS: Final = 4
 GAUGE_CELLS: Final = 10
+SHORT_CELLS: Final = 4
+"""Where many columns share 80."""
+
 TRUST_STYLES: Final = {"exact": "green", "approx": "cyan", "catching-up": "yellow"}
 AGREEMENT_STYLES: Final = {"agrees": "green", "disagrees": "bold red", "unchecked": "dim"}
 
@@ -77,16 +80,14 @@ def sparkline(values: Sequence[int]) -> str:
     return "".join(BARS[-(-value * top // most)] for value in values)
 
 
-def gauge(part: int, whole: int) -> Text:
+def gauge(part: int, whole: int, cells: int = GAUGE_CELLS) -> Text:
     """Return a bar and the share in per cent; a dash where the whole is not known."""
     if whole <= 0:
         return Text("-", "dim")
     share = min(1.0, part / whole)
-    filled = round(share * GAUGE_CELLS)
+    filled = round(share * cells)
     style = "red" if share > 0.95 else "yellow" if share > 0.8 else "green"  # noqa: PLR2004  levels of warning
-    return Text.assemble(
-        ("█" * filled, style), ("░" * (GAUGE_CELLS - filled), "dim"), f" {share:4.0%}"
-    )
+    return Text.assemble(("█" * filled, style), ("░" * (cells - filled), "dim"), f" {share:4.0%}")
 
 
 def _head(overview: Overview) -> Text:
@@ -154,22 +155,23 @@ def _replicas(rows: Sequence[ReplicaRow]) -> Table:
 
 
 def _workers(rows: Sequence[WorkerRow]) -> Table:
+    why = any(row.why_not for row in rows)
     table = _table(
         "workers", "worker", "trust", "KV blocks", "cached#", "requests#", "waiting#",
-        "prefill#", "ms/token#", "TTFT#", "",
+        "prefill#", "ms/token#", "TTFT#", *(["why not"] if why else []),
     )  # fmt: skip
     for row in rows:
         table.add_row(
             row.worker,
             Text(row.trust, TRUST_STYLES.get(row.trust, "red")),
-            gauge(row.used_blocks, row.total_blocks),
+            gauge(row.used_blocks, row.total_blocks, SHORT_CELLS),
             f"{row.cached_blocks:,}",
             str(row.active_requests),
             str(row.waiting_requests),
             f"{row.prefill_tokens:,}",
             f"{row.ms_per_token:.3f}",
             _ms(row.ttft_ms),
-            Text(row.why_not, "red"),
+            *([Text(row.why_not, "red")] if why else []),
         )
     return table
 
@@ -190,10 +192,17 @@ def _decisions(rows: Sequence[DecisionRow]) -> Table:
 
 def _table(title: str, *headers: str) -> Table:
     """Return an empty table; a header that ends in # is a number's."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for header in headers:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        padding=0,
+    )
+    for place, header in enumerate(headers):
         number = header.endswith("#")
-        table.add_column(header.removesuffix("#"), justify="right" if number else "left")
+        name = header.removesuffix("#")
+        table.add_column(name, justify="right" if number else "left", no_wrap=place == 0)
     return table
 
 

@@ -118,6 +118,7 @@ def print_mesh(console: Console, settings: UpSettings, plan: Plan, nats_url: str
     table.add_column("what")
     table.add_column("where")
     table.add_row("OpenAI endpoint", f"http://127.0.0.1:{settings.http_port}/v1")
+    table.add_row("dashboard", f"http://127.0.0.1:{settings.http_port}/")
     table.add_row("NATS", nats_url)
     for spec in [*plan.routers, *plan.engines]:
         table.add_row(spec.name, spec.ready_url.rsplit("/", 1)[0])

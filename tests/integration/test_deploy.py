@@ -29,6 +29,7 @@ from kvmesh.settings import NatsSettings, RouterSettings, WorkerSettings
 pytestmark = pytest.mark.integration
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+ALERTS = DEPLOY / "prometheus/kvmesh-alerts.yml"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
 ROUTERS = 4
 ENGINES = 4
@@ -63,7 +64,7 @@ def test_every_manifest_is_strictly_valid(manifests: list[dict[str, Any]]) -> No
     validate = pytest.importorskip("kubernetes_validate")
 
     for manifest in manifests:
-        if manifest["kind"] != "ServiceMonitor":
+        if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
             validate.validate(manifest, "1.32", strict=True)
 
 
@@ -248,20 +249,77 @@ def test_docker_compose_accepts_the_file() -> None:
     assert check.returncode == 0, check.stderr.decode()
 
 
-async def test_the_dashboard_asks_only_for_metrics_that_exist() -> None:
-    dashboard = (DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text()
-    expressions = [
-        target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]
-    ]
+async def test_dashboard_and_alarms_ask_only_for_metrics_that_exist() -> None:
+    expressions = [*dashboard_expressions(), *alarms().values()]
     asked = {
         name
         for expression in expressions
         for name in re.findall(r"(?:kvmesh_|vllm:)[a-z_]+", expression)
     }
 
-    known = await exported()
+    known = documented() | await exported()
 
     assert asked <= known, asked - known
+
+
+def dashboard_expressions() -> list[str]:
+    board = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+
+
+def alarms() -> dict[str, str]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def documented() -> set[str]:
+    """Return the samples of docs/metrics.md, which a test holds against what routers serve."""
+    rows = (DEPLOY.parent / "docs/metrics.md").read_text().splitlines()
+    parts = [row.split("|") for row in rows if row.startswith("| `kvmesh_")]
+    names = {part[1].strip(" `"): part[2].strip() for part in parts}
+    suffixes = {
+        "counter": ("_total",),
+        "histogram": ("_bucket", "_sum", "_count"),
+        "summary": ("_sum", "_count"),
+    }
+    return {
+        f"{name}{suffix}" for name, kind in names.items() for suffix in suffixes.get(kind, ("",))
+    }
+
+
+def test_dashboard_panels_do_not_overlap_and_ids_are_their_own() -> None:
+    board = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
+    cells: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        mine = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & mine, panel["title"]
+        assert max(x for x, _ in mine) < 24, panel["title"]
+        cells |= mine
+    identities = [panel["id"] for panel in board["panels"]]
+    assert len(set(identities)) == len(identities)
+
+
+def test_the_alarms_of_the_cluster_are_those_of_the_file_and_the_runbook_explains_each() -> None:
+    (rule,) = (one for one in kustomize("prod") if one["kind"] == "PrometheusRule")
+    runbook = (DEPLOY.parent / "docs/runbook.md").read_text()
+
+    assert rule["spec"]["groups"] == yaml.safe_load(ALERTS.read_text())["groups"]
+    assert [name for name in alarms() if f"`{name}`" not in runbook] == []
+
+
+def test_alarms_are_raised_by_what_is_wrong_and_by_nothing_else() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool on this machine: apt-get install prometheus")
+    tests = ALERTS.with_suffix(".test.yml")
+    for verb, file in (("check", ALERTS), ("test", tests)):
+        done = subprocess.run([promtool, verb, "rules", file], capture_output=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
 async def exported() -> set[str]:

@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,55 @@ def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningM
 
     eventually(warm, "the router is back and warm", within_s=30.0)
     assert mesh.router_pid(0) != pid
+
+
+def test_restarting_the_routers_one_by_one_loses_no_request(mesh: RunningMesh) -> None:
+    over = threading.Event()
+    failed: list[str] = []
+
+    def converse(name: int) -> int:
+        number = 0
+        with httpx.Client(timeout=60.0) as http:
+            while not over.is_set():
+                number += 1
+                text = f"Client {name} goes on and on. " * 40 + str(number)
+                body = {
+                    "model": "mock",
+                    "max_tokens": 8,
+                    "stream": number % 2 == 0,
+                    "messages": [{"role": "user", "content": text}],
+                }
+                url, headers = f"{mesh.url}/v1/chat/completions", {"x-kvmesh-bucket": "chat"}
+                answer = http.post(url, json=body, headers=headers)
+                whole = "data: [DONE]" in answer.text or number % 2
+                if answer.status_code != 200 or not whole:
+                    failed.append(f"{answer.status_code}: {answer.text[-300:]}")
+        return number
+
+    def replica(number: int) -> dict[str, Any]:
+        members = mesh.http.get(f"{mesh.url}/v1/status").json()["replicas"]
+        found = [one for one in members if one["member"] == f"chat/chat-{number}"]
+        return found[0] if found else {"epoch": 0, "usable": False}
+
+    def serves(number: int, epoch: int) -> bool:
+        told = replica(number)
+        return bool(told["usable"] and told["epoch"] >= epoch)
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(converse, name) for name in range(4)]
+        try:
+            for number in (0, 1):
+                eventually(partial(serves, 1 - number, 0), "the other serves", within_s=60.0)
+                before = replica(number)["epoch"]
+                os.kill(mesh.router_pid(number), signal.SIGTERM)
+                back = partial(serves, number, before + 1)
+                eventually(back, f"chat-{number} is back", within_s=60.0)
+        finally:
+            over.set()
+        requests = [client.result() for client in clients]
+
+    assert failed == []
+    assert min(requests) > 5
 
 
 def snapshot_tool(mesh: RunningMesh, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -147,3 +147,16 @@ def test_warnings_stand_on_top_and_many_are_counted() -> None:
     assert "! warning 3" in many
     assert "! warning 4" not in many
     assert "! and 5 more, see /ready" in many
+
+
+def test_eighty_columns_are_enough_for_every_name_and_figure() -> None:
+    rows = [worker(worker=f"worker-{number}", why_not="") for number in range(12)]
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+
+    console.print(draw(overview(workers=rows), [], rows=3))
+
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    text = file.getvalue()
+    for part in ("worker-11", "requests", "waiting", "prefill", "ms/token", "4,321", "12,345"):
+        assert part in text, text
