@@ -1,6 +1,6 @@
 """How good routing decisions are: ours against every rival, an oracle and what bounds them all.
 
-    python -m benchmarks.bench_quality --trace A.jsonl.gz --trace B.jsonl.gz [--grid]
+    python -m benchmarks.bench_quality --trace A.jsonl.gz --trace B.jsonl.gz [--grid | --troubled]
         [--requests N] [--json FILE] [--seconds S]
 
 Without traces the generated workloads are played. With --json what FILE has is not played again,
@@ -23,10 +23,11 @@ from benchmarks.quality_grid import (
     POLICIES,
     Played,
     Setting,
+    fraction,
     grid,
     play,
     saturate,
-    subset,
+    troubled,
 )
 from benchmarks.quality_peer import ROUTERS, Replayed, can_replay, replay
 from benchmarks.quality_tables import blind_table, dynamo_table, print_tables
@@ -132,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", action="append", help="a trace file, or a workload's name")
     parser.add_argument("--grid", action="store_true", help="all 81 settings of each trace")
+    parser.add_argument("--troubled", action="store_true", help="slow engines, late reports, ...")
     parser.add_argument("--requests", type=int, help=f"of each trace; default {REQUESTS}")
     parser.add_argument("--json", type=Path, help="results so far, one JSON line each")
     parser.add_argument("--seconds", type=float, default=1e9, help="end about then")
@@ -139,7 +141,8 @@ def main() -> None:
     found = parser.parse_args()
     requests = found.requests or (QUICK_REQUESTS if found.quick else REQUESTS)
     traces = found.trace or list(WORKLOADS)
-    settings = (grid if found.grid else subset)(traces, requests)
+    made = grid if found.grid else troubled if found.troubled else fraction
+    settings = made(traces, requests)
     if found.quick:
         settings = [Setting(trace, requests, 4, 0.7, 1, 5.0) for trace in traces]
     results, until = Results(found.json), time.monotonic() + found.seconds

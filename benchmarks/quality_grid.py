@@ -1,6 +1,7 @@
 """The settings in which routing policies are compared, and how one of them is played."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from kvmesh.core.engine_timing import DYNAMO_CAPACITY_TOKENS
 from kvmesh.core.fleet import SimulatedFleet
 from kvmesh.core.fleet_load import backlog_share, find_saturation, largest_backlog, spread
 from kvmesh.core.fleet_options import FleetOptions, parse_policy
-from kvmesh.core.fleet_oracle import alone_ttfts_ms
+from kvmesh.core.fleet_oracle import alone_ttfts_ms, idle_ttft_ms
 from kvmesh.core.fleet_request import FleetRequest, make_requests
 from kvmesh.core.report import Slo, percentile, summarize
 from kvmesh.core.trace import TraceRequest, infinite_cache_hit_rate
@@ -37,11 +38,20 @@ RIVALS: Final = (
 BLIND: Final = "round-robin"
 POLICIES: Final = (OURS, *RIVALS, BLIND, "oracle")
 
+ENGINES: Final = (4, 8, 16)
+LOADS: Final = (0.5, 0.7, 0.9)
+ROUTERS: Final = (1, 2, 4)
+DELAYS_MS: Final = (0.0, 5.0, 50.0)
+_ARRAY: Final = ("0000", "0111", "0222", "1012", "1120", "1201", "2021", "2102", "2210")
 _TOLERANCE: Final = 0.05
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One fleet under one load. `load` is relative to where round robin saturates."""
+    """One fleet under one load. `load` is relative to where round robin saturates.
+
+    `speeds` are the engines' in turn, `report_s` comes between two load reports of an engine,
+    `cache` is the share of a million KV tokens an engine has.
+    """
 
     trace: str
     requests: int
@@ -49,21 +59,36 @@ class Setting(msgspec.Struct, frozen=True):
     load: float
     routers: int
     event_delay_ms: float
+    speeds: tuple[float, ...] = (1.0,)
+    report_s: float = 1.0
+    cache: float = 1.0
 
     @property
     def name(self) -> str:
         """Return it as one word per part."""
         trace = Path(self.trace).name.partition(".")[0]
-        return f"{trace} x{self.engines} {self.load:g} R{self.routers} {self.event_delay_ms:g}ms"
+        special = (
+            "" if len(self.speeds) == 1 else f" speeds {max(self.speeds) / min(self.speeds):g}"
+        )
+        special += "" if self.report_s == 1.0 else f" reports {self.report_s:g}s"
+        special += "" if self.cache == 1.0 else f" cache {self.cache:g}"
+        usual = f"x{self.engines} {self.load:g} R{self.routers} {self.event_delay_ms:g}ms"
+        return f"{trace} {usual}{special}"
 
 
 class Played(msgspec.Struct, frozen=True):
-    """What came of one policy in one setting, and what bounds all policies there."""
+    """What came of one policy in one setting, and what bounds all policies there.
+
+    `waitless_p90_ms`: p90 TTFT with the same hits, had every request met an idle engine.
+    `least_share`: requests of the worker that got fewest, over an even share.
+    """
 
     setting: Setting
     cell: Cell
     alone_p90_ms: float
     infinite_hit_rate: float
+    waitless_p90_ms: float = 0.0
+    least_share: float = 0.0
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -74,15 +99,31 @@ class Slice(msgspec.Struct, frozen=True):
     requests: tuple[FleetRequest, ...]
 
 
-def subset(traces: Sequence[str], requests: int) -> list[Setting]:
-    """Return the settings that tell most, the most telling first.
+def fraction(traces: Sequence[str], requests: int) -> list[Setting]:
+    """Return 15 of the 81 settings of each trace.
 
-    For each trace the middle, and from it one step each way.
+    Nine in which each pair of levels of any two of the four dimensions meets once (an orthogonal
+    array), and what these with several replicas are with one.
     """
-    steps: list[dict[str, float]] = [{}, {"load": 0.7}, {"routers": 4}, {"engines": 4}]
-    steps += [{"engines": 16}, {"load": 0.5}, {"load": 0.7, "routers": 4}, {"event_delay_ms": 50.0}]
-    middles = [Setting(trace, requests, 8, 0.9, 1, 5.0) for trace in traces]
-    return [msgspec.structs.replace(middle, **step) for step in steps for middle in middles]
+    nine = [
+        Setting(trace, requests, ENGINES[a], LOADS[b], ROUTERS[c], DELAYS_MS[d])
+        for a, b, c, d in ([int(level) for level in row] for row in _ARRAY)
+        for trace in traces
+    ]
+    alone = [msgspec.structs.replace(one, routers=1) for one in nine]
+    return list(dict.fromkeys([*nine, *alone]))
+
+
+def troubled(traces: Sequence[str], requests: int) -> list[Setting]:
+    """Return settings with engines of two speeds, with late and no load reports, small caches."""
+    steps: list[dict[str, object]] = [
+        {"speeds": (1.0, 1.0, 1.0, 0.5)},
+        {"report_s": 30.0},
+        {"report_s": 1e6},
+        {"cache": 1.0 / 16.0},
+    ]
+    usual = [Setting(trace, requests, 8, 0.7, 1, 5.0) for trace in traces]
+    return [msgspec.structs.replace(one, **step) for step in ({}, *steps) for one in usual]
 
 
 def grid(traces: Sequence[str], requests: int) -> list[Setting]:
@@ -90,10 +131,10 @@ def grid(traces: Sequence[str], requests: int) -> list[Setting]:
     return [
         Setting(trace, requests, engines, load, routers, delay)
         for trace in traces
-        for engines in (4, 8, 16)
-        for load in (0.5, 0.7, 0.9)
-        for routers in (1, 2, 4)
-        for delay in (0.0, 5.0, 50.0)
+        for engines in ENGINES
+        for load in LOADS
+        for routers in ROUTERS
+        for delay in DELAYS_MS
     ]
 
 
@@ -109,14 +150,17 @@ def load(trace: str, requests: int) -> Slice:
 
 
 def fleet_of(setting: Setting, block_size: int) -> FleetOptions:
-    """Return the fleet: engines of a million KV tokens, bookings shared within 5 ms."""
+    """Return the fleet; bookings are shared within 5 ms."""
     return FleetOptions(
         engines=setting.engines,
         routers=setting.routers,
         engine=EngineOptions(
-            block_size=block_size, num_gpu_blocks=DYNAMO_CAPACITY_TOKENS // block_size
+            block_size=block_size,
+            num_gpu_blocks=int(DYNAMO_CAPACITY_TOKENS * setting.cache) // block_size,
         ),
         event_delay_s=setting.event_delay_ms / 1000.0,
+        speed_ratios=setting.speeds,
+        report_interval_s=setting.report_s,
     )
 
 
@@ -141,11 +185,18 @@ def play(setting: Setting, policy: str, saturation: float) -> Played:
     summary = summarize(fleet.outcomes, Slo(), workers)
     busy = spread([engine.busy_s for engine in fleet.engines])
     alone = sorted(alone_ttfts_ms(sliced.trace, sliced.block_size, options.engine))
+    waitless = sorted(
+        idle_ttft_ms(options.engine, one.prompt_tokens - one.cached_tokens)
+        for one in fleet.outcomes
+    )
+    taken = Counter(one.worker for one in fleet.outcomes)
     return Played(
         setting=setting,
         cell=measure(setting.name, policy, summary, fleet.outcomes, busy),
         alone_p90_ms=percentile(alone, 0.9),
         infinite_hit_rate=infinite_cache_hit_rate(sliced.trace, sliced.block_size),
+        waitless_p90_ms=percentile(waitless, 0.9),
+        least_share=min(taken[one] for one in workers) * len(workers) / len(fleet.outcomes),
     )
 
 

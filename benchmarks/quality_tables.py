@@ -25,7 +25,7 @@ def print_tables(played: Sequence[Played], console: Console) -> None:
     cells: dict[Setting, dict[str, Cell]] = {}
     for one in played:
         cells.setdefault(one.setting, {})[one.cell.policy] = one.cell
-    facts = {one.setting: one for one in played}
+    facts = {one.setting: one for one in played if one.cell.policy == OURS}
     console.print(settings_table(cells, facts))
     console.print(rivals_table(list(cells.values())))
     console.print(headroom_table(cells, facts))
@@ -38,9 +38,24 @@ def best_rival(cells: Cells) -> Cell:
 
 
 def settings_table(cells: Mapping[Setting, Cells], facts: Mapping[Setting, Played]) -> Table:
-    """Return one row per setting; ratios are against the best rival's p90 TTFT there."""
+    """Return one row per setting; ratios are against the best rival's p90 TTFT there.
+
+    `waitless` and `least` as in `Played`, of ours.
+    """
     table = _table("p90 TTFT against the best rival of each setting", "setting")
-    for name in ("ours", "best rival", "", "/", "oracle", "alone", "hits", "bound", "spread"):
+    for name in (
+        "ours",
+        "best rival",
+        "",
+        "/",
+        "oracle",
+        "waitless",
+        "alone",
+        "hits",
+        "bound",
+        "spread",
+        "least",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for setting, of in cells.items():
         best, ours = best_rival(of), of[OURS]
@@ -51,10 +66,12 @@ def settings_table(cells: Mapping[Setting, Cells], facts: Mapping[Setting, Playe
             best.policy.removeprefix("kv:"),
             f"{ratio(ours.ttft_ms_p90, best.ttft_ms_p90):.2f}",
             f"{ratio(of['oracle'].ttft_ms_p90, best.ttft_ms_p90):.2f}",
+            f"{ratio(facts[setting].waitless_p90_ms, best.ttft_ms_p90):.2f}",
             f"{ratio(facts[setting].alone_p90_ms, best.ttft_ms_p90):.2f}",
             f"{ours.hit_rate:.1%}",
             f"{facts[setting].infinite_hit_rate:.1%}",
             f"{ours.busy_spread:.0%}",
+            f"{facts[setting].least_share:.2f}",
         )
     return table
 
@@ -89,6 +106,7 @@ def headroom_table(cells: Mapping[Setting, Cells], facts: Mapping[Setting, Playe
     rows = {
         "ours": [ratio(of[OURS].ttft_ms_p90, best[one]) for one, of in cells.items()],
         "oracle": [ratio(of["oracle"].ttft_ms_p90, best[one]) for one, of in cells.items()],
+        "ours, had nothing waited": [ratio(facts[one].waitless_p90_ms, best[one]) for one in cells],
         "alone, infinite cache (bound)": [
             ratio(facts[one].alone_p90_ms, best[one]) for one in cells
         ],

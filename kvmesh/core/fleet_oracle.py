@@ -1,8 +1,9 @@
 """What perfect knowledge would be worth: a router that sees into the engines, and a bound."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
+from kvmesh.core.arrivals import Arrivals
+from kvmesh.core.cost import DEFAULT_WEIGHTS, Weights
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_request import EngineRequest
 from kvmesh.core.engine_timing import StepLoad
@@ -10,27 +11,29 @@ from kvmesh.core.fleet_engine import FleetEngine
 from kvmesh.core.fleet_request import FleetRequest
 from kvmesh.core.trace import TraceRequest
 
-OWN_WEIGHT: Final = 2.0
-"""A request's own prefill counts so often: it also delays who comes after. Found by trial."""
-
-CONTENTION: Final = 0.05
-"""What each request already there adds to the price of its time."""
-
 
 class Oracle:
     """Names each request's engine from the engines' true state: no delay, no estimate.
 
     It sees the step under way, the queue, the caches and the step times, not the future. It takes
-    the engine of least `(wait + 2 own) (1 + 0.05 requests)`: greedy, so a measure of what better
-    information is worth, not a bound on what better decisions are.
+    the engine of least `(W + P) (1 + g n + f r P)`, which is `cost.predicted_time` with the truth
+    put in: so a measure of what better information is worth, not a bound on better decisions.
     """
+
+    def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
+        self._weights = weights
+        self._arrivals = Arrivals()
 
     def choose(self, engines: Sequence[FleetEngine], request: FleetRequest, now: float) -> int:
         """Return the place of the engine; the first of several equal ones. O(queued requests)."""
-        costs = [self._cost(engine, request, now) for engine in engines]
+        self._arrivals.fold(now)
+        arrivals_per_ms = self._arrivals.per_ms(now) / len(engines)
+        costs = [self._cost(engine, request, now, arrivals_per_ms) for engine in engines]
         return costs.index(min(costs))
 
-    def _cost(self, engine: FleetEngine, request: FleetRequest, now: float) -> float:
+    def _cost(
+        self, engine: FleetEngine, request: FleetRequest, now: float, arrivals_per_ms: float
+    ) -> float:
         model = engine.model
         waiting = list(model.queue)
         prefills = [] if model.prefilling is None else [_left(model.prefilling)]
@@ -44,10 +47,11 @@ class Oracle:
         rest_ms = max(0.0, engine.ends_s - now) * 1000.0 if engine.awake else 0.0
         load = _decoding(engine)
         wait_ms = rest_ms + _prefill_ms(model.options, prefills, load)
-        whole_ms = rest_ms + _prefill_ms(model.options, [*prefills, own], load)
         own_ms = _prefill_ms(model.options, [own], None)
         requests = len(model.decoding) + len(prefills)
-        return whole_ms + (OWN_WEIGHT - 1.0) * own_ms + CONTENTION * requests * (wait_ms + own_ms)
+        weights = self._weights
+        followers = weights.followers * arrivals_per_ms * own_ms
+        return (wait_ms + own_ms) * (1.0 + weights.contention * requests + followers)
 
 
 def alone_ttfts_ms(
@@ -69,8 +73,13 @@ def alone_ttfts_ms(
         seen.update(request.block_ids)
         usable = (request.input_tokens - 1) // engine.block_size * engine.block_size
         own = request.input_tokens - min(depth * trace_block_size, usable)
-        found.append(_prefill_ms(engine, [own], None))
+        found.append(idle_ttft_ms(engine, own))
     return found
+
+
+def idle_ttft_ms(engine: EngineOptions, uncached_tokens: int) -> float:
+    """Return how long an idle engine takes to prefill so many tokens, ms."""
+    return _prefill_ms(engine, [uncached_tokens], None)
 
 
 def _left(request: EngineRequest) -> int:

@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from benchmarks.quality_grid import POLICIES, Played, Setting, grid, play, subset
+from benchmarks.quality_grid import POLICIES, Played, Setting, fraction, grid, play
 from benchmarks.quality_tables import print_tables
 from benchmarks.quality_workloads import BLOCK, WORKLOADS
 from kvmesh.core.trace import infinite_cache_hit_rate
@@ -22,11 +22,16 @@ def test_a_workload_can_reuse_what_its_kind_is_known_for(
     assert requests == WORKLOADS[name](800)
 
 
-def test_the_grid_has_every_setting_once_and_the_subset_is_part_of_it() -> None:
+def test_the_grid_has_every_setting_once_and_the_fraction_is_part_of_it() -> None:
     settings = grid(["a", "b"], 100)
 
     assert len(set(settings)) == len(settings) == 2 * 81
-    assert set(subset(["a", "b"], 100)) <= set(settings)
+    part = fraction(["a", "b"], 100)
+    assert set(part) <= set(settings)
+    assert len(set(part)) == len(part) == 2 * 15
+    nine = part[: 2 * 9]
+    assert len({(one.engines, one.load) for one in nine}) == 9
+    assert len({(one.routers, one.event_delay_ms) for one in nine}) == 9
 
 
 def test_what_was_played_is_printed_against_the_best_rival() -> None:
@@ -39,5 +44,6 @@ def test_what_was_played_is_printed_against_the_best_rival() -> None:
 
     text = out.getvalue()
     assert "related-queries x2 0.5 R4 5ms" in text
+    assert "had nothing waited" in text
     assert "alone, infinite cache (bound)" in text
     assert "geometric means over 2 settings" in text

@@ -1,5 +1,6 @@
 import pytest
 
+from kvmesh.core.cost import Weights
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_request import EngineRequest
 from kvmesh.core.engine_timing import PROFILES, TimingProfile
@@ -48,19 +49,20 @@ def test_the_oracle_takes_the_first_of_equal_engines_and_the_idle_one() -> None:
 def test_the_oracle_sees_what_is_cached_prefilling_and_queued() -> None:
     engines = [make_engine("a"), make_engine("b")]
     long = list(range(100, 300))
+    oracle = Oracle(Weights(contention=0.0))
     give(engines[1], make_request(2, long))
-    assert Oracle().choose(engines, make_request(1, [*long, 7]), 0.0) == 1
+    assert oracle.choose(engines, make_request(1, [*long, 7]), 0.0) == 1
 
     ends_s = begin(engines[1], 0.0)
     assert engines[1].model.prefilling is not None
-    assert Oracle().choose(engines, make_request(1, [*long, 7]), ends_s) == 1
-    assert Oracle().choose(engines, make_request(3, [1, 2]), 0.0) == 0
+    assert oracle.choose(engines, make_request(1, [*long, 7]), ends_s) == 1
+    assert oracle.choose(engines, make_request(3, [1, 2]), 0.0) == 0
 
     give(engines[1], make_request(4, [*long, *range(400, 450)]))
     while engines[1].model.statistics().running_requests or engines[1].model.queue:
         engines[1].end(ends_s)
         ends_s = engines[1].begin(ends_s) or ends_s
-    assert Oracle().choose(engines, make_request(1, [*long, 7]), ends_s) == 1
+    assert oracle.choose(engines, make_request(1, [*long, 7]), ends_s) == 1
 
 
 @pytest.mark.parametrize("profile", ["linear", "preble-70b"])
