@@ -1,3 +1,6 @@
+import random
+
+import msgspec
 import pytest
 
 from kvmesh.core.cost import COSTS, Weights
@@ -6,11 +9,11 @@ from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
 from kvmesh.core.prefix_index import Groups
 from kvmesh.core.quick_choice import QuickChoice
-from kvmesh.core.quick_cost import QUICK_COSTS
+from kvmesh.core.quick_cost import QUICK_COSTS, Costing
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.weighing import Weighing
-from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
 
 NAMES = tuple(WorkerId(f"w{number}") for number in range(6))
 WEIGHTS = Weights()
@@ -110,3 +113,98 @@ def test_who_holds_all_of_it_and_is_idle_ends_the_search() -> None:
     fleet = Fleet("predicted-time")
 
     assert fleet.find([(10, NAMES[2:3])]) == [NAMES[2]]
+
+
+class LargeFleet:
+    """The same fleet asked in both ways, with few bounds or one by one, as loads and speeds change.
+
+    `weighed` are the workers that the first way looked at closely.
+    """
+
+    def __init__(self, cost: str, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.cost = COSTS[cost]
+        self.sequences = ActiveSequences(16, stride=4)
+        self.speeds = Speeds()
+        self.names = tuple(WorkerId(f"w{number:02d}") for number in range(40))
+        membership = Membership()
+        for name in self.names:
+            membership.add(name, 0.0)
+        self.workers = WorkerRegistry(membership, self.sequences, self.speeds)
+        self.weighed: list[WorkerId] = []
+        self.counts: list[int] = []
+        self.quick = QUICK_COSTS[cost]
+        self.bounded, self.looped = (
+            QuickChoice(self.cost, WEIGHTS, self.workers, self.sequences, bounded_from=bounded_from)
+            for bounded_from in (1, 99)
+        )
+        self.bounded._bounded = self.counted = msgspec.structs.replace(
+            self.quick, costing=self.costing
+        )
+
+    def costing(self, weighing: Weighing) -> Costing:
+        cost_of = self.quick.costing(weighing)
+
+        def cost(state: WorkerState) -> float:
+            self.weighed.append(state.worker)
+            return cost_of(state)
+
+        return cost
+
+    def change(self, number: int) -> None:
+        rng = self.rng
+        worker = rng.choice(self.names)
+        keys = tuple(range(4, 4 * rng.randint(0, 6) + 1, 4))
+        tokens = rng.choice([200, 500, 2000])
+        demand = Demand(tokens, rng.randint(0, tokens), rng.choice([0, 100]), keys)
+        self.sequences.add(f"r{number}", worker, demand, now=number / 100)
+        if number % 3 == 0:
+            self.sequences.finish(f"r{rng.randrange(number + 1)}")
+        self.speeds.measured(worker, 3000 * number, int(3e6 * number * rng.uniform(0.05, 0.06)))
+
+    def weighing(self, now: float) -> Weighing:
+        rng = self.rng
+        depths = sorted(rng.sample(range(1, 30), 4), reverse=True)
+        groups: Groups = []
+        names = rng.sample(self.names, len(self.names))
+        for depth in depths:
+            size = rng.choice([1, 2, 15])
+            groups.append((depth, tuple(sorted(names[:size]))))
+            names = names[size:]
+        groups = groups[: rng.randint(0, 4)]
+        return Weighing(
+            now=now,
+            policy=self.cost.name,
+            cost=self.cost,
+            block_size=16,
+            prompt_tokens=16 * 30,
+            request_blocks=30,
+            output_blocks=0,
+            overlaps={worker: depth for depth, group in groups for worker in group},
+            groups=groups,
+            keys=range(4, 29, 4),
+            stride=4,
+            weights=WEIGHTS,
+            speeds=self.speeds,
+            arrivals_per_ms=0.01,
+        )
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_leave_out_nobody_who_costs_least_and_most_who_do_not(cost: str, seed: int) -> None:
+    fleet = LargeFleet(cost, seed)
+    names = fleet.workers.everyone(0.0)
+
+    for number in range(80):
+        fleet.change(number)
+        weighing = fleet.weighing(number / 100)
+
+        cheapest = fleet.bounded.find_cheapest(names, fleet.counted, weighing)
+
+        assert cheapest == fleet.looped.find_cheapest(names, fleet.quick, weighing)
+        assert len(fleet.weighed) == len(set(fleet.weighed))
+        fleet.counts.append(len(fleet.weighed))
+        fleet.weighed.clear()
+
+    assert sum(fleet.counts[-40:]) < 40 * len(names) / 4

@@ -22,7 +22,10 @@ WEIGHTS = Weights(overlap_score_weight=1.5, contention=0.25, followers=3.0, deco
 class Case:
     """One worker, busy or not, and one prompt of which it may hold some blocks."""
 
-    def __init__(self, cost: str, *, busy: bool = True, factor: float = 1.0) -> None:
+    def __init__(
+        self, cost: str, *, busy: bool = True, factor: float = 1.0, more_tokens: int = 0
+    ) -> None:
+        self.prompt_tokens = PROMPT_BLOCKS * SIZE + more_tokens
         self.cost, self.quick = COSTS[cost], QUICK_COSTS[cost]
         self.sequences = ActiveSequences(SIZE, stride=STRIDE)
         self.speeds = Speeds()
@@ -48,7 +51,7 @@ class Case:
             policy=self.cost.name,
             cost=self.cost,
             block_size=SIZE,
-            prompt_tokens=PROMPT_BLOCKS * SIZE,
+            prompt_tokens=self.prompt_tokens,
             request_blocks=PROMPT_BLOCKS,
             output_blocks=5,
             overlaps={W: overlap} if overlap else {},
@@ -76,7 +79,7 @@ class Case:
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
 @pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("capacity", [0, 20, 40, 100, 10_000])
+@pytest.mark.parametrize("capacity", [0, 20, 40, 98, 100, 10_000])
 @pytest.mark.parametrize("overlap", [0, 3, 6, 12, PROMPT_BLOCKS])
 def test_a_quick_cost_is_the_published_one_to_the_last_bit(
     cost: str, busy: bool, capacity: int, overlap: int
@@ -87,6 +90,16 @@ def test_a_quick_cost_is_the_published_one_to_the_last_bit(
 
     for now in (1.0, 1.01, 9.0):
         assert case.quick_cost(overlap, now) == case.published_cost(overlap, now)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("more_tokens", [-5, 0, 1])
+def test_a_quick_cost_of_hardly_anything_uncached_is_the_published_one(
+    cost: str, more_tokens: int
+) -> None:
+    case = Case(cost, more_tokens=more_tokens)
+
+    assert case.quick_cost(PROMPT_BLOCKS, 9.0) == case.published_cost(PROMPT_BLOCKS, 9.0)
 
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
