@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
+import httpx
 import uvloop
 
 from benchmarks.measure import (
@@ -30,13 +32,16 @@ from benchmarks.measure import (
     report,
     resident_bytes,
 )
-from benchmarks.proxy_load import WRK, Streams, drive
+from benchmarks.proxy_load import DEADLINE_S, WRK, Streams, drive
 from benchmarks.proxy_peers import Peer, Running, all_peers, environment
 from kvmesh.transport.http.sockets import raise_open_files_limit
 
 WORKERS = 4
 MIB = 1024**2
 MEMORY = "memory of open streams"
+LEAVING_CLIENTS = 20
+NGINX_PROCESSES = 2
+"""A master and a worker; a router with more is a parent, an index process and edges."""
 
 
 @contextmanager
@@ -73,16 +78,26 @@ def used_ns(proxy: Way) -> int:
     return sum(map(cpu_ns, proxy.pids))
 
 
+def deciding_ns(proxy: Way) -> int:
+    """Return the processor time of the process that decides for all edges of a router so far.
+
+    It is the first of the parent's children; what it needs a request bounds what edges can gain.
+    """
+    return cpu_ns(proxy.pids[1]) if len(proxy.pids) > NGINX_PROCESSES else 0
+
+
 def requests_sample(proxy: Way, size: int, connections: int, seconds: float) -> Sample:
     """Return what short requests cost at `connections` in flight."""
-    before = used_ns(proxy)
+    before, deciding_before = used_ns(proxy), deciding_ns(proxy)
     served = drive(proxy.port, size, connections, seconds)
     used_us = (used_ns(proxy) - before) / 1000
+    deciding_us = (deciding_ns(proxy) - deciding_before) / 1000
     return {
         "cpu us": used_us / served.requests,
         "p50 us": served.p50_us,
         "p99 us": served.p99_us,
         "req/s": served.requests / seconds,
+        **({"index us": deciding_us / served.requests} if deciding_us else {}),
     }
 
 
@@ -96,6 +111,29 @@ async def stream_sample(proxy: Way, streams: int, interval_ms: int, seconds: flo
     elapsed = time.monotonic() - start
     await client.close()
     return {"cpu us": used_us / seen, "chunks/s": seen / elapsed}
+
+
+async def leaving_sample(engines: Sequence[str], proxy: Way) -> Sample:
+    """Return how long after its client left a stream the engine sees the end of it."""
+    took_ms: list[float] = []
+    for _ in range(LEAVING_CLIENTS):
+        client = Streams()
+        await client.open(proxy.port, 1, 20)
+        known = len(left_ns(engines))
+        start = time.monotonic_ns()
+        await client.close()
+        deadline = time.monotonic() + DEADLINE_S
+        while len(seen := left_ns(engines)) == known:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{proxy.name}: the engine never saw a client leave")
+            await asyncio.sleep(0.05)
+        took_ms.append((max(seen) - start) / 1e6)
+    return {"p50 ms": median(took_ms), "max ms": max(took_ms)}
+
+
+def left_ns(engines: Sequence[str]) -> list[int]:
+    """Return when streams were left, by the engines' clock, which is ours."""
+    return [when for url in engines for when in httpx.get(f"{url}/left", timeout=10).json()]
 
 
 async def memory_sample(start: Callable[[], Running], streams: int) -> Sample:
@@ -114,7 +152,9 @@ async def memory_sample(start: Callable[[], Running], streams: int) -> Sample:
     return {"MiB per 1,000 streams": grown / MIB * 1000 / streams, "MiB idle": before / MIB}
 
 
-def run_cases(options: BenchOptions, proxies: Sequence[Way], only: str) -> None:
+def run_cases(
+    options: BenchOptions, proxies: Sequence[Way], engines: Sequence[str], only: str
+) -> None:
     seconds = 1.0 if options.quick else 3.0
 
     def each(sample: Callable[[Way], Sample]) -> Mapping[str, Candidate]:
@@ -130,6 +170,7 @@ def run_cases(options: BenchOptions, proxies: Sequence[Way], only: str) -> None:
             ("short requests, 1 in flight", lambda p: requests_sample(p, 400, 1, seconds)),
             ("4 KB requests, 64 in flight", lambda p: requests_sample(p, 4_000, 64, seconds)),
             ("100 KB requests, 16 in flight", lambda p: requests_sample(p, 100_000, 16, seconds)),
+            ("clients leave streams", lambda p: uvloop.run(leaving_sample(engines, p))),
         ]
     for title, sample in cases:
         if only not in title:
@@ -191,7 +232,7 @@ def main() -> None:
             proxies.append(start(peer))
             stack.callback(proxies[-1].stop)
         direct = Direct(int(urls[0].rpartition(":")[2]))
-        run_cases(options, [*proxies, direct], only)
+        run_cases(options, [*proxies, direct], urls, only)
         if only in MEMORY:
             run_memory(options, peers, start)
 

@@ -17,6 +17,11 @@ START_S: Final = 30.0
 PEERS: Final = "KVMESH_BENCH_PEERS"
 """Environment variable: a folder of executables, e.g. the bin of a venv with the peers' wheels."""
 
+STACK: Final = "KVMESH_BENCH_PRODUCTION_STACK"
+"""Environment variable: the Python of an environment where production-stack's `src` is importable
+as `vllm_router` (with fastapi, aiohttp, uhashring, … installed): it is not on the index of
+packages."""
+
 
 class Peer(NamedTuple):
     """A proxy: `command(port, worker URLs, a folder of its own)`, or why it is left out."""
@@ -58,6 +63,19 @@ def meta_router(port: int, workers: Sequence[str], _: Path) -> list[str]:
     replicas = [f"--replica=all={url}" for url in workers]
     own = [f"--http-port={port}", "--log-level=warning", *replicas]
     return [sys.executable, "-m", "kvmesh", "meta-router", *own]
+
+
+def production_stack(python: str) -> Callable[..., list[str]]:
+    """Return the command of production-stack's router, prefix aware; no wheel has it."""
+
+    def command(port: int, workers: Sequence[str], _: Path) -> list[str]:
+        flags = ["--host=127.0.0.1", f"--port={port}", "--log-level=error"]
+        flags += ["--service-discovery=static", "--routing-logic=prefixaware"]
+        flags += [f"--static-backends={','.join(workers)}"]
+        flags += [f"--static-models={','.join('m' for _ in workers)}"]
+        return [python, "-m", "vllm_router.app", *flags]
+
+    return command
 
 
 NGINX = """
@@ -117,6 +135,11 @@ def all_peers() -> list[Peer]:
         found = find(executable) is not None
         reason = "" if found else f"{executable} is neither on PATH nor in ${PEERS}"
         peers.append(Peer(name, command if found else None, reason))
+    stack = os.environ.get(STACK, "")
+    reason = "" if stack else f"no Python with its vllm_router is in ${STACK}"
+    peers.append(
+        Peer("production-stack prefix", production_stack(stack) if stack else None, reason)
+    )
     return peers
 
 

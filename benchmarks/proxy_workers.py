@@ -2,12 +2,15 @@
 
 `python -m benchmarks.proxy_workers N` prints N ports, then serves until its standard input ends.
 A chat request with `"stream":true` gets a chunk each `"interval_ms"` until the client leaves;
-any other request gets one small JSON answer.
+any other request gets one small JSON answer, `GET /left` the times (CLOCK_MONOTONIC, ns, the same
+clock in every process) at which streams were left.
 """
 
 import asyncio
 import re
 import sys
+import time
+from collections import deque
 from typing import cast
 
 import uvloop
@@ -50,6 +53,7 @@ class Ticker:
         self._slots: dict[int, list[set[asyncio.Transport]]] = {}
         self._ticks = 0
         self._next = 0
+        self.left_ns: deque[int] = deque(maxlen=1024)
 
     def add(self, transport: asyncio.Transport, interval_ms: int) -> None:
         slots = self._slots.setdefault(interval_ms, [set() for _ in range(interval_ms)])
@@ -59,7 +63,9 @@ class Ticker:
     def discard(self, transport: asyncio.Transport) -> None:
         for slots in self._slots.values():
             for slot in slots:
-                slot.discard(transport)
+                if transport in slot:
+                    slot.discard(transport)
+                    self.left_ns.append(time.monotonic_ns())
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -96,6 +102,10 @@ class Engine(asyncio.Protocol):
             interval = INTERVAL.search(data)
             self._transport.write(SSE_HEAD + FRAMED)
             self._ticker.add(self._transport, int(interval.group(1)) if interval else 20)
+        elif data.startswith(b"GET /left"):
+            self._transport.write(answer(repr(list(self._ticker.left_ns)).encode()))
+        elif data.startswith(b"GET /metrics"):
+            self._transport.write(answer(b"# none\n"))
         else:
             self._transport.write(ANSWERS.get(data[:3], ANSWERS[b"GET"]))
 
