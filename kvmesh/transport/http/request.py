@@ -21,8 +21,8 @@ class Request:
     """
 
     __slots__ = (
-        "_known", "block", "body", "budget", "client", "headers", "http_1_0", "keep_alive",
-        "method", "path", "query", "secure", "target", "twin",
+        "block", "body", "budget", "client", "headers", "http_1_0", "keep_alive",
+        "method", "path", "query", "secure", "target", "twin", "values_seen",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: Headers, body: bytes = b"") -> None:
@@ -40,7 +40,7 @@ class Request:
         self.budget: BodyBudget | None = None
         self.twin: Request | None = None
         self.block: bytes | None = None
-        self._known: dict[bytes, bytes] | None = None
+        self.values_seen: dict[bytes, bytes] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of header `name` (lower case); O(headers), for a twin's O(1)."""
@@ -54,9 +54,9 @@ class Request:
 
     def known(self) -> dict[bytes, bytes]:
         """Return the first value of each header, as they were when this was first asked."""
-        if self._known is None:
-            self._known = dict(reversed(self.headers))
-        return self._known
+        if self.values_seen is None:
+            self.values_seen = dict(reversed(self.headers))
+        return self.values_seen
 
     def release_body(self) -> None:
         """Drop the body: once an answer has begun nobody needs it, and streams are long."""
@@ -131,7 +131,7 @@ class RepeatedHead:
         request.budget = None
         request.twin = twin
         request.block = None
-        request._known = None  # noqa: SLF001  its own constructor
+        request.values_seen = None
         request.client = ""
         request.secure = False
         return request

