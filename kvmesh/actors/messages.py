@@ -90,7 +90,8 @@ class WorkerHeartbeat(Message, frozen=True):
     `complete` is False while part of the engine's history is lost and overlap is counted too low.
     `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
     are those of `models` that are LoRA adapters, `bootstrap_port` is where SGLang's prefill worker
-    meets others.
+    meets others. `reading` counts the engine's reports of its load: with the same number `load` is
+    old news; 0 is not counted.
     """
 
     worker: WorkerId
@@ -110,6 +111,7 @@ class WorkerHeartbeat(Message, frozen=True):
     taints: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     bootstrap_port: int = 0
+    reading: int = 0
 
 
 class RouterHeartbeat(Message, frozen=True):

@@ -80,6 +80,7 @@ class Publisher:
         self._cache = EngineCache(options.block_size, secret=options.secret)
         self._sender = EventSender(options.epoch, self.dump, options.limits)
         self._load = WorkerLoad()
+        self._reading = 0
         self._draining = False
         self._flush_set = self._retry_set = self._size_alarmed = False
         self._garbage = self._remade = 0
@@ -115,6 +116,7 @@ class Publisher:
             bootstrap_port=options.bootstrap_port,
             block_size=self._cache.block_size,
             load=self._load,
+            reading=self._reading,
             events=options.events,
             dp_rank=options.dp_rank,
             draining=self._draining,
@@ -141,6 +143,7 @@ class Publisher:
         match message:
             case EngineLoad(load):
                 self._load = load
+                self._reading += 1
                 return ()
             case EngineRestarted():
                 self._sender.add(self._cache.restart())

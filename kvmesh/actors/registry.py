@@ -1,6 +1,7 @@
 """Who is there: heartbeats of workers and router replicas in, membership and its changes out."""
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,9 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.membership import Change, ChangeKind, Membership
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import CodecError
+
+STALE_BEATS: Final = 10
+"""So many heartbeats in a row with the same reading: the engine no longer tells its load."""
 
 
 class RegistryOptions(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ class Registry:
         self._subjects = Subjects(options.namespace, options.bucket)
         self._status = status
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self._repeats: dict[WorkerId, int] = {}
         self._replicas: dict[str, RouterHeartbeat] = {}
         self._worker_count = self._router_count = self._garbage = self._outdated = 0
 
@@ -140,16 +145,28 @@ class Registry:
         if change is None and beat.epoch < (members.epoch(worker) or 0):
             self._outdated += 1
             return ()
+        former = self._heartbeats.get(worker)
         self._heartbeats[worker] = beat
         trust = self.workers.info(worker).trust if self._options.kv_events else Trust.APPROX
-        load = beat.load
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        info = WorkerInfo(beat.models, load.total_blocks, trust, labels, taints)
+        info = WorkerInfo(beat.models, beat.load.total_blocks, trust, labels, taints)
         self.workers.describe(worker, info)
-        self.workers.report(worker, load.report())
+        self._hear_load(beat, former)
         joined, restarted = _kind(change)
         sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)
+
+    def _hear_load(self, beat: WorkerHeartbeat, former: WorkerHeartbeat | None) -> None:
+        """Take a reading of the load once; one that stays the same for long says nothing."""
+        worker = beat.worker
+        reading = (beat.epoch, beat.reading)
+        if not beat.reading or former is None or reading != (former.epoch, former.reading):
+            self._repeats.pop(worker, None)
+            self.workers.report(worker, beat.load.report())
+            return
+        repeats = self._repeats[worker] = self._repeats.get(worker, 0) + 1
+        if repeats == STALE_BEATS:
+            self.workers.forget_report(worker)
 
     def _on_trust(self, worker: WorkerId, trust: Trust) -> Iterable[Effect]:
         """Note it for a member; one that joins later will be told of anew."""
@@ -188,6 +205,7 @@ class Registry:
     def _bury_worker(self, change: Change) -> Iterable[Effect]:
         worker = WorkerId(change.member)
         self._heartbeats.pop(worker, None)
+        self._repeats.pop(worker, None)
         self.workers.remove(worker)
         sends = (Send(to, WorkerGone(worker)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)

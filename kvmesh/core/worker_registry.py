@@ -115,6 +115,13 @@ class WorkerRegistry:
         if len(state.gaps) == REPORTS_TO_BELIEVE:
             self._sequences.correct(worker, requests, blocks, tokens if requests else 0)
 
+    def forget_report(self, worker: WorkerId) -> None:
+        """Count no load but what was booked: the engine's own figures are too old."""
+        state = self.state(worker)
+        state.report = LoadReport(total_blocks=state.report.total_blocks)
+        state.gaps = ()
+        self._sequences.correct(worker, 0, 0, 0)
+
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""
         state = self._states.pop(worker, None)

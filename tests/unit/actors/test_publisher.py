@@ -173,6 +173,7 @@ def test_cached_blocks_are_not_reported_as_used() -> None:
     driver.tell(Tick("heartbeat"))
 
     assert driver.heartbeat().load == WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)
+    assert driver.heartbeat().reading == 1
 
 
 def test_a_cleared_cache_clears_the_worker() -> None:

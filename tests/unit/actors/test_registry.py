@@ -15,7 +15,7 @@ from kvmesh.actors.messages import (
     WorkerLoad,
     WorkerSeen,
 )
-from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.registry import STALE_BEATS, Registry, RegistryOptions
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
@@ -233,3 +233,41 @@ def test_a_worker_that_turns_to_such_a_place_keeps_its_url_until_it_is_gone() ->
     driver.now = 5.0
     driver.tell(Tick("check"))
     assert driver.registry.heartbeat(A) is None
+
+
+def test_a_reading_of_the_load_counts_once_however_often_it_is_told() -> None:
+    driver = Driver()
+    driver.tell(worker(reading=1))
+    for _ in range(STALE_BEATS - 1):
+        driver.tell(worker(reading=1))
+    assert driver.workers.state(A).loads.unseen_requests == 0
+    assert driver.workers.last_report(A).used_blocks == 50
+
+    driver.tell(worker(reading=2))
+    driver.tell(worker(reading=3))
+    assert driver.workers.state(A).loads.unseen_requests == 3
+
+
+def test_load_that_an_engine_no_longer_tells_is_forgotten() -> None:
+    driver = Driver()
+    for reading in (1, 2, 3):
+        driver.tell(worker(reading=reading))
+    assert driver.workers.state(A).loads.unseen_requests == 3
+
+    for _ in range(STALE_BEATS):
+        driver.tell(worker(reading=3))
+
+    assert driver.workers.state(A).loads.unseen_requests == 0
+    assert driver.workers.last_report(A) == LoadReport(total_blocks=100)
+    assert driver.workers.capacity_blocks(A) == 100
+    driver.tell(worker(epoch=2, reading=3))
+    assert driver.workers.last_report(A).used_blocks == 50
+
+
+def test_a_sidecar_that_does_not_count_its_readings_is_believed_each_time() -> None:
+    driver = Driver()
+
+    for _ in range(3):
+        driver.tell(worker())
+
+    assert driver.workers.state(A).loads.unseen_requests == 3
