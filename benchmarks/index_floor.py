@@ -13,7 +13,7 @@ from itertools import repeat
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from benchmarks.index_workload import BLOCK_BYTES, BLOCK_SIZE
+from benchmarks.index_workload import BLOCK_BYTES, BLOCK_SIZE, Request
 from kvmesh.core.events import HASHES_FORMAT, Cleared, Stored, WorkerId, decode_batch
 from kvmesh.core.hashing import BlockHashes, unpack_run
 from kvmesh.core.index import KvIndex
@@ -79,6 +79,28 @@ def bare_matches(search: tuple[list[LookUp], Groups]) -> dict[WorkerId, int]:
     for depth, workers in groups:
         matches.update(dict.fromkeys(workers, depth))
     return matches
+
+
+class BareChoice(msgspec.Struct, frozen=True):
+    """The tokens that one search reads, and the search."""
+
+    tokens: list[int]
+    search: tuple[list[LookUp], Groups]
+
+
+def needed(index: KvIndex, request: Request) -> BareChoice:
+    """Return what choosing a worker has to read at the least."""
+    asked = BlockHashes(request.tokens, BLOCK_SIZE)
+    index.find_groups(asked)
+    hashed = len(asked.upto(0)) * BLOCK_SIZE
+    return BareChoice(request.tokens[:hashed], searched(index, request.hashes))
+
+
+def bare_choice(choice: BareChoice) -> dict[WorkerId, int]:
+    """Pack the tokens, hash their blocks, find: no loads, no costs, no choice, no reasons."""
+    packed = struct.pack(f"<{len(choice.tokens)}I", *choice.tokens)
+    bare_hashes(cut(packed))
+    return bare_matches(choice.search)
 
 
 class BareChange(msgspec.Struct, frozen=True):

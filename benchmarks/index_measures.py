@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from benchmarks.index_floor import bare_hashes, bare_matches, cut, searched
+from benchmarks.index_floor import bare_choice, bare_hashes, bare_matches, cut, needed, searched
 from benchmarks.index_peers import DynamoPeer, OurPeer
 from benchmarks.index_selection import OurSelection, dynamo_selection
 from benchmarks.index_workload import BLOCK_SIZE, Request, Workload
@@ -232,6 +232,7 @@ def measure_selection(
             candidates: dict[str, Candidate] = {
                 "kvmesh": partial(each, selection.select_by_list, requests),
                 "from a u32 buffer": partial(each, selection.select_by_buffer, requests),
+                "floor": partial(each, bare_choice, [needed(ours.index, one) for one in requests]),
             }
             if theirs:
                 candidates["dynamo"] = partial(theirs, requests)
