@@ -47,12 +47,14 @@ class Closure:
         Blocks already held change nothing. O(blocks that changed).
         """
         runs = _Runs(self.tier)
-        parents, hidden = self._parent, self._hidden
+        parents, children, hidden = self._parent, self._children, self._hidden
         for block in hashes:
             if block not in parents:
                 parents[block] = parent
                 if parent == ROOT or (parent in parents and parent not in hidden):
-                    self._announce(parent, block, runs)
+                    runs.add(parent, block)
+                    if block in children:
+                        self._reveal(block, runs)
                 else:
                     hidden[block] = None
                 if parent != ROOT:
@@ -72,9 +74,10 @@ class Closure:
             if block in self._hidden:
                 del self._hidden[block]
             else:
-                for descendant in reversed(self._descendants(block)):
-                    self._hidden[descendant] = None
-                    gone.append(descendant)
+                if block in self._children:
+                    for descendant in reversed(self._descendants(block)):
+                        self._hidden[descendant] = None
+                        gone.append(descendant)
                 gone.append(block)
             del self._parent[block]
             if parent != ROOT:
@@ -106,12 +109,11 @@ class Closure:
         """Return the present counts."""
         return ClosureStatistics(len(self._parent), len(self._hidden), self._forgotten)
 
-    def _announce(self, parent: int, block: int, runs: "_Runs") -> None:
-        runs.add(parent, block)
-        if block in self._children:
-            for descendant in self._descendants(block):
-                del self._hidden[descendant]
-                runs.add(self._parent[descendant], descendant)
+    def _reveal(self, block: int, runs: "_Runs") -> None:
+        """Announce what was hidden behind a block that is visible now."""
+        for descendant in self._descendants(block):
+            del self._hidden[descendant]
+            runs.add(self._parent[descendant], descendant)
 
     def _descendants(self, block: int) -> list[int]:
         """Return every held descendant, parents first: all visible when `block` is, else hidden."""

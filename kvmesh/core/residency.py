@@ -34,19 +34,18 @@ class ResidencyStatistics(msgspec.Struct, frozen=True):
     mismatched_blocks: int = 0
 
 
-class _Block:
+class _Block(msgspec.Struct, gc=False):
     """One engine block: the content it stands for, and how often each tier stored it.
 
-    `references` packs the tiers' counts into one number, 24 bits each: a list would cost 90 B.
+    `references` packs the tiers' counts into one number, 24 bits each: a list would cost 90 B. The
+    collector passes over blocks, which cannot be in a cycle: 160,000 of them cost it 0.8 us a block
+    stored, and turns of 46 ms.
     """
 
-    __slots__ = ("contents", "parent", "references", "root")
-
-    def __init__(self, parent: int, contents: tuple[int, ...], root: int) -> None:
-        self.parent = parent
-        self.contents = contents
-        self.root = root
-        self.references = 0
+    parent: int
+    contents: tuple[int, ...]
+    root: int
+    references: int = 0
 
 
 class Residency:
@@ -129,9 +128,17 @@ class Residency:
             parent, root = before.contents[-1], before.root
         contents = self._contents(event, size, parent, root)
         step = event.block_size // size
+        blocks, tier = self._blocks, event.tier
+        tables = [table for table in self._tables if table.tier >= tier]
+        one = 1 << tier * _BITS
         for index, engine_hash in enumerate(event.hashes):
-            part = contents[index * step : (index + 1) * step]
-            self._refer(self._block(engine_hash, parent, tuple(part), root), event.tier)
+            part = tuple(contents[index * step : (index + 1) * step])
+            if engine_hash in blocks:
+                self._refer(self._block(engine_hash, parent, part, root), tier)
+            else:
+                blocks[engine_hash] = _Block(parent, part, root, one)
+                for table in tables:
+                    table.add(parent, part)
             parent = part[-1]
 
     def _contents(self, event: EngineStored, size: int, parent: int, root: int) -> list[int]:
@@ -150,14 +157,11 @@ class Residency:
         return contents
 
     def _block(self, engine_hash: int, parent: int, contents: tuple[int, ...], root: int) -> _Block:
-        """Return the block of that content, new if need be.
+        """Return the block of that content, new if need be, of a hash that is known.
 
         SGLang's hashes do not cover the cache salt, so one hash may stand for two contents: twins.
         """
-        known = self._blocks.get(engine_hash)
-        if known is None:
-            block = self._blocks[engine_hash] = _Block(parent, contents, root)
-            return block
+        known = self._blocks[engine_hash]
         if known.contents == contents:
             return known
         twins = self._twins.setdefault(engine_hash, [])
@@ -180,13 +184,18 @@ class Residency:
         if event.group != self._group:
             self._count("ignored_groups", len(event.hashes))
             return ()
+        blocks, tier = self._blocks, event.tier
+        tables = [table for table in self._tables if table.tier >= tier]
+        one = 1 << tier * _BITS
         for engine_hash in event.hashes:
-            block = self._blocks.get(engine_hash)
-            if block is None or not block.references >> event.tier * _BITS & _COUNT:
+            block = blocks.get(engine_hash)
+            if block is None or not block.references >> tier * _BITS & _COUNT:
                 self._count("unknown_removals", 1)
-                continue
-            self._release(block, event.tier)
-            if not block.references:
+            elif block.references != one:
+                self._release(block, tier)
+            else:
+                for table in tables:
+                    table.remove(block.contents)
                 self._retire(engine_hash)
         return self._take(held=False)
 

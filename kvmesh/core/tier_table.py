@@ -43,14 +43,16 @@ class TierTable:
 
     def add(self, parent: int, contents: Sequence[int]) -> None:
         """Count one more engine block standing for `contents`, a run after `parent`."""
+        present, runs = self._present, self._runs
         for content in contents:
-            count = self._present.get(content, 0)
-            self._present[content] = count + 1
-            if not count:
-                if self._runs and self._runs[-1][1][-1] == parent:
-                    self._runs[-1][1].append(content)
+            if content in present:
+                present[content] += 1
+            else:
+                present[content] = 1
+                if runs and (run := runs[-1][1])[-1] == parent:
+                    run.append(content)
                 else:
-                    self._runs.append((parent, [content]))
+                    runs.append((parent, [content]))
             parent = content
 
     def remove(self, contents: Sequence[int]) -> None:
