@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import uuid
 from collections import Counter
@@ -16,6 +15,8 @@ import httpx
 import pytest
 import yaml
 
+from tests.integration.live_router import free_port
+
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.integration,
@@ -24,23 +25,30 @@ pytestmark = [
 ]
 
 COMPOSE = Path(__file__).parents[2] / "deploy/compose"
-WITHOUT_IMAGES = {"prometheus", "grafana"}
-IMAGES = {"KVMESH_IMAGE": "kvmesh:local", "NATS_IMAGE": "nats:local"}
+WITHOUT_IMAGES = {"grafana"}
+IMAGES = {
+    "KVMESH_IMAGE": "kvmesh:local",
+    "NATS_IMAGE": "nats:local",
+    "PROMETHEUS_IMAGE": "prometheus:local",
+}
 CLIENTS = 4
+TARGETS = 9
 
 
 class Project:
-    """One `docker-compose` project of its own name and port."""
+    """One `docker-compose` project of its own name and ports."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, prometheus_port: int) -> None:
         self.name = f"kvmesh-test-{uuid.uuid4().hex[:8]}"
         self.url = f"http://127.0.0.1:{port}"
+        self.prometheus = f"http://127.0.0.1:{prometheus_port}/api/v1"
         self.environment = (
             os.environ
             | IMAGES
             | {
                 "COMPOSE_PROJECT_NAME": self.name,
                 "KVMESH_PORT": str(port),
+                "PROMETHEUS_PORT": str(prometheus_port),
             }
         )
 
@@ -77,10 +85,7 @@ def project(request: pytest.FixtureRequest) -> Iterator[Project]:
         look = ["docker", "image", "inspect", image]
         if subprocess.run(look, capture_output=True, check=False).returncode:
             pytest.skip(f"no image {image}: deploy/docker/build-local.sh makes it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    project = Project(port)
+    project = Project(free_port(), free_port())
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     try:
         project.run(COMPOSE / "up.sh", *sorted(set(services) - WITHOUT_IMAGES))
@@ -124,6 +129,7 @@ async def test_no_request_is_lost_when_a_router_restarts_and_a_server_dies(
     async with asyncio.timeout(60):
         while not await asyncio.to_thread(agree, project):  # noqa: ASYNC110  nothing tells
             await asyncio.sleep(1)
+    await all_is_read(project)
     assert "permissions violation" not in project.compose("logs", "--no-color").lower()
 
 
@@ -137,6 +143,23 @@ def agree(project: Project) -> bool:
         first["applied_sequence"] == second["applied_sequence"] > 0
         and first["digest"] == second["digest"]
     )
+
+
+async def all_is_read(project: Project) -> None:
+    """Wait until Prometheus reads every process and has evaluated every alarm."""
+    state: object = None
+    async with httpx.AsyncClient(timeout=20) as client:
+        for _ in range(60):
+            told = (await client.get(f"{project.prometheus}/targets")).json()["data"]
+            groups = (await client.get(f"{project.prometheus}/rules")).json()["data"]["groups"]
+            targets = Counter(one["health"] for one in told["activeTargets"])
+            alarms = Counter(rule["health"] for group in groups for rule in group["rules"])
+            state = (targets, alarms)
+            if (set(targets), set(alarms)) == ({"up"}, {"ok"}):
+                assert targets["up"] == TARGETS
+                return
+            await asyncio.sleep(1)
+    pytest.fail(f"Prometheus reads not all: {state}")
 
 
 async def until_ready(client: httpx.AsyncClient, url: str) -> None:
