@@ -5,23 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.index_search import SHARD_BITS
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_table import Holding
 from kvmesh.core.index_tier import Tier
 
 _SLICE_SETS: Final = 512
-
-
-class _Totals:
-    """Per set of workers: how many blocks, and the sums of their keys and of their shards."""
-
-    __slots__ = ("blocks", "keys", "shards")
-
-    def __init__(self, sets: int) -> None:
-        self.blocks = [0] * sets
-        self.keys = [0] * sets
-        self.shards = [0] * sets
 
 
 class IndexImage:
@@ -35,45 +23,43 @@ class IndexImage:
         self.slots = Slots()
         self.tiers: list[Tier] = []
         self._masks = masks
-        self._totals: list[_Totals] = []
+        self._counts: list[Counter[int]] = []
+        self._sums: list[list[int]] = []
         for worker in workers:
             self.slots.assign(worker)
         self._open(0)
 
-    def add(self, tier: int, shard: int, keys: Sequence[int], sets: Sequence[int]) -> bool:
+    def add(
+        self, tier: int, shard: int, hashes: Sequence[int], keys: Sequence[int], sets: Sequence[int]
+    ) -> bool:
         """Add a shard, once: block i is held by `masks[sets[i]]`; False when a block comes twice.
 
-        `keys` are the blocks' hashes without their lowest byte, the shard's number. About 120 ns a
-        block. Raises `IndexError` for a set that there is not.
+        `keys` are the `hashes` without their lowest byte. About 120 ns a block. Raises `IndexError`
+        for a set that there is not.
         """
         self._open(tier)
-        totals, masks = self._totals[tier], self._masks
-        sums = totals.keys
-        for key, number in zip(keys, sets, strict=True):
-            sums[number] += key
-        for number, count in Counter(sets).items():
-            totals.blocks[number] += count
-            totals.shards[number] += count * shard
+        sums, masks = self._sums[tier], self._masks
+        for block, number in zip(hashes, sets, strict=True):
+            sums[number] += block
+        self._counts[tier].update(sets)
         held = {key: masks[number] for key, number in zip(keys, sets, strict=True)}
         self.tiers[tier].young.shards[shard] = held
         return len(held) == len(keys)
 
     def account(self) -> Iterator[None]:
         """Count up what each worker holds, in slices."""
-        for tier, totals in zip(self.tiers, self._totals, strict=True):
+        for tier, counts, sums in zip(self.tiers, self._counts, self._sums, strict=True):
             table = tier.young
             for number, mask in enumerate(self._masks):
                 if number % _SLICE_SETS == 0:
                     yield
-                blocks = totals.blocks[number]
-                if not blocks:
+                if not counts[number]:
                     continue
                 table.pooled(mask)
-                digest = (totals.keys[number] << SHARD_BITS) + totals.shards[number]
                 for worker in self.slots.decode(mask):
                     holding = table.admit(worker, self.slots.bits[worker])
-                    holding.blocks += blocks
-                    holding.digest += digest
+                    holding.blocks += counts[number]
+                    holding.digest += sums[number]
 
     def holding(self, tier: int, worker: WorkerId) -> Holding | None:
         """Return what a worker holds, once accounted; None for nothing."""
@@ -82,4 +68,5 @@ class IndexImage:
     def _open(self, tier: int) -> None:
         while tier >= len(self.tiers):
             self.tiers.append(Tier())
-            self._totals.append(_Totals(len(self._masks)))
+            self._counts.append(Counter())
+            self._sums.append([0] * len(self._masks))

@@ -174,7 +174,7 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
         keys = columns[: count * KEY_BYTES]
         numbers = struct.unpack(f"<{count}{_CODES[width]}", columns[count * KEY_BYTES :])
         try:
-            once = image.add(tier, shard, _widen(keys), numbers)
+            once = image.add(tier, shard, *_widen(keys, shard), numbers)
         except IndexError as error:
             raise _wrong(f"{place} names an unknown set") from error
         if not once:
@@ -185,13 +185,16 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
             yield
 
 
-def _widen(keys: memoryview) -> tuple[int, ...]:
-    """Return 7-byte numbers."""
-    narrow = bytes(keys)
-    wide = bytearray(len(narrow) // KEY_BYTES * HASH_BYTES)
+def _widen(column: memoryview, shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the hashes of 7-byte keys of a shard, and the keys."""
+    narrow = bytes(column)
+    keys = bytearray(len(narrow) // KEY_BYTES * HASH_BYTES)
     for place in range(KEY_BYTES):
-        wide[place::HASH_BYTES] = narrow[place::KEY_BYTES]
-    return unpack_run(wide)
+        keys[place::HASH_BYTES] = narrow[place::KEY_BYTES]
+    hashes = bytearray(len(keys))
+    hashes[1:] = keys[:-1]
+    hashes[::HASH_BYTES] = bytes((shard,)) * (len(keys) // HASH_BYTES)
+    return unpack_run(hashes), unpack_run(keys)
 
 
 def _check_holder(holder: HeldByWorker, image: IndexImage) -> None:
