@@ -347,3 +347,31 @@ def test_branches_that_come_and_go_leave_nothing_behind_at_what_they_share() -> 
     assert index.statistics().revoked == 100 + 4 + 10
     index.revoke(A, pack_hashes(PROMPT[:1]))
     assert index.statistics().revoked == 100 + 4 + 10
+
+
+def test_what_follows_a_revoked_block_goes_with_it_however_it_came() -> None:
+    index = ApproxIndex()
+    paths = [[1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 5], *([1, 2, 10 + n] for n in range(10))]
+    for number, path in enumerate(paths):
+        for now in (float(number), 30.0 + number):
+            index.record(A, path, now, revocable=True)
+    index.record(A, [20, 21], 50.0, revocable=True)
+
+    index.revoke(A, pack_hashes([2]))
+
+    assert index.find_matches(BlockHashes.of([1, 2, 3], 1)) == {A: 1}
+    assert index.find_matches(BlockHashes.of([1, 5], 1)) == {A: 2}
+    assert (index.blocks(A), index.statistics().revoked) == (4, 13)
+    index.revoke(A, pack_hashes([1, 5, 20]))
+    assert (index.blocks(A), index.statistics().entries) == (0, 0)
+
+
+def test_only_revocable_prompts_end_with_a_block_before_them() -> None:
+    index = ApproxIndex()
+    index.record(A, [1, 2, 3], 0.0)
+
+    index.revoke(A, pack_hashes([3]))
+
+    assert index.find_matches(BlockHashes.of([1, 2, 3], 1)) == {A: 2}
+    index.revoke(A, pack_hashes([1]))
+    assert index.blocks(A) == 1
