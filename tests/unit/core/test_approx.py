@@ -81,6 +81,23 @@ def test_a_further_prompt_prolongs_what_it_covers() -> None:
     assert index.find_matches(prompt(300)) == {}
 
 
+@pytest.mark.parametrize("known", range(10))
+def test_a_longer_prompt_prolongs_and_adds_whatever_was_believed_before(known: int) -> None:
+    index = ApproxIndex(ttl_s=10.0)
+    index.record(A, prompt(known), 0.0)
+    index.record(A, prompt(9), 5.0)
+
+    assert index.find_matches(prompt(20)) == {A: 9}
+    index.expire(11.0)
+    assert index.find_matches(prompt(20)) == {A: 9}
+    index.record(A, prompt(9), 12.0)
+    index.record(A, prompt(12), 12.0)
+    index.expire(17.0)
+    assert index.find_matches(prompt(20)) == {A: 12}
+    index.expire(23.0)
+    assert index.statistics().entries == 0
+
+
 def test_each_prompt_may_have_its_own_ttl() -> None:
     index = ApproxIndex(ttl_s=120.0)
     index.record(A, prompt(100), 0.0, 120.0)

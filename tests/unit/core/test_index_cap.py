@@ -75,10 +75,11 @@ def test_a_loaded_index_keeps_within_the_cap_and_knows_who_was_truncated() -> No
     copy.load(snapshot.image, snapshot.truncated)
 
     assert [copy.truncated(one) for one in (A, B, C)] == [True, False, False]
-    for number in range(3, 9):
-        store(copy, D, prompt(number, 3))
+    for number, blocks in enumerate((1, 3, 3, 3, 3, 3), 3):
+        store(copy, D, prompt(number, blocks))
         assert copy.statistics().blocks <= 16
         assert found(copy, prompt(1, 8)) in ({B: 8}, {})
+        assert found(copy, prompt(number, blocks)) == ({D: blocks} if number > 3 else {})
         copy.sweep(1000)
 
 

@@ -208,3 +208,29 @@ def test_bounds_leave_out_nobody_who_costs_least_and_most_who_do_not(cost: str, 
         fleet.weighed.clear()
 
     assert sum(fleet.counts[-40:]) < 40 * len(names) / 4
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("wish", ["weights", "formula"])
+def test_a_request_with_its_own_weights_or_formula_is_not_judged_by_the_fleets_bounds(
+    cost: str, wish: str
+) -> None:
+    [other] = set(QUICK_COSTS) - {cost}
+    fleet = LargeFleet(cost, seed=7)
+    names = fleet.workers.everyone(0.0)
+
+    for number in range(80):
+        fleet.change(number)
+        usual = fleet.weighing(number / 100)
+        assert fleet.bounded.find_cheapest(names, fleet.counted, usual)
+        if wish == "weights":
+            quick = fleet.counted
+            weights = Weights(overlap_score_weight=0.01, contention=3.0)
+            weighing = msgspec.structs.replace(usual, weights=weights)
+        else:
+            quick = QUICK_COSTS[other]
+            weighing = msgspec.structs.replace(usual, cost=COSTS[other])
+
+        cheapest = fleet.bounded.find_cheapest(names, quick, weighing)
+
+        assert cheapest == fleet.looped.find_cheapest(names, quick, weighing)
