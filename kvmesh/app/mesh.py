@@ -34,6 +34,7 @@ from kvmesh.app.nats_link import journal_for, stores_for
 from kvmesh.app.peer_link import PeerLink
 from kvmesh.app.process import first_of
 from kvmesh.app.router_commands import Handler, RouterCommands
+from kvmesh.app.warning_lines import by_reason
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex
@@ -107,11 +108,8 @@ class RouterMesh:
         """Return which workers' events do not count in full."""
         info = self._router.scheduler.workers.info
         trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
-        return tuple(
-            f"the KV events of {worker} do not count in full: {trust.value}"
-            for worker, trust in trusts
-            if trust is not Trust.EXACT
-        )
+        doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
+        return by_reason(doubted, "KV events do not count in full")
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""

@@ -24,6 +24,7 @@ from kvmesh.app.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.engine_load import METRICS, read_loads
 from kvmesh.app.engine_probe import Served, ask_models, read_facts
 from kvmesh.app.mesh_metrics import index_metrics
+from kvmesh.app.warning_lines import by_reason
 from kvmesh.app.worker_option import StaticWorker
 from kvmesh.core.disaggregation import role_marks
 from kvmesh.core.events import WorkerId
@@ -115,9 +116,8 @@ class StaticWorkers:
         panic = (PANIC,) if self._router.scheduler.workers.panic else ()
         if self._index is None:
             return panic
-        reasons = sorted(self._registry.reasons.items())
-        lines = (f"{worker} is routed approximately: {reason}" for worker, reason in reasons)
-        return (*panic, *lines)
+        reasons = self._registry.reasons.items()
+        return (*panic, *by_reason(reasons, "routed approximately"))
 
     def describe(self) -> dict[str, object]:
         """Return who answers and what was followed."""

@@ -137,6 +137,7 @@ function renderTiles(overview) {
   const now = overview.now, minute = figures(sum(now - 60, now + 1)), last = sum(now - 10, now);
   const { workers, replicas, counters } = overview;
   const usable = workers.filter((one) => one.usable).length, ready = replicas.filter((one) => one.ready).length;
+  const guessed = workers.filter((one) => one.trust === "approx").length;
   const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
   const waiting = workers.reduce((all, one) => all + one.prefill_tokens, 0);
   const queued = replicas.reduce((all, one) => all + one.queued, 0);
@@ -149,7 +150,7 @@ function renderTiles(overview) {
   tile("ttft", "Time to first token", milliseconds(minute.p50),
     `p90 ${milliseconds(minute.p90)}; round robin p50 ${milliseconds(minute.robin50)}`);
   tile("flight", "In flight", count(workers.reduce((all, one) => all + one.active_requests, 0)), `${count(waiting)} prompt tokens to prefill${queued ? `, ${count(queued)} requests held` : ""}`, queued ? "warn" : "");
-  tile("workers", "Workers usable", `${usable} of ${workers.length}`, doubtful ? `${doubtful} in doubt` : "all trusted",
+  tile("workers", "Workers usable", `${usable} of ${workers.length}`, doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : "all trusted",
     usable < workers.length ? (usable ? "warn" : "bad") : "");
   const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");
   tile("replicas", "Replicas ready", `${ready} of ${replicas.length}`,
