@@ -26,7 +26,7 @@ Candidate = Callable[[], Sample]
 
 QUICK_ROUNDS: Final = 3
 FULL_ROUNDS: Final = 9
-TABLE_WIDTH: Final = 120
+TABLE_WIDTH: Final = 160
 
 
 class BenchOptions(msgspec.Struct, frozen=True):

@@ -45,7 +45,11 @@ class Mesh(Protocol):
 
 
 SLICE_BLOCKS = 1 << 12
-"""What the decision log settles in one turn of the loop: some 0.2 ms."""
+"""What the decision log settles in one turn of the loop at least: some 0.2 ms."""
+
+SLICE_SHARE = 8
+"""One part in so many of what waits is a slice, too: else a turn that brings more requests than a
+slice settles would let it pile up for as long as the router is that busy."""
 
 
 class RouterView:
@@ -70,8 +74,11 @@ class RouterView:
     async def refresh(self, *, watched: bool) -> None:
         """Do what the decision log put off, in slices."""
         del watched
-        self._log.replicas = max(1, len(self._mesh.replicas()))
-        while not self._log.settle(SLICE_BLOCKS):  # noqa: ASYNC110  nothing is awaited
+        log = self._log
+        log.replicas = max(1, len(self._mesh.replicas()))
+        settled = False
+        while not settled:
+            settled = log.settle(max(SLICE_BLOCKS, log.backlog_blocks() // SLICE_SHARE))
             await asyncio.sleep(0)
 
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:

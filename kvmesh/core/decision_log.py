@@ -184,6 +184,10 @@ class DecisionLog:
             self._count(ended.popleft())
         return not waiting and not ended
 
+    def backlog_blocks(self) -> int:
+        """Return what waits for `settle`, in the unit of its budget."""
+        return self._waiting_blocks + REQUEST_BLOCKS * (len(self._waiting) + len(self._ended))
+
     def find(self, request_id: bytes) -> DecisionRecord | None:
         """Return the newest request of that id; None when none is kept."""
         return self._by_id.get(request_id)

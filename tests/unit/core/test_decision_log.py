@@ -214,6 +214,21 @@ def test_settling_goes_on_where_its_budget_ended() -> None:
     assert log.traffic.since(2)[0].shadowed_tokens == 3 * 160
 
 
+def test_settling_a_share_of_what_waits_keeps_pace_with_any_rate() -> None:
+    log = DecisionLog(16, capacity=10)
+    decision = decide()
+    backlogs: list[int] = []
+    for turn in range(40):
+        for number in range(50):
+            log.ended(enter(log, f"{turn} {number}", 1.0, decision), "finished", 200, None, 2.0)
+        log.settle(log.backlog_blocks() // 4)
+        backlogs.append(log.backlog_blocks())
+
+    assert max(backlogs) < 5 * 50 * (2 * decision_log.REQUEST_BLOCKS + 11)
+    assert log.settle(max(backlogs))
+    assert log.backlog_blocks() == 0
+
+
 def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
     log = DecisionLog(16, max_waiting_blocks=15)
     records = [enter(log, f"r{number}") for number in range(4)]
