@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
 
-.PHONY: up test test-engines mutants check bench bench-proxy chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up test test-engines mutants check bench bench-proxy bench-routers chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -62,6 +62,9 @@ $(VENV)/.peers: $(VENV)/.dev
 
 bench-proxy: $(VENV)/.peers
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_proxy $(ARGS)
+
+bench-routers: $(VENV)/.peers $(VENV)/.bench
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_routers $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)

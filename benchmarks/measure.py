@@ -91,19 +91,21 @@ class Comparison(msgspec.Struct, frozen=True):
         return [one[figure] for one in self.samples[candidate] if figure in one]
 
 
-def compare(title: str, candidates: Mapping[str, Candidate], rounds: int) -> Comparison:
-    """Let the candidates take turns for `rounds` rounds, after one that does not count.
+def compare(
+    title: str, candidates: Mapping[str, Candidate], rounds: int, warm_up: int = 1
+) -> Comparison:
+    """Let the candidates take turns for `rounds` rounds, after `warm_up` that do not count.
 
     The first named is the baseline of all ratios. Each round begins with another candidate, so
     that none always runs on a warm or a throttled processor.
     """
     names = list(candidates)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
-    for number in range(rounds + 1):
+    for number in range(rounds + warm_up):
         start = number % len(names)
         for name in names[start:] + names[:start]:
             sample = candidates[name]()
-            if number:
+            if number >= warm_up:
                 samples[name].append(sample)
     return Comparison(title=title, baseline=names[0], samples=samples)
 
