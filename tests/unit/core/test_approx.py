@@ -199,6 +199,19 @@ def test_pruning_ends_where_removals_left_no_more_than_the_target(blocks: int) -
     index.record(B, prompt(10_000 - left - 6000 + blocks, 10**6), 40.0)
 
     assert index.statistics().entries == min(10_000, 10_000 - 6000 + blocks)
+    index.record(B, prompt(100, 10**7), 41.0)
+    assert index.statistics().entries == min(10_000, 10_000 - 6000 + blocks) + 100
+
+
+def test_pruning_is_over_when_one_slice_was_just_enough() -> None:
+    index = ApproxIndex(max_entries=2100, prune_target=0.48)
+    index.record(A, prompt(2050), 0.0)
+    index.record(A, prompt(1006, 10**6), 2.0)
+    assert index.statistics().entries == 1008
+
+    index.record(A, prompt(100, 10**7), 4.0)
+
+    assert index.statistics().entries == 1108
 
 
 def test_pruning_goes_on_with_the_next_prompts_when_there_is_much_to_do() -> None:
@@ -243,6 +256,18 @@ def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
     index.record(A, prompt(400, 20_000), 40.0)
     assert index.find_matches(prompt(400, 20_000)) == {A: 250}
     assert index.statistics().displaced == 50 + 400
+
+
+def test_least_recently_used_is_meant_to_the_second() -> None:
+    index = ApproxIndex(ttl_s=86_400.0, worker_blocks=20)
+    index.record(A, prompt(10), 0.0)
+    index.record(A, prompt(10, 5000), 2.0)
+    index.record(A, prompt(10), 4.0)
+
+    index.record(A, prompt(5, 9000), 6.0)
+
+    assert index.find_matches(prompt(10)) == {A: 10}
+    assert index.find_matches(prompt(10, 5000)) == {A: 5}
 
 
 def test_a_removed_worker_leaves_nothing_behind() -> None:
@@ -379,7 +404,9 @@ def test_what_follows_a_revoked_block_goes_with_it_however_it_came() -> None:
     assert index.find_matches(BlockHashes.of([1, 2, 3], 1)) == {A: 1}
     assert index.find_matches(BlockHashes.of([1, 5], 1)) == {A: 2}
     assert (index.blocks(A), index.statistics().revoked) == (4, 13)
-    index.revoke(A, pack_hashes([1, 5, 20]))
+    index.revoke(A, pack_hashes([1]))
+    assert (index.blocks(A), index.statistics().revoked) == (2, 15)
+    index.revoke(A, pack_hashes([20, 21]))
     assert (index.blocks(A), index.statistics().entries) == (0, 0)
 
 
