@@ -11,6 +11,7 @@ import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import encode
+from kvmesh.app.doctor import DoctorSettings, examine
 from kvmesh.app.meta_router import MetaServer
 from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.app.process import Stop
@@ -50,7 +51,12 @@ async def test_a_discovered_worker_elsewhere_is_refused_and_the_others_serve(
         ready = (await client.get("/ready")).json()
         status = (await client.get("/v1/status")).json()
         metrics = (await client.get("/metrics")).text
+        settings = DoctorSettings(engine_url=engine.url, router_url=url, probe=False)
+        findings = await examine(settings)
 
+    assert [one.text for one in findings if one.topic == "worker evil"] == [
+        status["refused"]["evil"]
+    ]
     assert {one.headers["x-kvmesh-worker"] for one in answers} == {"good"}
     (warning,) = [line for line in ready["warnings"] if "evil" in line]
     assert REFUSED in warning
