@@ -18,7 +18,7 @@ PREFIX_CHARS: Final = 256
 """How much of a prompt's start the prefix policies look at, characters."""
 
 MODELS_REMEMBERED: Final = 1024
-"""Models once served: one that is away for a while is no unknown one."""
+"""Models and buckets once served: one that is away for a while is no unknown one."""
 
 _RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix", "family")
 _FAMILY_DIGITS: Final = 16
@@ -176,6 +176,7 @@ class BucketTable:
         self._sent: dict[str, int] = {}
         self._last_bucket = ""
         self._served: dict[str, None] = {}
+        self._heard: dict[str, None] = {}
         self.spill = PrefixSpill()
         self._last_replica: dict[str, str] = {}
 
@@ -184,8 +185,10 @@ class BucketTable:
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
         self._served.update(dict.fromkeys(replica.models))
-        while len(self._served) > MODELS_REMEMBERED:
-            self._served.pop(next(iter(self._served)))
+        self._heard[replica.bucket] = None
+        for names in (self._served, self._heard):
+            while len(names) > MODELS_REMEMBERED:
+                names.pop(next(iter(names)))
         self.spill.heard(replica.bucket)
 
     def replicas(self) -> list[Replica]:
@@ -266,6 +269,8 @@ class BucketTable:
 
     def _known(self, bucket: str, place: str) -> str:
         known = self.buckets()
+        if bucket not in known and bucket in self._heard:
+            raise NoWorkerError(f"{place}: bucket {bucket!r} has lost all its replicas")
         if bucket not in known:
             listed = ", ".join(known) or "none yet"
             raise RequestError(

@@ -166,6 +166,25 @@ def test_a_rule_that_does_not_match_is_passed_over(rule: str, request_: BucketRe
     assert table.route(request_, 0.0).why == "round-robin"
 
 
+def test_a_bucket_that_lost_all_its_replicas_is_no_unknown_one() -> None:
+    table = make_table("chat/a1", "code/b1")
+    table.remove_replica("b1")
+
+    with pytest.raises(NoWorkerError, match="bucket 'code' has lost all its replicas"):
+        table.route(BucketRequest(bucket="code"), 0.0)
+
+
+def test_only_so_many_lost_buckets_are_remembered() -> None:
+    table = make_table(*(f"b{number}/{number}" for number in range(MODELS_REMEMBERED + 1)))
+    for number in range(2):
+        table.remove_replica(str(number))
+
+    with pytest.raises(RequestError, match="bucket 'b0' is unknown"):
+        table.route(BucketRequest(bucket="b0"), 0.0)
+    with pytest.raises(NoWorkerError, match="bucket 'b1' has lost"):
+        table.route(BucketRequest(bucket="b1"), 0.0)
+
+
 def test_the_first_matching_rule_wins() -> None:
     rules = ("bucket=chat,min-chars=9", "bucket=code,min-chars=1")
     table = make_table("chat/a1", "code/b1", rules=rules)
