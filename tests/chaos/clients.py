@@ -14,6 +14,8 @@ LONGEST_S = 60.0
 MAX_TOKENS = 24
 FAMILIES = 12
 HONEST_STATUSES = {502, 503, 504}
+POISON = 422, "poison"
+"""Engines killed one after the other look as if a request on both had done it."""
 
 
 class WrongAnswerError(Exception):
@@ -80,6 +82,8 @@ class Clients:
             "ignore_eos": True,
             "stream": rng.random() < 0.5,
             "messages": [{"role": "user", "content": f"{shared}{rng.randrange(40)}?"}],
+            # No two alike: those of one engine's death are not to blame for the next one's.
+            "user": f"{rng.getrandbits(64):x}",
         }
         if family % 4 == 3:
             body["cache_salt"] = f"tenant-{family}"
@@ -126,7 +130,9 @@ class Clients:
 
     def _failed(self, status: int, content: bytes) -> str:
         error = _parsed(content).get("error")
-        if status not in HONEST_STATUSES or not isinstance(error, dict) or not error["message"]:
+        if not isinstance(error, dict) or not error["message"]:
+            raise WrongAnswerError(f"status {status}: {content[:300]!r}")
+        if status not in HONEST_STATUSES and (status, error.get("code")) != POISON:
             raise WrongAnswerError(f"status {status}: {content[:300]!r}")
         return f"{status} {error.get('code')}"
 

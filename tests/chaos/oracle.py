@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 
 from kvmesh.core.hashing import unpack_hashes
+from kvmesh.errors import TransportError
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.witness import Witness
 
@@ -16,7 +17,8 @@ async def differences(mesh: ChaosMesh, witness: Witness, client: httpx.AsyncClie
     try:
         truth = {worker: await _dump(mesh, worker, client) for worker in mesh.ranks}
         statuses = {one.name: await _status(one.url, client) for one in mesh.routers}
-    except (httpx.HTTPError, ValueError) as error:
+        await witness.judge_claims()
+    except (httpx.HTTPError, ValueError, TransportError) as error:
         return [f"somebody does not answer: {error!r}"]
     found = witness.differences()
     for name, status in statuses.items():

@@ -1,6 +1,8 @@
 """Reads journal and heartbeats beside the routers: is all stored that a sidecar believes to be?"""
 
 import contextlib
+import time
+from datetime import datetime
 
 import msgspec
 
@@ -11,16 +13,37 @@ from kvmesh.errors import CodecError
 from kvmesh.ports import Record, StreamState
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.jetstream import MESSAGE_NOT_FOUND, ApiError, JetStream
 from kvmesh.transport.nats.log import JournalOptions, NatsJournal
 from tests.chaos.mesh import BUCKET
 
 Incarnation = tuple[str, int]
+CLOCKS_NS = 2_000_000
+"""How far two readings of the machine's one clock may be apart: they are rounded, and slewed."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A sidecar said at `heard_ns` (since 1970) that all its events up to `last` are stored."""
+
+    key: Incarnation
+    last: int
+    heard_ns: int
+
+
+class _StoredAt(msgspec.Struct, frozen=True):
+    time: datetime
+
+
+class _MessageTime(msgspec.Struct, frozen=True):
+    message: _StoredAt
 
 
 class Witness:
     """`stored` is the end of each incarnation's unbroken run of events; `confirmed` its claim.
 
     A witness that comes late, the beginning being purged, counts from the first event it sees.
+    What is claimed before it was read here may have been stored all the same: then the server's
+    time of the record that completes it decides.
     """
 
     def __init__(self) -> None:
@@ -31,6 +54,8 @@ class Witness:
         self.events = 0
         self._ahead: dict[Incarnation, list[tuple[int, int]]] = {}
         self._late = False
+        self._claims: list[Claim] = []
+        self._suspects: list[tuple[Claim, int]] = []
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, url: str) -> None:
@@ -38,6 +63,8 @@ class Witness:
         connection = NatsConnection(NatsOptions(url=url, name="witness"))
         await connection.connect()
         self._stack.push_async_callback(connection.close)
+        self._jetstream = JetStream(connection)
+        self._stream = subjects.stream()
         options = JournalOptions(stream=subjects.stream(), subjects=(subjects.events(),))
         journal = NatsJournal(connection, options)
         self._stack.push_async_callback((await journal.tail(0, "", self)).close)
@@ -59,6 +86,31 @@ class Witness:
                 )
         return found
 
+    async def judge_claims(self) -> None:
+        """Note as strange what was claimed before it was stored. Raises `TransportError`."""
+        while self._suspects:
+            claim, sequence = self._suspects[-1]
+            stored_ns = await self._stored_ns(sequence)
+            self._suspects.pop()
+            if stored_ns is not None and claim.heard_ns + CLOCKS_NS < stored_ns:
+                early_ms = (stored_ns - claim.heard_ns) / 1e6
+                self.strange.append(
+                    f"{claim.key} held events up to {claim.last} for acknowledged {early_ms:.1f} ms"
+                    f" before record {sequence} was stored"
+                )
+
+    async def _stored_ns(self, sequence: int) -> int | None:
+        """Return when a record was stored, ns since 1970; None when it is purged."""
+        try:
+            answer = await self._jetstream.call(
+                f"STREAM.MSG.GET.{self._stream}", {"seq": sequence}, _MessageTime
+            )
+        except ApiError as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return None
+            raise
+        return int(answer.message.time.timestamp() * 1e6) * 1000
+
     def on_record(self, record: Record) -> None:
         self.position = record.sequence
         try:
@@ -78,6 +130,14 @@ class Witness:
                 runs.remove(run)
                 end = max(end, run[1])
         self.stored[key] = end
+        self._settle(key, end, record.sequence)
+
+    def _settle(self, key: Incarnation, end: int, sequence: int) -> None:
+        """Suspect the claims that this record makes true."""
+        true = [one for one in self._claims if one.key == key and one.last <= end]
+        for claim in true:
+            self._claims.remove(claim)
+            self._suspects.append((claim, sequence))
 
     def on_gap(self, first: int, last: int) -> None:
         if first > 1:
@@ -97,3 +157,5 @@ class Witness:
         beat = msgspec.msgpack.decode(data, type=WorkerHeartbeat)
         key = beat.worker, beat.epoch
         self.confirmed[key] = max(beat.last_seq, self.confirmed.get(key, 0))
+        if beat.last_seq > self.stored.get(key, 0):
+            self._claims.append(Claim(key, beat.last_seq, time.time_ns()))
