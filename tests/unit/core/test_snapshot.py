@@ -88,6 +88,8 @@ def test_an_index_comes_back_as_it_was() -> None:
     copy.apply(B, Stored(PROMPT[199], pack_hashes(PROMPT[200:210])))
     copy.remove_worker(A)
     assert copy.find_matches(hashes) == {B: 210}
+    assert copy.sweep(100_000)
+    assert copy.find_matches(hashes) == {B: 210}
 
 
 def test_an_empty_index_comes_back_empty() -> None:
