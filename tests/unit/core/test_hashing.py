@@ -124,6 +124,29 @@ def test_pieces_known_again_have_the_hashes_they_have() -> None:
     assert len(memory) == 2 * (1000 // PIECE_BLOCKS)
 
 
+class CountingMemory(HashMemory):
+    """Counts the pieces known again."""
+
+    hits = 0
+
+    def find(self, key: int) -> bytes | None:
+        known = super().find(key)
+        self.hits += known is not None
+        return known
+
+
+def test_every_whole_piece_of_a_prompt_that_comes_again_is_known() -> None:
+    memory = CountingMemory()
+    tokens = pack_tokens(range(4 * 7 * PIECE_BLOCKS))
+
+    hits: list[int] = []
+    for _ in range(2):
+        BlockHashes(tokens, 4, ROOT, memory).upto(7 * PIECE_BLOCKS)
+        hits.append(memory.hits)
+
+    assert hits == [0, 7]
+
+
 def test_pieces_that_nobody_asks_for_are_forgotten() -> None:
     memory = HashMemory(max_pieces=2)
     for key in range(3):
@@ -208,6 +231,7 @@ def test_namespaces_have_their_golden_roots() -> None:
 
 def test_a_number_is_a_secret_of_its_little_endian_bytes() -> None:
     assert namespace_root(secret=0x0102) == namespace_root(secret=b"\x02\x01")
+    assert namespace_root(secret=0xFF) == namespace_root(secret=b"\xff")
 
 
 def test_a_secret_is_a_key_as_it_stands_up_to_64_bytes() -> None:
