@@ -251,7 +251,6 @@ class BlockHashes:
         """Hash blocks done, ..., upto - 1, as far as there are so many."""
         hashes, size = self._hashes, self.block_size
         width = size * TOKEN_BYTES
-        seed = hashes[-1] if done else self._root
         end = min(upto, self._blocks)
         if self._packed is not None:
             if self._memory is not None:
@@ -262,7 +261,7 @@ class BlockHashes:
             count = min(end - first, AHEAD)
             tokens = self._tokens[first * size : (first + count) * size]
             blocks = splitter(width, count)(_pack(tokens, first * size), 0)
-            hashes += hash_chain(hashes[-1] if hashes else seed, blocks)
+            hashes += hash_chain(hashes[-1] if hashes else self._root, blocks)
         if end == self._blocks:
             self._packed, self._tokens = None, ()
 
