@@ -103,7 +103,7 @@ class Chooser:
         overlaps, groups = self._overlaps.find_groups(request.hashes, now) if looks else ({}, [])
         slower = self._overlaps.find_slower(request.hashes, overlaps) if looks else {}
         deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
-        known = request.hashes.upto(deepest) if deepest else ()
+        blocks = request.hashes.upto(deepest + 1) if looks else ()
         expected = request.expected_output_tokens
         usual = int(OUTPUT_CAP * self._speeds.output_tokens)
         size = options.block_size
@@ -117,15 +117,11 @@ class Chooser:
             output_blocks=-(-(min(expected, usual) if usual else expected) // size),
             overlaps=overlaps,
             groups=groups,
-            keys=sequences.sharing_keys(known),
+            keys=sequences.sharing_keys(blocks) if deepest else (),
             stride=sequences.stride,
             weights=weights,
             speeds=self._speeds,
-            new_block=(
-                request.hashes.upto(deepest + 1)[deepest]
-                if looks and deepest < len(request.hashes)
-                else None
-            ),
+            new_block=blocks[deepest] if deepest < len(blocks) else None,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
             slower=slower,
             prefilled=request.prefilled,
