@@ -1,6 +1,6 @@
 from kvmesh.core.closure import MAX_RUN, Closure
 from kvmesh.core.events import ROOT, Removed, Stored
-from kvmesh.core.hashing import pack_hashes
+from kvmesh.core.hashing import pack_hashes, unpack_hashes
 
 
 def stored(parent: int, *hashes: int, tier: int = 0) -> Stored:
@@ -128,3 +128,26 @@ def test_as_many_hidden_blocks_as_allowed_are_kept() -> None:
     closure.drop([20])
     closure.hold(29, [30])
     assert closure.statistics().hidden == 2
+
+
+def test_every_branch_goes_with_its_trunk_however_deep() -> None:
+    closure = Closure()
+    closure.hold(ROOT, [1, 2, 3, 4])
+    closure.hold(1, [5, 6, 7])
+    closure.hold(1, [8])
+
+    [event] = closure.drop([99, 1])
+
+    assert sorted(unpack_hashes(event.hashes)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(closure) == 0
+
+
+def test_a_forgotten_child_does_not_come_back_with_its_parent() -> None:
+    closure = Closure(max_hidden=2)
+    for child in (1, 2, 3):
+        closure.hold(99, [child])
+    assert closure.statistics().forgotten == 1
+
+    events = closure.hold(ROOT, [99])
+
+    assert sorted(block for one in events for block in unpack_hashes(one.hashes)) == [2, 3, 99]

@@ -520,3 +520,16 @@ def test_what_only_gone_workers_held_is_not_followed() -> None:
 
     assert index.find_matches(prompt) == {}
     assert len(prompt.upto(0)) == 64
+
+
+def test_a_worker_with_holes_in_its_prefix_falsifies_answers_about_itself_only() -> None:
+    index = KvIndex()
+    index.apply(A, stored([1]))
+    index.apply(B, stored(PROMPT[:1]))
+    index.apply(B, stored(PROMPT[63:64]))
+    index.apply(C, stored(PROMPT[:1]))
+
+    found = index.find_matches(asked(PROMPT[:64]))
+
+    assert set(found) == {B, C}
+    assert found[C] == 1
