@@ -179,6 +179,11 @@ def _admission(context: RoutingContext) -> Iterator[Metric]:
 def _workers(context: RoutingContext) -> Iterator[Metric]:
     scheduler, now = context.router.scheduler, context.clock()
     sequences, workers = scheduler.sequences, scheduler.workers
+    yield GaugeMetricFamily(
+        "kvmesh_panic",
+        "1 while no engine answers its probes in time and requests go there all the same.",
+        float(workers.panic),
+    )
     active = _by_worker("kvmesh_worker_active_requests", "Requests booked at a worker.")
     prefill = _by_worker("kvmesh_worker_prefill_tokens", "Uncached prompt tokens queued.")
     usable = _by_worker("kvmesh_worker_usable", "1 while a worker may get requests.")

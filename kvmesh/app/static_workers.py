@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
@@ -131,11 +131,6 @@ class StaticWorkers:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield what Prometheus reads of this part."""
-        yield GaugeMetricFamily(
-            "kvmesh_panic",
-            "1 while no engine answers its probes in time and requests go there all the same.",
-            float(self._router.scheduler.workers.panic),
-        )
         if self._index is not None:
             yield from index_metrics(self._index)
 

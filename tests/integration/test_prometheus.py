@@ -28,11 +28,10 @@ pytestmark = [
 
 QUIET = {
     "kvmesh_shadow_overlap_blocks_total",
-    "kvmesh_panic",
     "kvmesh_queue_wait_seconds",
     "kvmesh_token_parity_doubted",
 }
-"""What this mesh has none of: shadow policies, routers alone, requests held, models in doubt."""
+"""What this mesh has none of: shadow policies, requests held, models in doubt."""
 
 
 @pytest.fixture
