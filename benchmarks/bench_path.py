@@ -10,6 +10,7 @@ import contextlib
 import random
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,6 @@ EVENTS: Final = 4
 DEADLINE_S: Final = 60.0
 GRAIN_S: Final = 0.002
 DYNAMO_SUBSCRIBED_S: Final = 1.0
-SETTLED_S: Final = 2.0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -118,7 +118,9 @@ async def running_mesh(folder: Path) -> AsyncGenerator[Mesh]:
         stack.callback(worker.kill)
         for router in routers:
             await asyncio.to_thread(router.wait, _is_ready)
-        await asyncio.sleep(SETTLED_S)  # routers load what answers commands once they are ready
+        # Routers load what answers commands once they are ready: 0.2 s in which they stand still.
+        answering = [f"kvmesh.rctl.bench.r{number}" for number in range(2)]
+        await until(partial(are_heard, server.monitoring_url, answering))
         assert server.process is not None
         pids = {"sidecar": worker.pid, "nats": server.process.pid}
         pids |= {f"router {number}": router.pid for number, router in enumerate(routers)}
@@ -127,6 +129,14 @@ async def running_mesh(folder: Path) -> AsyncGenerator[Mesh]:
 
 def _is_ready(router: Started) -> bool:
     return bool(router.ask("/ready")["ready"])
+
+
+def are_heard(monitoring_url: str, subjects: Sequence[str]) -> bool:
+    """Return whether somebody subscribed to each, by the server's own account."""
+    url = f"{monitoring_url}/subsz?subs=1&limit=1000"
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  our own server's
+        page = answer.read().decode()
+    return all(f'"{subject}"' in page for subject in subjects)
 
 
 async def publish(engine: Engine, batches: Sequence[Batch], per_second: float) -> dict[bytes, int]:
