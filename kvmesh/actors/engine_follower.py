@@ -4,16 +4,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.actors.kernel import Effect, Log, Message, Send
-from kvmesh.actors.messages import (
+from kvmesh.actors.engine_messages import (
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
     EnginePayload,
     EngineRestarted,
     EngineServed,
-    TrustChanged,
 )
+from kvmesh.actors.kernel import Effect, Log, Message, Send
+from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.decision import Trust
 from kvmesh.core.engine_cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.events import Event, WorkerId

@@ -7,7 +7,8 @@ import msgspec
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
 from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, decode, last_token
-from kvmesh.core.buckets import BucketPolicy, BucketRequest, BucketRule, BucketTable, Replica, Route
+from kvmesh.core.bucket_rules import BucketRequest, BucketRule
+from kvmesh.core.buckets import BucketPolicy, BucketTable, Replica, Route
 from kvmesh.core.membership import Change, ChangeKind, Membership, MemberView
 from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import CodecError

@@ -4,15 +4,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kvmesh.actors.engine_messages import EngineLoad, EngineLost, EnginePayload, EngineRestarted
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,
     BusMessage,
     Drain,
-    EngineLoad,
-    EngineLost,
-    EnginePayload,
-    EngineRestarted,
     Resync,
     Started,
     Tick,

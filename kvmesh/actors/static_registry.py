@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kvmesh.actors.engine_messages import EngineSilent
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Send, Wake
 from kvmesh.actors.messages import (
-    EngineSilent,
     Started,
     Tick,
     TrustChanged,

@@ -5,7 +5,8 @@ import time
 import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
-from kvmesh.core.buckets import BucketRequest, Route
+from kvmesh.core.bucket_rules import BucketRequest
+from kvmesh.core.buckets import Route
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.headers import Headers

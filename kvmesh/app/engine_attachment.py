@@ -3,7 +3,7 @@
 import msgspec
 
 from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
-from kvmesh.actors.messages import (
+from kvmesh.actors.engine_messages import (
     EngineCaughtUp,
     EngineConnected,
     EngineLost,

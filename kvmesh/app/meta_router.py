@@ -24,7 +24,7 @@ from kvmesh.app.prompt_outline import prompt_outline
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
 from kvmesh.app.url_refusals import UrlRefusals
-from kvmesh.core.buckets import BucketRequest, parse_rule, prompt_family
+from kvmesh.core.bucket_rules import BucketRequest, parse_rule, prompt_family
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat

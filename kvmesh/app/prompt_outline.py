@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kvmesh.core.buckets import PREFIX_CHARS
+from kvmesh.core.bucket_rules import PREFIX_CHARS
 from kvmesh.core.chat import content_text
 from kvmesh.transport.http.openai import Endpoint, InferenceRequest, first_prompt
 

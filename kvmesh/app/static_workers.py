@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from prometheus_client.core import Metric
 
+from kvmesh.actors.engine_messages import EngineSilent
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import (
-    EngineSilent,
     Finished,
     RouterHeartbeat,
     WorkerGone,

@@ -8,20 +8,12 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from kvmesh.actors.doubts import Reread
+from kvmesh.actors.engine_messages import EngineLoad
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import (
-    Drain,
-    Dump,
-    EngineLoad,
-    EngineLost,
-    EnginePayload,
-    EngineRestarted,
-    Resync,
-    Status,
-    WorkerLoad,
-)
+from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
 from kvmesh.actors.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.engine_feed import EngineFeed
 from kvmesh.app.engine_probe import (
     EngineFacts,
     EventEndpoint,
@@ -52,37 +44,6 @@ from kvmesh.transport.zmq_subscriber import EventSubscription, SubscriptionOptio
 WAIT_FOR_ENGINE_S = 0.5
 MISSED_LOOKS = 3
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class EngineFeed:
-    """Takes one rank's events to its publisher. An `EventListener`."""
-
-    def __init__(self, driver: AioDriver, to: str) -> None:
-        self._driver = driver
-        self._to = to
-        self._log = get_logger(source=to)
-
-    def on_batch(self, seq: int, payload: bytes) -> None:
-        """Pass a batch on; with a full mailbox this waits by working it off."""
-        del seq
-        self._driver.press(self._to, EnginePayload(payload))
-
-    def on_restarted(self) -> None:
-        """Pass on that the engine began anew."""
-        self._log.warning("engine restarted")
-        self._driver.press(self._to, EngineRestarted())
-
-    def on_lost(self, first: int, last: int) -> None:
-        """Pass on that batches are gone for good."""
-        self._driver.press(self._to, EngineLost(f"batches {first}..{last} cannot be replayed"))
-
-    def on_caught_up(self, last_seq: int) -> None:
-        """Say so."""
-        self._log.debug("engine events caught up", last_seq=last_seq)
-
-    def on_connection(self, *, connected: bool) -> None:
-        """Say so."""
-        self._log.info("engine events", connected=connected)
 
 
 class Sidecar:

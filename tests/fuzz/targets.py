@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.kernel import Append
-from kvmesh.actors.messages import Appended, EnginePayload, Tick
+from kvmesh.actors.messages import Appended, Tick
 from kvmesh.actors.publisher import Publisher, PublisherOptions
 from kvmesh.core.engine_load import decode_load_stat, decode_loads
 from kvmesh.core.events import ROOT, VERSION, Batch, Stored, WorkerId, decode_batch, encode_batch

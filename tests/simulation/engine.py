@@ -5,8 +5,9 @@ from collections import Counter
 
 import msgspec
 
+from kvmesh.actors.engine_messages import EngineLost, EnginePayload, EngineRestarted
 from kvmesh.actors.kernel import Effect, Message, Send, Wake
-from kvmesh.actors.messages import EngineLost, EnginePayload, EngineRestarted, Started, Tick
+from kvmesh.actors.messages import Started, Tick
 from kvmesh.core.events import ROOT
 from kvmesh.core.hashing import sequence_hashes
 

@@ -3,16 +3,16 @@ from collections.abc import Iterable
 import msgspec
 
 from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
-from kvmesh.actors.kernel import Effect, Log, Message
-from kvmesh.actors.messages import (
+from kvmesh.actors.engine_messages import (
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
     EnginePayload,
     EngineRestarted,
     EngineServed,
-    TrustChanged,
 )
+from kvmesh.actors.kernel import Effect, Log, Message
+from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.decision import Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.index import KvIndex

@@ -4,7 +4,7 @@ from kvmesh.actors.kernel import Effect, Log, Wake
 from kvmesh.actors.messages import BusMessage, Drain, RouterHeartbeat, Started, Tick
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import encode
-from kvmesh.core.buckets import BucketRequest
+from kvmesh.core.bucket_rules import BucketRequest
 from kvmesh.errors import NoWorkerError
 
 

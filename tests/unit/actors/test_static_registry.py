@@ -1,8 +1,8 @@
 import msgspec
 
+from kvmesh.actors.engine_messages import EngineSilent
 from kvmesh.actors.kernel import Log, Message, Wake
 from kvmesh.actors.messages import (
-    EngineSilent,
     Started,
     Tick,
     TrustChanged,

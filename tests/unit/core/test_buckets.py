@@ -4,18 +4,9 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from kvmesh.core.bucket_rules import BucketRequest, BucketRule, parse_rule, prompt_family
 from kvmesh.core.bucket_spill import BucketHeat
-from kvmesh.core.buckets import (
-    MODELS_REMEMBERED,
-    BucketPolicy,
-    BucketRequest,
-    BucketRule,
-    BucketTable,
-    Replica,
-    parse_rule,
-    prompt_family,
-    rendezvous,
-)
+from kvmesh.core.buckets import MODELS_REMEMBERED, BucketPolicy, BucketTable, Replica, rendezvous
 from kvmesh.core.membership import Membership
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 

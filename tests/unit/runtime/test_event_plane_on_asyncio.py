@@ -6,8 +6,9 @@ from typing import Protocol
 import msgspec
 import pytest
 
+from kvmesh.actors.engine_messages import EnginePayload
 from kvmesh.actors.indexer import Indexer, IndexerOptions
-from kvmesh.actors.messages import EnginePayload, RouterHeartbeat
+from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.publisher import Publisher, PublisherOptions
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.wire import Subjects

@@ -1,0 +1,119 @@
+"""What a meta-router knows of a request, and the rules that send some kinds to one bucket."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+import xxhash
+
+from kvmesh.errors import ConfigError
+
+PREFIX_CHARS: Final = 256
+"""How much of a prompt's start the prefix policies look at, characters."""
+
+_RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix", "family")
+_FAMILY_DIGITS: Final = 16
+
+
+class BucketRequest(msgspec.Struct, frozen=True):
+    """What a meta-router knows of a request. `headers` have lower-case names.
+
+    `bucket` is the one the client named ("" for none); `prompt_start` at least the longest prefix
+    of any rule and `PREFIX_CHARS` where the prompt is that long.
+    """
+
+    bucket: str = ""
+    model: str = ""
+    headers: Mapping[str, str] = {}
+    prompt_chars: int = 0
+    prompt_start: str = ""
+
+
+class BucketRule(msgspec.Struct, frozen=True):
+    """All that is given must match. `model` and `header_value` are globs, lengths characters.
+
+    `prefix` is what the prompt begins with, `family` the `prompt_family` of that beginning.
+    """
+
+    bucket: str
+    model: str | None = None
+    header: str | None = None
+    header_value: str = "*"
+    min_chars: int = 0
+    max_chars: int | None = None
+    prefix: str = ""
+    family: str = ""
+
+    def matches(self, request: BucketRequest) -> bool:
+        """Return whether the request is this rule's."""
+        if self.model is not None and not fnmatchcase(request.model, self.model):
+            return False
+        if self.header is not None:
+            value = request.headers.get(self.header)
+            if value is None or not fnmatchcase(value, self.header_value):
+                return False
+        if request.prompt_chars < self.min_chars:
+            return False
+        if self.max_chars is not None and request.prompt_chars > self.max_chars:
+            return False
+        if self.family and self.family != prompt_family(request.prompt_start):
+            return False
+        return request.prompt_start.startswith(self.prefix)
+
+
+def prompt_family(prompt_start: str) -> str:
+    """Return 16 hex digits for how a prompt begins: equal for the first `PREFIX_CHARS` equal."""
+    return xxhash.xxh3_64_hexdigest(prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass"))
+
+
+def parse_rule(text: str, place: str = "--rule") -> BucketRule:
+    """Return the rule written `bucket=code,model=*coder*,header=x-team:search,min-chars=4000`.
+
+    Raises `ConfigError` that names the value, `place` and the remedy.
+    """
+    where = f"{place} {text!r}"
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or key not in _RULE_KEYS:
+            raise ConfigError(f"{where}: {part!r} is no key=value of {', '.join(_RULE_KEYS)}")
+        if key in fields:
+            raise ConfigError(f"{where}: {key} is given twice; write a rule for each")
+        fields[key] = value.strip()
+    if not fields.get("bucket"):
+        raise ConfigError(f"{where}: names no bucket; begin with bucket=NAME")
+    if len(fields) == 1:
+        raise ConfigError(f"{where}: matches everything; add a condition or drop the other rules")
+    header, colon, header_value = fields.get("header", "").partition(":")
+    if "header" in fields and not header:
+        raise ConfigError(f"{where}: header needs a name; write header=NAME or header=NAME:GLOB")
+    min_chars = _parse_count(fields.get("min-chars", "0"), "min-chars", where)
+    max_chars = fields.get("max-chars")
+    longest = None if max_chars is None else _parse_count(max_chars, "max-chars", where)
+    if longest is not None and longest < min_chars:
+        raise ConfigError(f"{where}: max-chars {longest} is below min-chars; swap them")
+    return BucketRule(
+        bucket=fields["bucket"],
+        model=fields.get("model"),
+        header=header.lower() or None,
+        header_value=header_value if colon else "*",
+        min_chars=min_chars,
+        max_chars=longest,
+        prefix=fields.get("prefix", ""),
+        family=_parse_family(fields.get("family", ""), where),
+    )
+
+
+def _parse_family(text: str, where: str) -> str:
+    digits = text.lower()
+    if digits and (len(digits) != _FAMILY_DIGITS or not set(digits) <= set("0123456789abcdef")):
+        raise ConfigError(f"{where}: family is {text!r}; give the 16 hex digits of /v1/bucket")
+    return digits
+
+
+def _parse_count(text: str, key: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{where}: {key} is {text!r}; give a whole number of characters")
+    return int(text)
