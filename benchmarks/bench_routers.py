@@ -22,7 +22,7 @@ import msgspec
 from benchmarks.dynamo_proxy import KV_BLOCKS
 from benchmarks.measure import Sample, compare, cpu_ns, parse_options, report
 from benchmarks.proxy_peers import Peer, Running, all_peers, free_port
-from benchmarks.quality_workloads import multi_turn, related_queries, shared_prompt
+from benchmarks.quality_workloads import WORKLOADS
 from benchmarks.started import Started
 from kvmesh.app.replay import ReplayOptions, run_replay
 from kvmesh.core.report import RunSummary
@@ -33,11 +33,6 @@ ENGINE_SPEED = 0.2
 """Slower than life, so that prefill, not this machine, is what clients wait for."""
 MAX_INPUT_TOKENS = 8_000
 OUTPUT_TOKENS = 48
-WORKLOADS = {
-    "conversations of eight turns": multi_turn,
-    "40 shared system prompts": shared_prompt,
-    "related queries on documents": related_queries,
-}
 LEFT_OUT = ("kvmesh plain", "the same, 2 edges", "kvmesh meta-router")
 """Peers of bench_proxy that do not route, or not otherwise than another."""
 

@@ -14,8 +14,8 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from benchmarks.index_workload import BLOCK_BYTES, BLOCK_SIZE, Request
-from kvmesh.core.events import HASHES_FORMAT, Cleared, Stored, WorkerId, decode_batch
-from kvmesh.core.hashing import BlockHashes, unpack_run
+from kvmesh.core.events import Cleared, Stored, WorkerId, decode_batch
+from kvmesh.core.hashing import BlockHashes, pack_hashes, unpack_run
 from kvmesh.core.index import KvIndex
 from kvmesh.core.index_search import find_drops
 from kvmesh.core.prefix_index import Groups
@@ -148,10 +148,7 @@ def undo(prepared: Iterable[tuple[bytes, list[BareChange]]]) -> None:
 
 def bare_dump(index: KvIndex) -> list[tuple[bytes, list[int]]]:
     """Pack each key and read each mask once."""
-    return [
-        (struct.pack(HASHES_FORMAT.format(len(held)), *held), list(held.values()))
-        for held in shards_of(index)
-    ]
+    return [(pack_hashes(held), list(held.values())) for held in shards_of(index)]
 
 
 def bare_columns(index: KvIndex) -> list[Column]:

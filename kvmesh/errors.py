@@ -12,6 +12,11 @@
 A message names the value, the place and the remedy.
 """
 
+from typing import Final
+
+MODEL_NOT_FOUND: Final = "model_not_found"
+"""OpenAI's code for a model that nobody serves."""
+
 
 class KvMeshError(Exception):
     """The root: catch it to catch everything kvmesh raises on purpose."""

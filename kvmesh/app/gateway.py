@@ -10,7 +10,7 @@ from kvmesh.app.reading import Reading, within_patience
 from kvmesh.app.routed import RoutedRequest
 from kvmesh.app.routing_context import RoutingContext
 from kvmesh.core.decision import RouteRequest
-from kvmesh.errors import RequestError
+from kvmesh.errors import MODEL_NOT_FOUND, RequestError
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
@@ -18,7 +18,6 @@ from kvmesh.transport.http.openai import (
     find_endpoint,
     prompt_endpoint,
 )
-from kvmesh.transport.http.problem import MODEL_NOT_FOUND
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.upstream import UpstreamPool
 

@@ -45,7 +45,6 @@ from kvmesh.transport.http.upstream import UpstreamPool
 TEMPORARY_REDIRECT = 307
 TENANT_HEADER = "x-kvmesh-tenant"
 UNAVAILABLE = 503
-SERVER_ERROR = 500
 
 
 class ReplicaFeed(Protocol):

@@ -196,8 +196,8 @@ class RouterServer:
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
-            admin = self._admin(context, check, cold)
-            admin.mount_probes(routes)
+            share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
+            admin = self._admin(context, check, share, routes, cold)
             pages = ViewPages(RouterView(context, self.mesh, admin.warnings))
             pages.mount(routes)
             front = FrontDoor(
@@ -219,7 +219,7 @@ class RouterServer:
             said = "router serves" if self.part is None else "router decides"
             log.info(said, url=url, router=self.router_id, bucket=settings.bucket)
             await first_of(
-                *(stop.wait(), self.mesh.failed(), self._housekeeping(context)),
+                *(stop.wait(), self.mesh.failed(), self._housekeeping(context, share)),
                 *(pages.live.run(), desk.tell()),
             )
             self.mesh.draining = True
@@ -229,24 +229,29 @@ class RouterServer:
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
-    def _admin(self, context: RoutingContext, check: TokenCheck, routes: Routes) -> RouterAdmin:
-        """Mount the admin paths."""
+    def _admin(
+        self,
+        context: RoutingContext,
+        check: TokenCheck,
+        share: AdmissionShare,
+        routes: Routes,
+        cold: Routes,
+    ) -> RouterAdmin:
+        """Mount the probes on `routes`, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check)
         admin.register(RouterMetrics(context, self.mesh, self.routed))
         admin.show(UrlRefusals(self._guard))
-        admin.mount(routes)
-        AdmissionAdmin(self._share(context), self.settings.admission).mount(routes)
+        admin.mount_probes(routes)
+        admin.mount(cold)
+        AdmissionAdmin(share, self.settings.admission).mount(cold)
         return admin
 
-    def _share(self, context: RoutingContext) -> AdmissionShare:
-        return AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
-
-    async def _housekeeping(self, context: RoutingContext) -> None:
+    async def _housekeeping(self, context: RoutingContext, share: AdmissionShare) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
 
-        Workers that are gone are forgotten.
+        Workers that are gone are forgotten, bounds that siblings were told are taken.
         """
-        sequences, share = self.scheduler.sequences, self._share(context)
+        sequences = self.scheduler.sequences
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             now = context.clock()

@@ -8,9 +8,10 @@ import xxhash
 
 from kvmesh.core.bucket_rules import PREFIX_CHARS, BucketRequest, BucketRule
 from kvmesh.core.bucket_spill import BucketHeat, PrefixSpill
+from kvmesh.core.known_names import KnownNames
 from kvmesh.core.membership import Membership
 from kvmesh.core.selection import next_in_turn
-from kvmesh.errors import NoWorkerError, RequestError
+from kvmesh.errors import MODEL_NOT_FOUND, NoWorkerError, RequestError
 
 BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-loaded"]
 
@@ -66,8 +67,8 @@ class BucketTable:
         self._replicas: dict[str, Replica] = {}
         self._sent: dict[str, int] = {}
         self._last_bucket = ""
-        self._served: dict[str, None] = {}
-        self._heard: dict[str, None] = {}
+        self._served = KnownNames(MODELS_REMEMBERED)
+        self._heard = KnownNames(MODELS_REMEMBERED)
         self.spill = PrefixSpill()
         self._last_replica: dict[str, str] = {}
 
@@ -75,11 +76,8 @@ class BucketTable:
         """Note a replica, or its newest figures."""
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
-        self._served.update(dict.fromkeys(replica.models))
-        self._heard[replica.bucket] = None
-        for names in (self._served, self._heard):
-            while len(names) > MODELS_REMEMBERED:
-                names.pop(next(iter(names)))
+        self._served.add(replica.models)
+        self._heard.add((replica.bucket,))
         self.spill.heard(replica.bucket)
 
     def replicas(self) -> list[Replica]:
@@ -180,7 +178,7 @@ class BucketTable:
                 f" {', '.join(sorted(models))}",
                 status=404,
                 param="model",
-                code="model_not_found",
+                code=MODEL_NOT_FOUND,
             )
         raise NoWorkerError("no bucket has a usable replica; wait for a router to become ready")
 

@@ -4,8 +4,6 @@ One batch is one journal message: msgpack `[version, epoch, first_seq, [event, .
 Hashes travel as packed little-endian u64 bytes, never as lists of integers.
 """
 
-import struct
-import sys
 from typing import Final, NewType
 
 import msgspec
@@ -20,9 +18,6 @@ ROOT: Final = 0
 
 VERSION: Final = 1
 HASH_BYTES: Final = 8
-_NATIVE: Final = sys.byteorder == "little" and struct.calcsize("L") == HASH_BYTES
-HASHES_FORMAT: Final = "{}L" if _NATIVE else "<{}Q"
-"""How `struct` packs so many hashes: as native longs, where they fit, 7 ns each instead of 28."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag=0):

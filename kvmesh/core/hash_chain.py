@@ -24,17 +24,17 @@ def hash_chain(seed: int, blocks: Sequence[bytes]) -> list[int]:
 
 
 def extend_chain(
-    hashes: list[int], packed: bytes | memoryview, upto: int, width: int, seed: int
+    hashes: list[int], packed: bytes | memoryview, upto: int, width: int, root: int
 ) -> None:
     """Append the hashes of the packed blocks len(hashes), ..., upto - 1 of `width` bytes each.
 
-    `seed` is the last of `hashes`, or what stands for it.
+    `root` is the seed of the first of all.
     """
     done = len(hashes)
     while done < upto:
         count = min(upto - done, SPLIT_BLOCKS)
-        hashes += hash_chain(seed, splitter(width, count)(packed, done * width))
-        seed = hashes[-1]
+        blocks = splitter(width, count)(packed, done * width)
+        hashes += hash_chain(hashes[-1] if hashes else root, blocks)
         done += count
 
 

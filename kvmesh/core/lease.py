@@ -32,9 +32,7 @@ class Lease:
 
     def granted(self, revision: int, sent_s: float) -> None:
         """Take the answer to a write that was sent at `sent_s`."""
-        if self._revision is None:
-            self.fence = revision
-        self._revision = revision
+        self._hold(revision)
         self._until_s = sent_s + TTL_S - SAFETY_S
 
     def found(self, value: bytes | None, revision: int) -> None:
@@ -45,12 +43,15 @@ class Lease:
         """
         if value != self.holder.encode():
             self.lost()
-        elif self._revision is None:
-            self.fence = self._revision = revision
         else:
-            self._revision = revision
+            self._hold(revision)
 
     def lost(self) -> None:
         """Take a refusal: somebody else holds it, or it expired meanwhile."""
         self._revision = None
         self._until_s = 0.0
+
+    def _hold(self, revision: int) -> None:
+        if self._revision is None:
+            self.fence = revision
+        self._revision = revision

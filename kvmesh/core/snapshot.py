@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64
 
-from kvmesh.core.events import HASHES_FORMAT, WorkerId
+from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import pack_hashes
 from kvmesh.core.index_freeze import FrozenIndex
 
 MAGIC: Final = b"KVMINDX\x01"
@@ -136,7 +137,7 @@ def _part(
     """Return one shard's section in pieces, which are joined only once."""
     sets = list(map(numbers.__getitem__, held.values()))
     width, code = (2, "H") if len(numbers) <= _NARROW else (4, "I")
-    keys = bytearray(struct.pack(HASHES_FORMAT.format(len(held)), *held))
+    keys = bytearray(pack_hashes(held))
     del keys[KEY_BYTES::8]
     size = PART_HEAD.size + len(held) * (KEY_BYTES + width)
     head = SECTION.pack(PART, size) + PART_HEAD.pack(tier, shard, width, len(held))

@@ -5,6 +5,7 @@ from typing import Final, cast
 
 from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
+from kvmesh.core.known_names import KnownNames
 from kvmesh.core.loads import Loads
 from kvmesh.core.membership import Membership
 from kvmesh.core.relative_speed import Ratio
@@ -61,7 +62,7 @@ class WorkerRegistry:
         self._generation = sequences.generation
         self._picky = 0
         self._tainted = 0
-        self._away: dict[str, None] = {}
+        self._away = KnownNames(_MODELS_REMEMBERED)
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
@@ -130,9 +131,7 @@ class WorkerRegistry:
             self._tainted -= bool(state.info.taints)
             self._serving.clear()
             self._states_of = ((), ())
-            self._away.update(dict.fromkeys(state.info.models))
-            while len(self._away) > _MODELS_REMEMBERED:
-                self._away.pop(next(iter(self._away)))
+            self._away.add(state.info.models)
         self.distrusted.discard(worker)
 
     def info(self, worker: WorkerId) -> WorkerInfo:

@@ -1,10 +1,8 @@
 """Errors as HTTP answers, in OpenAI's shape, and their one encoder."""
 
-from typing import Final
-
 import msgspec
 
-from kvmesh.errors import KvMeshError, NoWorkerError, RequestError, TransportError
+from kvmesh.errors import MODEL_NOT_FOUND, KvMeshError, NoWorkerError, RequestError, TransportError
 
 _TYPES = {
     401: "authentication_error",
@@ -17,7 +15,6 @@ _TYPES = {
     504: "timeout_error",
 }
 _SERVER_ERROR = 500
-MODEL_NOT_FOUND: Final = "model_not_found"
 
 
 class Problem(msgspec.Struct, frozen=True):
