@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 POLL_S = 0.05
 TOGETHER = 8
 

@@ -83,7 +83,7 @@ class ChaosMesh:
             process.thaw()
         await self.wait_ready()
 
-    async def wait_ready(self, timeout_s: float = 90) -> None:
+    async def wait_ready(self, timeout_s: float = 240) -> None:
         """Wait until all doors say they are ready; what gave up meanwhile is started again."""
         doors = [f"{one.url}/ready" for one in (*self.routers, self.front)]
         doors += [f"{one.url}/health" for one in self.engines]

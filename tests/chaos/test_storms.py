@@ -16,7 +16,7 @@ from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.rounds import running_rounds, witnessed
 from tests.chaos.storm import Fault
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 ROUNDS_S = 240.0
 PREFIXES = 200
@@ -27,9 +27,11 @@ GOAL = 0.99
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
     mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=4.0, blocks=ALL_BLOCKS))
-    asyncio.run(mesh.start())
-    yield mesh
-    asyncio.run(mesh.stop())
+    try:
+        asyncio.run(mesh.start())
+        yield mesh
+    finally:
+        asyncio.run(mesh.stop())
 
 
 async def test_a_killed_server_router_and_sidecar_and_a_frozen_engine_cost_nothing(
@@ -49,6 +51,7 @@ async def test_a_killed_server_router_and_sidecar_and_a_frozen_engine_cost_nothi
 async def test_a_router_restarted_with_every_worker_down_is_warm(
     mesh: ChaosMesh,
 ) -> None:
+    await mesh.heal()
     first, second = mesh.routers
     async with httpx.AsyncClient(timeout=30.0) as client:
         prefixes = Prefixes(client, PREFIXES)
@@ -69,9 +72,9 @@ async def test_a_router_restarted_with_every_worker_down_is_warm(
         for process in workers:
             process.thaw()
         await wait_reason(client, first.url, "ready")
-        after_restart = await prefixes.affinity(first.url)
+        # Now, not later: on a starved machine new events may be late enough to be asked about.
         status = (await client.get(f"{first.url}/v1/status")).json()
-        second.start()
+        after_restart = await prefixes.affinity(first.url)
 
     assert after == before
     print(  # noqa: T201
