@@ -56,7 +56,7 @@ def eventually() -> Eventually:
     """Wait until a condition holds; fails with its description after a deadline."""
 
     async def wait(
-        condition: Callable[[], object], *, timeout_s: float = 10.0, what: str = ""
+        condition: Callable[[], object], *, timeout_s: float = 60.0, what: str = ""
     ) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition():

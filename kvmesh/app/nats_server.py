@@ -16,7 +16,7 @@ import msgspec
 from kvmesh.errors import ConfigError, TransportError
 
 PR_SET_PDEATHSIG = 1
-READY_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.01
 RANDOM_PORT = -1

@@ -29,7 +29,7 @@ if WHY_NOT:
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect  # noqa: E402
 
-pytestmark = [pytest.mark.browser, pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.integration]
 
 FLAGS = [
     "--headless",
@@ -86,7 +86,7 @@ async def engines() -> AsyncIterator[list[str]]:
 
 @pytest.fixture
 async def alone(engines: list[str]) -> AsyncIterator[httpx.AsyncClient]:
-    async with router(engines) as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with router(engines) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client
 
 
@@ -138,7 +138,7 @@ async def test_a_tokenizer_that_disagrees_with_the_engines_is_said_on_top(
     await mocker.start()
     async with (
         router([mocker.url], kv_events=True) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
         meta_router([f"default={url}"]) as front,
     ):
         await page.goto(f"{url}/")
@@ -276,7 +276,7 @@ async def test_the_meta_router_shows_every_bucket(page: Page, engines: list[str]
         router(engines[:1], bucket="chat") as chat_url,
         router(engines[1:], bucket="code") as code_url,
         meta_router([f"chat={chat_url}", f"code={code_url}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         await chat(client, PROMPT, "in-code", bucket="code")
         await page.goto(f"{url}/")
@@ -293,7 +293,7 @@ async def test_it_fits_a_phone_and_64_workers_in_light_and_dark(
     browser: Browser, engines: list[str], scheme: str
 ) -> None:
     many = [engines[number % 3] for number in range(64)]
-    async with router(many) as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with router(many) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         await chat(client, PROMPT)
         context = await browser.new_context(
             viewport={"width": 390, "height": 844},

@@ -14,7 +14,7 @@ async def append_all(journal: Journal, prefix: str, payloads: list[bytes]) -> li
 
     for payload in payloads:
         journal.append(f"{prefix}.ev.code.w1", payload, acked)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await complete.wait()
     return acks
 

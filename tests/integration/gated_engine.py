@@ -69,4 +69,4 @@ async def gated_engine(*models: str) -> AsyncIterator[GatedEngine]:
     try:
         yield engine
     finally:
-        await asyncio.wait_for(engine.server.close(), 10)
+        await asyncio.wait_for(engine.server.close(), 60)

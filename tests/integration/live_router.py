@@ -18,7 +18,7 @@ from kvmesh.app.router import RouterServer
 from kvmesh.http_settings import HttpSettings
 from kvmesh.settings import MetaRouterSettings, RouterSettings
 
-READY_S = 20.0
+READY_S = 60.0
 WITHOUT_NATS = """
 import sys
 for name in ("nats", "faststream"):
@@ -44,7 +44,7 @@ async def serving(
     running = asyncio.ensure_future(serve(stop))
     deadline = asyncio.get_running_loop().time() + READY_S
     try:
-        async with httpx.AsyncClient(base_url=url, verify=verify) as client:
+        async with httpx.AsyncClient(base_url=url, verify=verify, timeout=20) as client:
             while True:
                 assert not running.done(), running.exception()
                 assert asyncio.get_running_loop().time() < deadline, f"{url} is not ready"
@@ -103,7 +103,7 @@ async def router_process(
         if '"router serves"' in line:
             url = line.split('"url": "')[1].split('"')[0]
     log = asyncio.create_task(process.stderr.read())
-    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         yield client
     process.terminate()
     await process.wait()

@@ -24,7 +24,7 @@ from tests.conftest import Eventually
 from tests.integration.gated_engine import GatedEngine, gated_engine
 from tests.integration.live_router import chat, free_port, router, serving
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 LONG = "Some long prompt that takes its time. " * 300
 ADMIN = "/admin/admission"
@@ -45,7 +45,7 @@ async def held(engine: GatedEngine) -> AsyncIterator[httpx.AsyncClient]:
     stream = StreamSettings(sse_comment_s=0.3)
     async with (
         router([engine.url], admission=admission, stream=stream) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         yield client
 
@@ -56,7 +56,7 @@ async def statistics(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def until_queued(client: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await statistics(client))["queued"] != count:  # noqa: ASYNC110  asked over HTTP
             await asyncio.sleep(0.01)
 
@@ -266,7 +266,7 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
             r'"router serves".*"url": "([^"]+)"|"url": "([^"]+)".*router serves', line
         )
     url = found.group(1) or found.group(2)
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         first = asked(client, "first")
         await eventually(lambda: engine.waiting == 1)
         second = asked(client, "second")
@@ -298,9 +298,9 @@ async def test_connections_and_heads_are_bounded_as_set(engine: GatedEngine) -> 
     )
     async with (
         serving(server.serve, f"http://127.0.0.1:{port}") as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
-        httpx.AsyncClient(base_url=url, timeout=20) as second,
-        httpx.AsyncClient(base_url=url, timeout=20) as third,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as second,
+        httpx.AsyncClient(base_url=url, timeout=60) as third,
     ):
         large = await client.get("/health", headers={"x-large": "x" * 3000})
         fine = await client.get("/health")
@@ -318,7 +318,7 @@ async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
     nats = NatsSettings(nats_url=nats_server.url, namespace="shares-bounds")
 
     async def limits(client: httpx.AsyncClient, *, queued: int) -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 told: dict[str, Any] = (await client.get(ADMIN)).json()
                 if told["limits"]["max_queued"] == queued:
@@ -330,7 +330,7 @@ async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
         async def replica(name: str) -> httpx.AsyncClient:
             serving = router([engine.url], router_id=name, nats=nats)
             url = await stack.enter_async_context(serving)
-            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
+            return await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
 
         first, second = await replica("r1"), await replica("r2")
         await first.put(ADMIN, json={"max_queued": 7, "busy_prefill_tokens": 9})

@@ -11,7 +11,7 @@ from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.client import Client
 from tests.integration import live_router
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 TRACE = Path(__file__).parents[1] / "fixtures/traces/mooncake_conversation_80_b512.jsonl"
 

@@ -13,7 +13,7 @@ from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.server import HttpServer
 from tests.integration.live_router import meta_router, router
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 LONG = "What everybody asks about, again and again. " * 20
 EVENTS = ((b"content-type", b"text/event-stream"),)
@@ -147,7 +147,7 @@ async def test_messages_in_anthropics_form_stream_and_complete(
         "messages": [{"role": "user", "content": [{"type": "text", "text": LONG}]}],
     }  # fmt: skip
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
         whole = await client.post("/v1/messages", json=body)
         streamed = await client.post("/v1/messages", json=body | {"stream": True})
         explained = await client.post("/v1/decisions", json={})

@@ -20,7 +20,7 @@ from kvmesh.http_settings import HttpSettings, UpstreamSettings
 from kvmesh.settings import MetaRouterSettings, RouterSettings
 from tests.integration.live_router import free_port, serving
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 TLS = Path(__file__).parents[1] / "fixtures/tls"
 BODY = {"model": "mock", "max_tokens": 1, "prompt": "hello"}

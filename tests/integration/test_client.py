@@ -12,7 +12,7 @@ from kvmesh.client import Client, Metrics
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
 from tests.integration import live_router
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 50
 

@@ -38,7 +38,7 @@ async def running(serve: Any) -> AsyncIterator[None]:
         yield
     finally:
         stop.request()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 def router_of(nats: NatsSettings, port: int) -> RouterServer:
@@ -70,7 +70,7 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
         async with (
             running(server.serve),
             running(sidecar.serve),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ):
             await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
             for prompt in PROMPTS:
@@ -116,7 +116,7 @@ async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: 
     try:
         async with (
             running(server.serve),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ):
             await eventually(trusted, what="the worker's events are followed")
             for prompt in PROMPTS:
@@ -150,7 +150,7 @@ async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
         async with (
             running(server.serve),
             running(sidecar.serve),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ):
             await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
             for prompt in PROMPTS:
@@ -175,7 +175,7 @@ async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
 
 async def complete_until(client: httpx.AsyncClient, condition: Callable[[], bool]) -> None:
     """Send the prompts again and again."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for prompt in itertools.cycle(PROMPTS):
             if condition():
                 return

@@ -335,7 +335,7 @@ async def exported() -> set[str]:
     stop = Stop()
     serving = asyncio.create_task(RouterServer(settings).serve(stop))
     names: set[str] = set()
-    async with httpx.AsyncClient(timeout=5) as client, asyncio.timeout(20):
+    async with httpx.AsyncClient(timeout=60) as client, asyncio.timeout(60):
         for url in (engine.url, f"http://127.0.0.1:{port}"):
             page = await read(client, f"{url}/metrics")
             names |= set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))

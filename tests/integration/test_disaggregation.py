@@ -19,7 +19,7 @@ from tests.integration.live_router import free_port, router
 from tests.integration.test_closed_loop import running
 from tests.nats_container import Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 PROMPT = "What everybody asks about, again and again. " * 30
 THRESHOLD = 200
@@ -50,7 +50,7 @@ async def routed(mockers: Sequence[Mocker], *urls: str) -> AsyncIterator[httpx.A
     cost = CostSettings(prefill_threshold=THRESHOLD)
     async with (
         router(workers, kv_events=True, cost=cost, parity_sample=0) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         yield client
 
@@ -163,11 +163,11 @@ async def test_a_client_that_leaves_during_the_prefill_frees_everything() -> Non
     slow = f"http://127.0.0.1:{port},role=prefill"
     async with server, engines("decode") as mockers, routed(mockers, slow) as client:
         asking = asyncio.create_task(chat(client, PROMPT))
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(began.wait(), 60)
         asking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asking
-        await asyncio.wait_for(left.wait(), 20)
+        await asyncio.wait_for(left.wait(), 60)
         await until_idle(client)
 
 
@@ -238,7 +238,7 @@ async def test_pretend_engines_refuse_requests_that_no_router_split() -> None:
     async with meeting("prefill", "decode") as (mockers, _), engines("prefill") as vllm:
         refusals = []
         for engine in [*mockers, *vllm]:
-            async with httpx.AsyncClient(base_url=engine.url, timeout=20) as direct:
+            async with httpx.AsyncClient(base_url=engine.url, timeout=60) as direct:
                 refusals.append(await chat(direct, PROMPT))
 
     assert [one.status_code for one in refusals] == [400] * 3
@@ -271,7 +271,7 @@ async def test_sidecars_bring_roles_through_nats(
                 nats=nats,
             )
             await stack.enter_async_context(running(Sidecar(settings).serve))
-        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60)
         await stack.enter_async_context(client)
         members = server.scheduler.workers.membership
         await eventually(

@@ -19,7 +19,7 @@ from tests.integration.test_disaggregation import (
     workers_of,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 
 @contextlib.asynccontextmanager
@@ -34,7 +34,7 @@ async def two_edges(mockers: Sequence[Mocker]) -> AsyncIterator[httpx.AsyncClien
     flags += ["--prefill-threshold", str(THRESHOLD), "--parity-sample", "0", "--drain-s", "1"]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "kvmesh", "router", *flags)
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             deadline = asyncio.get_running_loop().time() + 40.0
             status = 0
             while status != 200:

@@ -21,7 +21,7 @@ from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.errors import ConfigError, TransportError
 from tests.integration import live_router
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture

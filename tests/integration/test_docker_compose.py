@@ -148,7 +148,7 @@ def agree(project: Project) -> bool:
 async def all_is_read(project: Project) -> None:
     """Wait until Prometheus reads every process and has evaluated every alarm."""
     state: object = None
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         for _ in range(60):
             told = (await client.get(f"{project.prometheus}/targets")).json()["data"]
             groups = (await client.get(f"{project.prometheus}/rules")).json()["data"]["groups"]

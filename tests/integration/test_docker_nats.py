@@ -9,7 +9,7 @@ import pytest
 from tests.contract.conftest import NatsBackend, Recorder
 from tests.contract.journal_writing import append_all, numbered
 
-pytestmark = [pytest.mark.docker, pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.docker, pytest.mark.integration]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_tail_survives_a_paused_container(
     docker.pause()
     docker.unpause()
     await append_all(journal, backend.prefix, numbered(5, 5))
-    await eventually(lambda: len(recorder.records) == 10, timeout_s=20)
+    await eventually(lambda: len(recorder.records) == 10, timeout_s=60)
     await tail.close()
 
     assert recorder.payloads == numbered(10)

@@ -75,11 +75,11 @@ async def running(serve: Any) -> AsyncIterator[None]:
         yield
     finally:
         stop.request()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 async def until_open(port: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -226,7 +226,7 @@ async def test_the_way_from_engine_to_index_is_tried(nats_server: Served) -> Non
     ):
         settings = DoctorSettings(engine_url=mocker.url, router_url=url)
         # Sidecar and router need a moment to find each other.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while failed(findings := await examine(settings)):  # noqa: ASYNC110  see above
                 await asyncio.sleep(0.1)
 

@@ -9,7 +9,7 @@ import pytest
 from kvmesh.app.mocker import Mocker, MockerOptions
 from tests.integration import live_router
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED = {

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 ENGINES, ROUTERS = 4, 4
 
@@ -54,7 +54,7 @@ class RunningMesh:
         self.base = base
         self.url = f"http://127.0.0.1:{base}"
         self.log = log
-        self.http = httpx.Client(timeout=30.0)
+        self.http = httpx.Client(timeout=60)
 
     def router_url(self, number: int) -> str:
         return f"http://127.0.0.1:{self.base + 1 + number}"

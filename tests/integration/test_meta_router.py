@@ -11,7 +11,7 @@ from tests.integration.gated_engine import GatedEngine, gated_engine
 from tests.integration.live_router import chat, meta_router, router
 from tests.integration.replay_endpoint import ReplayEndpoint, serve
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_a_client_that_follows_redirects_is_sent_to_its_replica(buckets: l
     ask = {"x-kvmesh-redirect": "yes", "x-kvmesh-bucket": "code"}
     async with (
         meta_router(buckets, redirects=True) as url,
-        httpx.AsyncClient(base_url=url, timeout=20, follow_redirects=True) as client,
+        httpx.AsyncClient(base_url=url, timeout=60, follow_redirects=True) as client,
     ):
         sent = await client.post(
             "/v1/chat/completions?x=1", json=body(), headers=ask, follow_redirects=False
@@ -67,7 +67,7 @@ async def test_a_client_that_follows_redirects_is_sent_to_its_replica(buckets: l
 async def test_nobody_is_redirected_where_that_is_off(buckets: list[str]) -> None:
     async with (
         meta_router(buckets) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         answer = await client.post(
             "/v1/chat/completions", json=body(), headers={"x-kvmesh-redirect": "yes"}
@@ -80,7 +80,7 @@ async def test_rules_go_by_header_model_length_prefix_and_family(buckets: list[s
     family_text = "You are the assistant of a bank. " * 20
     async with (
         meta_router(buckets) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         seen = (await client.post("/v1/bucket", json=body(family_text + "first"))).json()
         other = (await client.post("/v1/bucket", json=body(family_text + "second"))).json()
@@ -94,7 +94,7 @@ async def test_rules_go_by_header_model_length_prefix_and_family(buckets: list[s
     )
     async with (
         meta_router(buckets, rule=rules) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
 
         async def bucket(text: str, model: str = "mock", **headers: str) -> str:
@@ -131,7 +131,7 @@ async def test_other_paths_go_to_a_worker_that_serves_their_model(
     async with (
         router([small.url, large.url]) as url,
         meta_router([f"only={url}"]) as front,
-        httpx.AsyncClient(timeout=20) as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         for base in (url, front):
             for number in range(4):
@@ -161,7 +161,7 @@ async def test_models_are_merged_over_buckets_and_requests_follow_them(
         router([small.url], bucket="one") as one,
         router([large.url], bucket="two") as two,
         meta_router([f"one={one}", f"two={two}"]) as front,
-        httpx.AsyncClient(base_url=front, timeout=20) as client,
+        httpx.AsyncClient(base_url=front, timeout=60) as client,
     ):
         listed = sorted(model["id"] for model in (await client.get("/v1/models")).json()["data"])
         found = await client.get("/v1/models/large")

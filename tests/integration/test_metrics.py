@@ -17,7 +17,7 @@ from kvmesh.settings import RouterSettings
 from tests.integration import live_router
 from tests.integration.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 PAGE = Path(__file__).parents[2] / "docs/metrics.md"
 PROMPT = "What everybody asks about, again and again. " * 40
@@ -74,7 +74,7 @@ async def test_what_is_counted_is_what_happened() -> None:
     await engine.start()
     async with (
         live_router.router([engine.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         for number in range(4):
             body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
@@ -132,7 +132,7 @@ async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
     urls = [engine.url for engine in engines]
     async with (
         live_router.router(urls, decision=shadows) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         workers = set()
         for number in range(3):

@@ -40,7 +40,7 @@ async def serving(**changes: Any) -> AsyncIterator[tuple[Mocker, httpx.AsyncClie
     mocker = Mocker(MockerOptions(**SMALL | changes))
     await mocker.start()
     try:
-        async with httpx.AsyncClient(base_url=mocker.url, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=mocker.url, timeout=60) as client:
             yield mocker, client
     finally:
         await mocker.stop()
@@ -545,5 +545,5 @@ async def test_the_command_serves_until_it_is_told_to_stop() -> None:
     await asyncio.sleep(0)
     stop.request()
 
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert options.block_size == 16

@@ -11,7 +11,7 @@ from kvmesh.app.mocker import Mocker, MockerOptions
 from kvmesh.settings import CostSettings
 from tests.integration.live_router import router
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 PROMPT = "What everybody asks about, again and again. " * 20
 
@@ -30,7 +30,7 @@ async def routed() -> AsyncIterator[tuple[httpx.AsyncClient, Mocker]]:
     try:
         async with (
             router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0)) as url,
-            httpx.AsyncClient(base_url=url, timeout=20) as client,
+            httpx.AsyncClient(base_url=url, timeout=60) as client,
         ):
             yield client, engine
     finally:

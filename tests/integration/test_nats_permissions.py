@@ -32,7 +32,7 @@ from kvmesh.transport.nats.jetstream import JetStream
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 CODE = Subjects("kvmesh", "code")
 STREAM = CODE.stream()
@@ -310,7 +310,7 @@ class Process:
         async def stop() -> None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            await asyncio.wait_for(process.wait(), 20)
+            await asyncio.wait_for(process.wait(), 60)
 
         self._stack.push_async_callback(stop)
 
@@ -349,11 +349,11 @@ async def test_real_processes_work_with_the_rights_they_have(
         meta = Process(stack, tmp_path, "meta-router", "--http-port", "0", *nats("meta-router"))
         for process in (worker, router, meta):
             await process.start()
-        await eventually(lambda: router.url() and meta.url(), timeout_s=30, what="both serve")
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=10))
+        await eventually(lambda: router.url() and meta.url(), timeout_s=60, what="both serve")
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=60))
 
         async def until(url: str, check: Any) -> httpx.Response:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not check(answer := await client.get(url)):  # noqa: ASYNC110  nothing tells over HTTP
                     await asyncio.sleep(0.05)
             return answer

@@ -93,7 +93,7 @@ async def test_every_expression_has_an_answer_and_no_alarm_fires(folder: Path) -
         running(folder / "up.log", *up, KVMESH_SNAPSHOT_INTERVAL_S="3"),
         running(folder / "prometheus.log", *prometheus),
     ):
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             door, api = f"http://127.0.0.1:{base}", f"http://127.0.0.1:{port}/api/v1"
             await until_ready(client, door)
             missing: dict[str, str] = {}

@@ -44,7 +44,7 @@ def options(server: ReplayEndpoint, **changes: Any) -> ReplayOptions:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  the server has no event for what is asked
             await asyncio.sleep(0.01)
 

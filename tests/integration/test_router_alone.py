@@ -12,7 +12,7 @@ from kvmesh.core.byte_tokenizer import ByteTokenizer
 from tests.integration.live_router import router as live_router
 from tests.integration.live_router import router_without_nats
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 50
 
@@ -176,7 +176,7 @@ async def test_other_paths_are_passed_on(router: httpx.AsyncClient) -> None:
 async def test_other_paths_are_refused_where_that_is_set(engines: list[Mocker]) -> None:
     async with (
         live_router([one.url for one in engines], other_paths="refuse") as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         refused = await client.post("/v1/unheard-of", json={})
         model = await client.get("/v1/models/mock")

@@ -55,7 +55,7 @@ async def running(serve: Any) -> AsyncIterator[None]:
         yield
     finally:
         stop.request()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 def free_pair() -> int:
@@ -118,7 +118,7 @@ async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port
 
         try:
             async with running(server.serve), running(Sidecar(settings).serve):
-                await eventually(published, what="both ranks are followed", timeout_s=20.0)
+                await eventually(published, what="both ranks are followed", timeout_s=60)
                 await eventually(loaded, what="a rank's own load is heard")
         finally:
             for publisher in ranks:

@@ -45,7 +45,7 @@ async def test_a_discovered_worker_elsewhere_is_refused_and_the_others_serve(
 
     async with (
         router([], discover=(f"file:{listed}",)) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         answers = [await chat(client, "hello") for _ in range(4)]
         ready = (await client.get("/ready")).json()
@@ -88,7 +88,7 @@ async def test_a_name_that_leads_elsewhere_gets_no_byte(
     )
     guard, stop = server.scheduler.workers.guard, Stop()
     running = asyncio.create_task(server.serve(stop))
-    await eventually(lambda: guard.refusals, timeout_s=30, what="the router refuses the address")
+    await eventually(lambda: guard.refusals, timeout_s=60, what="the router refuses the address")
     stop.request()
     await running
     victim.close()
@@ -115,7 +115,7 @@ async def test_a_worker_of_the_mesh_elsewhere_is_refused(
         for name, url in (("good", "http://127.0.0.1:9"), ("evil", REFUSED))
     ]
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (workers.guard.refusals and "good" in workers.membership):
             for beat in beats:
                 await client.publish(f"refuses.hb.default.{beat.worker}", encode(beat))
@@ -146,8 +146,8 @@ async def test_a_meta_router_tells_of_a_replica_it_refuses(nats_server: Served) 
     warnings: list[str] = []
 
     async with (
-        asyncio.timeout(30),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as http,
+        asyncio.timeout(60),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
     ):
         while not warnings:
             await client.publish("refuses-meta.rt.chat.r0", encode(beat))

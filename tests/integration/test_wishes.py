@@ -10,7 +10,7 @@ import pytest
 from tests.integration.live_router import router
 from tests.integration.replay_endpoint import ReplayEndpoint, serve
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def worker(answer: httpx.Response) -> str:
 async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) -> None:
     async with (
         router(engines, model_policy=("model=mock,kv-cost=lmetric",)) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         anywhere = {worker(await ask(client, router_mode="round-robin")) for _ in "1234"}
         labelled = await ask(client, labels="gpu:h100")
@@ -70,7 +70,7 @@ async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) 
 async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
     async with (
         router(engines, client_overrides=False) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         answers = [await ask(client, worker_id="w1", router_mode="direct") for _ in range(2)]
 

@@ -12,7 +12,7 @@ from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.server import HttpServer
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -31,6 +31,8 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
+        self.heard = bytearray()
+        """What `read`, `until` and `answer` took so far."""
 
     @classmethod
     async def connect(
@@ -58,11 +60,15 @@ class Client:
 
     async def read(self, size: int) -> bytes:
         """Return exactly `size` bytes."""
-        return await asyncio.wait_for(self._reader.readexactly(size), DEADLINE_S)
+        data = await asyncio.wait_for(self._reader.readexactly(size), DEADLINE_S)
+        self.heard += data
+        return data
 
     async def until(self, mark: bytes) -> bytes:
         """Return what comes up to and with `mark`."""
-        return await asyncio.wait_for(self._reader.readuntil(mark), DEADLINE_S)
+        data = await asyncio.wait_for(self._reader.readuntil(mark), DEADLINE_S)
+        self.heard += data
+        return data
 
     async def rest(self) -> bytes:
         """Return everything up to the end of the connection, however it ends."""

@@ -58,7 +58,7 @@ class Plan:
 
     async def outcome(self) -> Outcome:
         """Wait for the end; a second one is an error."""
-        await asyncio.wait_for(self.finished.wait(), 10)
+        await asyncio.wait_for(self.finished.wait(), 60)
         await asyncio.sleep(0.01)
         (outcome,) = self.outcomes
         return outcome

@@ -43,7 +43,7 @@ async def run(*command: str, data: bytes = b"") -> tuple[int, bytes]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    output, _ = await asyncio.wait_for(process.communicate(data), 30)
+    output, _ = await asyncio.wait_for(process.communicate(data), 60)
     assert process.returncode is not None
     return process.returncode, output
 
@@ -140,7 +140,9 @@ async def test_httpx_keeps_its_connection_alive_over_many_kinds_of_answer(
             turn.send(answer(b"x" * 100_000))
 
     upstream.script = script
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.server.port}") as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{proxy.server.port}", timeout=60
+    ) as client:
         for _ in range(3):
             assert (await client.head("/v1/x")).headers["content-length"] == "10"
             assert (await client.delete("/v1/gone")).status_code == 204

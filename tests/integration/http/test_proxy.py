@@ -11,7 +11,15 @@ from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import ForwardOptions, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamOptions
 from tests.conftest import Eventually
-from tests.integration.http.peers import Client, Front, Turn, Upstream, answer, chunked
+from tests.integration.http.peers import (
+    DEADLINE_S,
+    Client,
+    Front,
+    Turn,
+    Upstream,
+    answer,
+    chunked,
+)
 from tests.integration.http.proxied import Proxy
 from tests.unit.transport.http.malformed import get, post
 
@@ -410,6 +418,13 @@ async def test_a_request_that_takes_too_long_is_answered_or_cut(
     assert (await cut.outcome()).kind == "cut"
 
 
+async def comments_to(client: Client, count: int) -> None:
+    """Wait, as an engine that thinks, until its client got so many comments."""
+    async with asyncio.timeout(DEADLINE_S):
+        while client.heard.count(b": waiting\n\n") < count:  # noqa: ASYNC110  what sockets brought
+            await asyncio.sleep(0.01)
+
+
 async def test_a_waiting_stream_gets_comments_until_its_first_event(
     proxy: Proxy, client: Client, upstream: Upstream, dead: str
 ) -> None:
@@ -417,7 +432,7 @@ async def test_a_waiting_stream_gets_comments_until_its_first_event(
     proxy.stream = True
 
     async def script(turn: Turn) -> None:
-        await asyncio.sleep(1)
+        await comments_to(client, 2)
         turn.send(chunked(*EVENTS))
 
     upstream.script = script
@@ -441,7 +456,7 @@ async def test_an_error_behind_comments_is_told_as_an_event(
     proxy.stream = True
 
     async def script(turn: Turn) -> None:
-        await asyncio.sleep(0.7)
+        await comments_to(client, 1)
         turn.send(answer(body, status=b"400 Bad Request"))
 
     upstream.script = script
@@ -463,7 +478,7 @@ async def test_a_failure_behind_comments_is_told_as_an_event(
     proxy.stream = True
 
     async def script(turn: Turn) -> None:
-        await asyncio.sleep(0.7)
+        await comments_to(client, 1)
         turn.reset()
 
     upstream.script = script

@@ -334,7 +334,7 @@ async def test_a_thousand_streams_pass_at_once(
     clients = [await fronts.connect(proxy.server) for _ in range(1000)]
     for number, client in enumerate(clients):
         client.send(post(b"Content-Length: 4", body=b"%04d" % number))
-    await eventually(lambda: len(upstream.turns) == 1000, timeout_s=30)
+    await eventually(lambda: len(upstream.turns) == 1000, timeout_s=60)
     go.set()
 
     answers = await asyncio.gather(*(client.answer() for client in clients))

@@ -30,7 +30,7 @@ class Desk:
 
     async def arrival(self) -> Exchange:
         """Wait for a request that was not awaited yet."""
-        return await asyncio.wait_for(self._arrivals.get(), 10)
+        return await asyncio.wait_for(self._arrivals.get(), 60)
 
     def take(self, exchange: Exchange) -> None:
         exchange.on_disconnect = lambda: self.gone.append(exchange)
@@ -330,7 +330,7 @@ async def test_a_drain_finishes_what_runs_and_takes_nothing_new(fronts: Front, d
     streaming = await ask(fronts, server, desk)
     desk.open[1].start(200, [])
 
-    drained = asyncio.create_task(server.drain(5))
+    drained = asyncio.create_task(server.drain(60))
 
     assert await idle.closed()
     with pytest.raises(ConnectionRefusedError):
@@ -343,7 +343,7 @@ async def test_a_drain_finishes_what_runs_and_takes_nothing_new(fronts: Front, d
     desk.open[1].write(b"last")
     desk.open[1].end()
     assert (await streaming.answer()).body == b"last"
-    await asyncio.wait_for(drained, 2)
+    await asyncio.wait_for(drained, 60)
     assert server.statistics().open_connections == 0
 
 
@@ -353,7 +353,7 @@ async def test_a_drain_cuts_what_outlives_its_grace(fronts: Front, desk: Desk) -
     desk.open[0].start(200, [])
     desk.open[0].write(b"never")
 
-    await asyncio.wait_for(server.drain(0.1), 2)
+    await asyncio.wait_for(server.drain(0.1), 60)
 
     answer = await client.answer()
     assert (answer.body, answer.whole) == (b"never", False)

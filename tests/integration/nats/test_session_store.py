@@ -13,7 +13,7 @@ from tests.conftest import Eventually
 from tests.integration.nats.clients import connect
 from tests.nats_container import Served
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 

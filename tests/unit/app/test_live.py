@@ -138,7 +138,7 @@ async def test_a_client_that_reads_slowly_gets_nothing_more_and_then_everything_
     feeding.view.words = "short"
     received = bytearray()
     while received.count(b"event: hello") < 2:
-        received += await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 10)
+        received += await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 60)
     sock.close()
     await eventually(lambda: not feeding.feed.clients(), what="the client is forgotten")
 

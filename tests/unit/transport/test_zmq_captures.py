@@ -53,7 +53,7 @@ async def test_a_capture_arrives_byte_for_byte_half_of_it_replayed_half_live(nam
     subscription = EventSubscription(options, listener)
     subscription.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(listener.payloads) < len(captured) // 2:  # noqa: ASYNC110  sockets
                 await asyncio.sleep(0.005)
             for payload in captured[len(captured) // 2 :]:
