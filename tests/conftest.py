@@ -1,5 +1,6 @@
 import asyncio
 import os
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def eventually() -> Eventually:
             await asyncio.sleep(0.002)
 
     return wait
+
+
+@pytest.fixture
+def namespace() -> str:
+    """The subjects of one try of one test: the servers outlive it."""
+    return f"t{uuid.uuid4().hex[:10]}"
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ FLAGS = [
     "--no-first-run",
 ]
 PROMPT = "All that everybody asks about, again and again. " * 40
-WAIT_MS = 15_000
+WAIT_MS = 60_000
 
 expect.set_options(timeout=WAIT_MS)
 
@@ -49,7 +49,9 @@ expect.set_options(timeout=WAIT_MS)
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, timeout=2 * WAIT_MS
+        )
         yield browser
         await browser.close()
 
@@ -66,6 +68,7 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
 
 
 async def watched_page(context: BrowserContext) -> Page:
+    context.set_default_timeout(WAIT_MS)
     page = await context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -257,13 +260,19 @@ async def test_pause_holds_the_picture_and_going_on_catches_up(
 
 async def test_it_survives_a_restart_of_the_router(page: Page, engines: list[str]) -> None:
     port = free_port()
-    async with router(engines, port=port) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        router(engines, port=port) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
         await page.goto(f"{url}/")
         await chat(client, PROMPT, "first-life")
         await expect(page.locator("#requests")).to_contain_text("first-life")
 
     await expect(page.locator("#link")).to_have_text("reconnecting …")
-    async with router(engines, port=port) as url, httpx.AsyncClient(base_url=url) as client:
+    async with (
+        router(engines, port=port) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
         await expect(page.locator("#link")).to_have_text("live")
         await chat(client, PROMPT, "second-life")
 

@@ -161,7 +161,7 @@ async def test_a_held_stream_gets_comments_and_its_end_as_an_event(
     await eventually(lambda: engine.waiting == 1)
 
     patient = asked(held, "patient", tenant="a")
-    late = await cut_stream(held, "hasty", tenant="b", timeout_s="1.5")
+    late = await cut_stream(held, "hasty", tenant="b", timeout_s="3")
     engine.let_go()
     await eventually(lambda: engine.waiting == 1)
     engine.let_go()
@@ -228,7 +228,7 @@ async def test_a_token_guards_the_bounds(engine: GatedEngine, tmp_path: Path) ->
     file.write_text("secret\n")
     async with (
         router([engine.url], admission=AdmissionSettings(admin_token_file=file)) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         without = await client.put(ADMIN, json={"max_queued": 5})
         wrong = await client.put(
@@ -313,9 +313,9 @@ async def test_connections_and_heads_are_bounded_as_set(engine: GatedEngine) -> 
 
 
 async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
-    engine: GatedEngine, nats_server: NatsServer
+    engine: GatedEngine, nats_server: NatsServer, namespace: str
 ) -> None:
-    nats = NatsSettings(nats_url=nats_server.url, namespace="shares-bounds")
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
 
     async def limits(client: httpx.AsyncClient, *, queued: int) -> dict[str, Any]:
         async with asyncio.timeout(60):

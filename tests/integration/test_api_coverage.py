@@ -113,7 +113,7 @@ async def front(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def requests_of(replica: str) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=replica) as client:
+    async with httpx.AsyncClient(base_url=replica, timeout=60) as client:
         counters: dict[str, Any] = (await client.get("/v1/status")).json()["requests"]
         return counters
 
@@ -127,7 +127,7 @@ async def test_the_responses_api_streams_and_completes(front: tuple[str, str]) -
         )
         events = [event.type async for event in stream]
 
-    async with httpx.AsyncClient(base_url=replica) as client:
+    async with httpx.AsyncClient(base_url=replica, timeout=60) as client:
         body = {"model": "m", "input": LONG, "instructions": "Be kind."}
         view = (await client.post("/v1/route", json=body)).json()
     counters = await requests_of(replica)

@@ -88,7 +88,7 @@ async def test_only_known_keys_are_served_and_none_reaches_the_engine(
     http = HttpSettings(http_port=free_port(), api_keys=file)
     async with (
         serving(router(engine, http).serve, f"http://127.0.0.1:{http.http_port}") as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         spoofed = {"x-kvmesh-tenant": "boss"}
         answers = [
@@ -124,7 +124,7 @@ async def test_keys_are_added_and_taken_while_it_serves(engine: Engine, tmp_path
     http = HttpSettings(http_port=free_port(), api_keys=file)
     async with (
         serving(router(engine, http).serve, f"http://127.0.0.1:{http.http_port}") as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         second = add_key(ApiKeyOptions("second", file=file))
         await until(client, second, 200)
@@ -138,7 +138,7 @@ async def test_keys_are_added_and_taken_while_it_serves(engine: Engine, tmp_path
 
 
 async def until(client: httpx.AsyncClient, key: str, status: int) -> None:
-    deadline = asyncio.get_running_loop().time() + 45.0
+    deadline = asyncio.get_running_loop().time() + 60.0
     while (await client.get("/v1/models", headers=bearer(key))).status_code != status:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.1)
@@ -165,7 +165,7 @@ async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
         )
         async with (
             serving(meta.serve, f"http://127.0.0.1:{outer.http_port}") as front,
-            httpx.AsyncClient(base_url=front, headers=bearer(key)) as client,
+            httpx.AsyncClient(base_url=front, headers=bearer(key), timeout=60) as client,
         ):
             answer = await client.post("/v1/completions", json=BODY)
             overview = (await client.get("/v1/overview")).json()
@@ -190,9 +190,9 @@ async def test_only_signed_clients_may_connect(engine: Engine) -> None:
     signed.load_cert_chain(cert, key)
     url = f"https://localhost:{http.http_port}"
     async with serving(router(engine, http).serve, url, signed):
-        async with httpx.AsyncClient(verify=signed) as client:
+        async with httpx.AsyncClient(verify=signed, timeout=60) as client:
             answer = await client.post(f"{url}/v1/completions", json=BODY)
-        async with httpx.AsyncClient(verify=trusting) as client:
+        async with httpx.AsyncClient(verify=trusting, timeout=60) as client:
             with pytest.raises(httpx.TransportError):
                 await client.get(f"{url}/v1/models")
         meta = MetaServer(
@@ -207,7 +207,10 @@ async def test_only_signed_clients_may_connect(engine: Engine) -> None:
             )
         )
         front = f"http://127.0.0.1:{meta.settings.http.http_port}"
-        async with serving(meta.serve, front), httpx.AsyncClient(base_url=front) as client:
+        async with (
+            serving(meta.serve, front),
+            httpx.AsyncClient(base_url=front, timeout=60) as client,
+        ):
             through = await client.post("/v1/completions", json=BODY)
 
     assert (answer.status_code, through.status_code) == (200, 200)

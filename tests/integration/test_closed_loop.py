@@ -54,9 +54,9 @@ def router_of(nats: NatsSettings, port: int) -> RouterServer:
 
 
 async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
-    nats_server: Served, eventually: Eventually
+    nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    nats = NatsSettings(nats_url=nats_server.url, namespace="closed-loop")
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -134,9 +134,9 @@ async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: 
 
 
 async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
-    nats_server: Served, eventually: Eventually
+    nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    nats = NatsSettings(nats_url=nats_server.url, namespace="reread")
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]

@@ -128,7 +128,7 @@ async def test_beyond_the_rate_only_the_chosen_worker_is_kept(
 ) -> None:
     async with (
         router([one.url for one in engines], decision=DecisionSettings(explain_per_s=0)) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         await chat(client, PROMPT, "thin")
         answer = (await client.get("/v1/decisions/thin")).json()
@@ -193,12 +193,12 @@ async def test_an_open_dashboard_does_not_hold_up_a_drain(engines: list[ReplayEn
         ended.set()
 
     begun = asyncio.Event()
-    async with router([engines[0].url]) as url:
+    async with router([engines[0].url], drain_s=120.0) as url:
         watching = asyncio.ensure_future(watch(url, begun))
         await asyncio.wait_for(begun.wait(), 60)
         left_s = asyncio.get_running_loop().time()
 
-    assert asyncio.get_running_loop().time() - left_s < 3.0
+    assert asyncio.get_running_loop().time() - left_s < 60.0
     await watching
     assert ended.is_set()
 

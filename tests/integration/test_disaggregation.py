@@ -68,7 +68,7 @@ def workers_of(answer: httpx.Response) -> tuple[str, str]:
 
 async def until_idle(client: httpx.AsyncClient) -> None:
     """Wait until nothing is booked anywhere."""
-    deadline = asyncio.get_running_loop().time() + 20.0
+    deadline = asyncio.get_running_loop().time() + 60.0
     while True:
         workers = (await client.get("/v1/status")).json()["workers"]
         loads = [one["active_requests"] + one["prefill_tokens"] for one in workers]
@@ -247,9 +247,9 @@ async def test_pretend_engines_refuse_requests_that_no_router_split() -> None:
 
 
 async def test_sidecars_bring_roles_through_nats(
-    nats_server: Served, eventually: Eventually
+    nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    nats = NatsSettings(nats_url=nats_server.url, namespace="split")
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     port = free_port()
     server = RouterServer(
         RouterSettings(

@@ -35,7 +35,7 @@ async def two_edges(mockers: Sequence[Mocker]) -> AsyncIterator[httpx.AsyncClien
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "kvmesh", "router", *flags)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            deadline = asyncio.get_running_loop().time() + 40.0
+            deadline = asyncio.get_running_loop().time() + 60.0
             status = 0
             while status != 200:
                 assert asyncio.get_running_loop().time() < deadline, status
@@ -51,7 +51,7 @@ async def two_edges(mockers: Sequence[Mocker]) -> AsyncIterator[httpx.AsyncClien
 
 async def test_edges_leave_the_split_to_the_index_process() -> None:
     async with engines("prefill", "decode") as mockers, two_edges(mockers) as client:
-        deadline = asyncio.get_running_loop().time() + 20.0
+        deadline = asyncio.get_running_loop().time() + 60.0
         number, split = 0, await chat(client, PROMPT)
         # Each edge is told of the workers within a second.
         while workers_of(split) != ("w0", "w1"):

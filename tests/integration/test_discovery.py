@@ -38,7 +38,7 @@ async def engines() -> AsyncIterator[list[str]]:
 
 
 async def workers_when(client: httpx.AsyncClient, good: Callable[[set[str]], bool]) -> set[str]:
-    deadline = asyncio.get_running_loop().time() + 30.0
+    deadline = asyncio.get_running_loop().time() + 60.0
     while True:
         status = (await client.get("/v1/status")).json()
         usable = {one["worker"] for one in status["workers"] if one["usable"]}
@@ -54,7 +54,7 @@ async def test_a_file_is_followed_while_requests_go_on(engines: list[str], tmp_p
     discover = (f"file:{file}",)
     async with (
         live_router.router([], discover=discover) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         await workers_when(client, lambda usable: usable == {"a"})
         file.write_text(f"a={engines[0]}\nb={engines[1]}  # and another\n")

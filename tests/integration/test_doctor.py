@@ -217,8 +217,7 @@ async def test_a_url_without_a_scheme_is_refused() -> None:
         await examine(DoctorSettings(engine_url="http://h:1", router_url="localhost:1"))
 
 
-async def test_the_way_from_engine_to_index_is_tried(nats_server: Served) -> None:
-    namespace = "doctor-well"
+async def test_the_way_from_engine_to_index_is_tried(nats_server: Served, namespace: str) -> None:
     async with (
         engine() as mocker,
         router(nats_server, namespace) as url,
@@ -237,11 +236,11 @@ async def test_the_way_from_engine_to_index_is_tried(nats_server: Served) -> Non
 
 
 async def test_a_router_of_another_block_size_and_no_sidecar_are_found(
-    nats_server: Served,
+    nats_server: Served, namespace: str
 ) -> None:
     async with (
         engine(block_size=32) as mocker,
-        router(nats_server, "doctor-ill", kv_cache_block_size=16, router_mode="random") as url,
+        router(nats_server, namespace, kv_cache_block_size=16, router_mode="random") as url,
     ):
         findings = await examine(DoctorSettings(engine_url=mocker.url, router_url=url))
 

@@ -42,7 +42,7 @@ def free_base() -> int:
             return base
 
 
-def eventually(check: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
+def eventually(check: Callable[[], bool], what: str, *, within_s: float = 90.0) -> None:
     deadline = time.monotonic() + within_s
     while not check():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
@@ -115,14 +115,29 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
             eventually(
                 lambda: process.poll() is not None or "kvmesh is up" in log_path.read_text(),
                 "the mesh is up",
-                within_s=90.0,
+                within_s=180.0,
             )
             assert process.poll() is None, log_path.read_text()
             yield running
         finally:
             running.http.close()
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+            process.wait(timeout=120)
+
+
+@pytest.fixture(autouse=True)
+def whole(mesh: RunningMesh) -> None:
+    """Begin with every router at work: a test that failed may have left one killed."""
+
+    def serving() -> bool:
+        with contextlib.suppress(httpx.HTTPError, KeyError):
+            replicas = mesh.http.get(f"{mesh.url}/v1/status").json()["replicas"]
+            usable = [one["member"] for one in replicas if one["usable"]]
+            urls = [f"{mesh.router_url(number)}/ready" for number in range(ROUTERS)]
+            return len(usable) == ROUTERS and all(mesh.http.get(url).is_success for url in urls)
+        return False
+
+    eventually(serving, "all routers serve")
 
 
 def test_the_openai_client_streams_a_chat_completion(mesh: RunningMesh) -> None:
@@ -234,14 +249,17 @@ def test_replicas_at_the_same_sequence_hold_the_same_index(mesh: RunningMesh) ->
 
 
 def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMesh) -> None:
-    def running(worker: str) -> float:
+    def told(worker: str, *names: str) -> float:
         number = int(worker.removeprefix("worker-"))
         page = mesh.http.get(f"http://127.0.0.1:{mesh.base + 100 + number}/metrics").text
-        return sum(
-            float(line.rsplit(" ", 1)[1])
-            for line in page.splitlines()
-            if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{"))
-        )
+        lines = [line for line in page.splitlines() if line.startswith(names)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def running(worker: str) -> float:
+        return told(worker, "vllm:num_requests_running{", "vllm:num_requests_waiting{")
+
+    def aborted(worker: str) -> float:
+        return told(worker, 'vllm:request_success_total{engine="0",finished_reason="abort"')
 
     body = {
         "model": "mock",
@@ -254,11 +272,11 @@ def test_a_client_that_leaves_cancels_its_request_at_the_engine(mesh: RunningMes
         worker = answer.headers["x-kvmesh-worker"]
         chunks = answer.iter_raw()  # kept: its end would close the connection
         next(chunks)
-        eventually(lambda: running(worker) == 1, "the engine runs it", within_s=5.0)
-        left_s = time.monotonic()
+        eventually(lambda: running(worker) == 1, "the engine runs it")
+        before = aborted(worker)
 
-    eventually(lambda: running(worker) == 0, "the engine dropped the request", within_s=2.0)
-    assert time.monotonic() - left_s < 2.0
+    eventually(lambda: running(worker) == 0, "the engine dropped the request")
+    assert aborted(worker) == before + 1
     router = ["chat-0", "chat-1", "code-0", "code-1"].index(answer.headers["x-kvmesh-router"])
     eventually(
         lambda: all(one["active_requests"] == 0 for one in mesh.status(router)["workers"]),
@@ -284,7 +302,7 @@ def test_a_session_keeps_its_worker_through_every_replica_and_a_restart(mesh: Ru
             return mesh.http.get(f"{mesh.router_url(0)}/ready").status_code == 200
         return False
 
-    eventually(is_back, "the killed router is back", within_s=60.0)
+    eventually(is_back, "the killed router is back")
     assert all(stays(0, f"And now, {number}?") for number in range(8))
 
 
@@ -309,7 +327,7 @@ def test_killing_a_router_loses_no_request_and_it_comes_back_warm(mesh: RunningM
             return bool(answer["worker"] == known and answer["overlap_blocks"] > 100)
         return False
 
-    eventually(warm, "the router is back and warm", within_s=30.0)
+    eventually(warm, "the router is back and warm")
     assert mesh.router_pid(0) != pid
 
 
@@ -349,11 +367,11 @@ def test_restarting_the_routers_one_by_one_loses_no_request(mesh: RunningMesh) -
         clients = [pool.submit(converse, name) for name in range(4)]
         try:
             for number in (0, 1):
-                eventually(partial(serves, 1 - number, 0), "the other serves", within_s=60.0)
+                eventually(partial(serves, 1 - number, 0), "the other serves")
                 before = replica(number)["epoch"]
                 os.kill(mesh.router_pid(number), signal.SIGTERM)
                 back = partial(serves, number, before + 1)
-                eventually(back, f"chat-{number} is back", within_s=60.0)
+                eventually(back, f"chat-{number} is back")
         finally:
             over.set()
         requests = [client.result() for client in clients]
@@ -399,4 +417,4 @@ def test_a_restarted_router_starts_from_the_snapshot(mesh: RunningMesh) -> None:
             return bool(now["loader"]["loaded"] == 1 and same)
         return False
 
-    eventually(loaded, "the router loaded the snapshot", within_s=30.0)
+    eventually(loaded, "the router loaded the snapshot")

@@ -53,7 +53,7 @@ async def openai_client(mocker: Mocker) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110  what is waited for happens in sockets
             await asyncio.sleep(0.002)
@@ -224,9 +224,8 @@ async def test_errors_have_vllms_shape_and_the_clients_types() -> None:
 
 
 async def test_a_client_that_goes_away_frees_its_blocks_at_once() -> None:
-    slow = {"timing_profile": "linear,decode_base=1000"}
+    slow = {"timing_profile": "linear,decode_base=20000"}
     body = {"prompt": "x" * 200, "max_tokens": 1000, "ignore_eos": True, "stream": True, "n": 2}
-    delays: list[float] = []
     async with serving(**slow) as (mocker, client):
         rank = mocker.ranks[0]
         for _ in range(3):
@@ -234,11 +233,11 @@ async def test_a_client_that_goes_away_frees_its_blocks_at_once() -> None:
                 await anext(reply.aiter_lines())
                 assert rank.statistics().running_requests == 2
                 assert (await client.get("/load")).json() == {"server_load": 1}
-                left = time.monotonic()
+                steps = rank.statistics().steps
             await until(lambda: rank.statistics().active_blocks == 0)
-            delays.append(time.monotonic() - left)
+            # Not with the end of the step of 20 s that was under way.
+            assert rank.statistics().steps == steps
 
-        assert min(delays) < 0.1
         assert (await client.get("/load")).json() == {"server_load": 0}
         page = (await client.get("/metrics")).text
         assert 'finished_reason="abort",model_name="mock"} 6.0' in page
@@ -301,7 +300,7 @@ async def following(mocker: Mocker, rank: int = 0) -> AsyncIterator[Cache]:
     options = SubscriptionOptions(
         endpoint=mocker.kv_events_endpoint(rank),
         replay_endpoint=mocker.replay_endpoint(rank),
-        source=SourceOptions(reply_timeout_s=0.5),
+        source=SourceOptions(reply_timeout_s=5.0),
     )
     subscription = EventSubscription(options, cache)
     subscription.start()
@@ -433,13 +432,13 @@ async def test_metrics_are_vllms() -> None:
 async def test_a_speed_up_makes_the_same_work_so_much_faster() -> None:
     body = {"prompt": "x" * 100, "max_tokens": 21}
     timing = "linear,decode_base=100"
-    async with serving(timing_profile=timing, speedup_ratio=4) as (_, client):
+    async with serving(timing_profile=timing, speedup_ratio=8) as (_, client):
         began = time.perf_counter()
         await client.post("/v1/completions", json=body)
         took = time.perf_counter() - began
 
     as_in_life = (5 + 100 * 0.05 + 20 * 100) / 1000
-    assert as_in_life / 4 <= took < as_in_life
+    assert as_in_life / 8 <= took < as_in_life
 
 
 async def test_texts_and_chats_are_tokenized_and_back() -> None:

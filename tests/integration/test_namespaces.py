@@ -48,7 +48,7 @@ async def ask(client: httpx.AsyncClient, model: str, **more: str) -> tuple[int, 
 
 async def events_arrived(client: httpx.AsyncClient, engine: Mocker) -> None:
     """Wait until the router knows as many blocks as the engine holds."""
-    deadline = asyncio.get_running_loop().time() + 20.0
+    deadline = asyncio.get_running_loop().time() + 60.0
     while True:
         engines = (await client.get("/v1/status")).json()["mesh"]["engines"]
         known, held = engines["w0"]["w0"]["cache"]["visible_blocks"], engine.ranks[0].dump()

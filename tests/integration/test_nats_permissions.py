@@ -233,7 +233,7 @@ async def test_a_worker_gets_acks_and_its_own_commands_and_answers_them(mesh: Me
         lambda _, reply, *__: worker.client.publish_nowait(reply.decode(), b"done"),
     )
     await worker.flush()
-    answer = await router.request(CODE.control("w7"), b"drain", timeout_s=2)
+    answer = await router.request(CODE.control("w7"), b"drain", timeout_s=60)
 
     assert answer.data == b"done"
 

@@ -113,7 +113,7 @@ async def test_every_expression_has_an_answer_and_no_alarm_fires(folder: Path) -
 
 
 async def until_ready(client: httpx.AsyncClient, door: str) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(120):
         while True:
             with contextlib.suppress(httpx.TransportError, KeyError):
                 ready = (await client.get(f"{door}/v1/status")).json()["ready_replicas"]

@@ -16,7 +16,7 @@ from tests.integration.live_router import free_port, router, router_without_nats
 pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 20
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def options() -> MockerOptions:
@@ -91,11 +91,11 @@ async def test_overlap_is_exact_under_eviction() -> None:
             for number in range(30):
                 # 20 subjects of 60 blocks do not fit into 2 x 512.
                 await post(client, f"{number * 7 % 20} " + PREFIX)
-                await _events_arrive(client)
+                await _events_arrive(client, one, two)
                 answer = await post(client, f"{number * 11 % 20} " + PREFIX + "and then?")
                 pairs.append(cached(answer))
                 trusts.add(answer.headers["x-kvmesh-trust"])
-                await _events_arrive(client)
+                await _events_arrive(client, one, two)
             ready = (await client.get("/ready")).json()
 
     assert [a for a, _ in pairs] == [b for _, b in pairs]
@@ -103,13 +103,22 @@ async def test_overlap_is_exact_under_eviction() -> None:
     assert (ready, trusts) == ({"ready": True, "reason": "ready"}, {"exact"})
 
 
-async def _events_arrive(client: httpx.AsyncClient) -> None:
-    """Wait until the router has read as many batches as the engines published."""
-    last, same = None, 0
-    while same < 2:
-        engines = (await client.get("/v1/status")).json()["mesh"]["engines"]
-        counts = [rank["events"]["batches"] for one in engines.values() for rank in one.values()]
-        last, same = counts, same + 1 if counts == last else 0
+async def _events_arrive(client: httpx.AsyncClient, *engines: Mocker) -> None:
+    """Wait until the router has read all that the engines published, and holds what they hold."""
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while True:
+        told = (await client.get("/v1/status")).json()["mesh"]["engines"]
+        ranks = [rank for one in told.values() for rank in one.values()]
+        known = [(rank["events"]["last_seq"], rank["cache"]["visible_blocks"]) for rank in ranks]
+        held = [
+            (rank.publisher.next_seq - 1, len(rank.dump()) // 8)
+            for one in engines
+            for rank in one.ranks.values()
+            if rank.publisher is not None
+        ]
+        if known == held:
+            return
+        assert asyncio.get_running_loop().time() < deadline, (known, held)
         await asyncio.sleep(0.01)
 
 
@@ -118,10 +127,10 @@ async def test_an_engine_that_restarts_holds_nothing_and_is_exact_again() -> Non
     async with engine(wanted) as one, routed(one.url) as client:
         await until_warned(client, "")
         await post(client, PREFIX)
-        await _events_arrive(client)
+        await _events_arrive(client, one)
         warm = cached(await post(client, PREFIX))
         await one.stop()
-        async with engine(wanted):
+        async with engine(wanted) as next_life:
             await until_warned(client, "")
             deadline = asyncio.get_running_loop().time() + DEADLINE_S
             while (await client.get("/ready")).status_code != 200:
@@ -129,9 +138,9 @@ async def test_an_engine_that_restarts_holds_nothing_and_is_exact_again() -> Non
                 await asyncio.sleep(0.05)
             # Whatever the router still believed, the first batches tell it better.
             await post(client, "something else")
-            await _events_arrive(client)
+            await _events_arrive(client, next_life)
             cold = cached(await post(client, PREFIX))
-            await _events_arrive(client)
+            await _events_arrive(client, next_life)
             again = cached(await post(client, PREFIX))
 
     assert warm == again
@@ -164,7 +173,7 @@ async def test_without_replay_a_gap_makes_it_approximate_until_the_cache_is_rese
             first = await post(client, "a" + PREFIX)
             second = await post(client, "a" + PREFIX)
             degraded = await trust_metric(client)
-            async with httpx.AsyncClient(base_url=one.url) as direct:
+            async with httpx.AsyncClient(base_url=one.url, timeout=60) as direct:
                 assert (await direct.post("/reset_prefix_cache")).json() == {"success": True}
             await post(client, "b" + PREFIX)
             await until_warned(client, "")
@@ -213,11 +222,11 @@ async def test_ranks_are_workers_of_their_own() -> None:
         for number in range(6):
             answer = await post(client, f"{number} {PREFIX}")
             placed[f"{number}"] = answer.headers["x-kvmesh-worker"]
-            await _events_arrive(client)
+            await _events_arrive(client, one)
         for name, worker in placed.items():
             answer = await post(client, f"{name} {PREFIX}")
             assert answer.headers["x-kvmesh-worker"] == worker
             assert cached(answer)[0] == cached(answer)[1] > 40
-            await _events_arrive(client)
+            await _events_arrive(client, one)
 
     assert set(placed.values()) == {"w0-dp0", "w0-dp1"}

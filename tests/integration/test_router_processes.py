@@ -18,7 +18,7 @@ from tests.integration.live_router import free_port
 pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 20
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 
 
 class Processes:
@@ -31,12 +31,17 @@ class Processes:
         (folder / "token").write_text("secret", encoding="ascii")
         self._started = [self._run("mocker", *self._engine(port)) for port in self.engines]
         workers = [f"--worker=w{n}=http://127.0.0.1:{port}" for n, port in enumerate(self.engines)]
-        self.router = self._run(
+        self._command = [
             *("router", "--no-kv-events", "--http-port", str(self.port), "--router-id", "r0"),
-            *("--http-processes", "2", "--drain-s", "20", "--connect-timeout-s", "20"),
+            *("--http-processes", "2", "--drain-s", "60", "--connect-timeout-s", "20"),
             *("--admin-token-file", str(folder / "token"), *workers),
-        )
-        self._started.append(self.router)
+        ]
+        self.router = self._run(*self._command)
+
+    def revive(self) -> None:
+        """Start the router again if a test ended it."""
+        if self.router.poll() is not None:
+            self.router = self._run(*self._command)
 
     def limit(self, **limits: Any) -> None:
         """Change the admission limits, through whichever edge."""
@@ -44,6 +49,7 @@ class Processes:
             f"http://127.0.0.1:{self.port}/admin/admission",
             json=limits,
             headers={"authorization": "Bearer secret"},
+            timeout=60,
         )
         assert answer.status_code == 200, answer.text
 
@@ -65,10 +71,10 @@ class Processes:
         return found
 
     def stop(self) -> None:
-        for process in reversed(self._started):
+        for process in (self.router, *self._started):
             process.terminate()
-        for process in reversed(self._started):
-            process.wait(30)
+        for process in (self.router, *self._started):
+            process.wait(120)
         self._log.close()
 
 
@@ -82,7 +88,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 async def ask(url: str, path: str) -> Any:
     """GET on a connection of its own; None while nobody answers 200."""
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
             answer = await client.get(path)
             return answer.json() if answer.status_code == 200 else None
     except httpx.HTTPError:
@@ -125,6 +131,7 @@ async def idle(url: str) -> dict[str, Any]:
 @pytest.fixture
 async def url(processes: Processes) -> AsyncIterator[str]:
     base = f"http://127.0.0.1:{processes.port}"
+    processes.revive()
     await edges_of(base)
     yield base
     await edges_of(base)
@@ -285,6 +292,7 @@ async def test_a_taken_port_is_told_at_once() -> None:
 
 async def test_sigterm_lets_streams_finish_and_ends_every_part(processes: Processes) -> None:
     base = f"http://127.0.0.1:{processes.port}"
+    processes.revive()
     pids = [edge["pid"] for edge in await edges_of(base)]
     pids.append(processes.index_pid(await edges_of(base)))
     async with httpx.AsyncClient(base_url=base, timeout=60) as client:
@@ -295,5 +303,5 @@ async def test_sigterm_lets_streams_finish_and_ends_every_part(processes: Proces
         whole = await stream.reading
 
     assert whole.rstrip().endswith("[DONE]")
-    assert await asyncio.to_thread(processes.router.wait, 30) == 0
+    assert await asyncio.to_thread(processes.router.wait, 120) == 0
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []  # noqa: ASYNC240

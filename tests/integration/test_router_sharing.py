@@ -73,11 +73,11 @@ async def found_through(sibling: httpx.AsyncClient, sent: httpx.Response) -> Non
 
 
 async def test_a_prefix_routed_through_one_is_found_through_its_sibling(
-    nats_server: Served, stack: contextlib.AsyncExitStack
+    nats_server: Served, stack: contextlib.AsyncExitStack, namespace: str
 ) -> None:
     engines = await start_engines(stack, 4)
     flags = [f"--worker=w{number}={one.url}" for number, one in enumerate(engines)]
-    flags += ["--no-kv-events", "--nats-url", nats_server.url, "--namespace", "share-static"]
+    flags += ["--no-kv-events", "--nats-url", nats_server.url, "--namespace", namespace]
     one, two = [
         await stack.enter_async_context(router_process("--router-id", name, *flags))
         for name in ("r0", "r1")
@@ -90,10 +90,10 @@ async def test_a_prefix_routed_through_one_is_found_through_its_sibling(
 
 
 async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
-    nats_process: NatsServer, stack: contextlib.AsyncExitStack
+    nats_process: NatsServer, stack: contextlib.AsyncExitStack, namespace: str
 ) -> None:
     engines = await start_engines(stack, 2)
-    nats = NatsSettings(nats_url=nats_process.url, namespace="share-beats")
+    nats = NatsSettings(nats_url=nats_process.url, namespace=namespace)
     stop = Stop()
     for number, engine in enumerate(engines):
         settings = WorkerSettings(
@@ -102,7 +102,7 @@ async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
         running = asyncio.create_task(Sidecar(settings).serve(stop))
         stack.push_async_callback(asyncio.wait, [running])
     stack.callback(stop.request)
-    flags = ["--no-kv-events", "--nats-url", nats_process.url, "--namespace", "share-beats"]
+    flags = ["--no-kv-events", "--nats-url", nats_process.url, "--namespace", namespace]
     one, two = [
         await stack.enter_async_context(router_process("--router-id", name, *flags))
         for name in ("r0", "r1")

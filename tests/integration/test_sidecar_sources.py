@@ -83,9 +83,9 @@ def store(blocks: int) -> bytes:
 
 
 async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port(
-    nats_server: Served, eventually: Eventually
+    nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    nats = NatsSettings(nats_url=nats_server.url, namespace="connecting")
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     port = free_pair()
     server = RouterServer(
         RouterSettings(router_id="r", http=HttpSettings(http_port=0, drain_s=0.0), nats=nats)

@@ -52,7 +52,7 @@ async def mocker() -> AsyncIterator[str]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        async with httpx.AsyncClient(base_url=url) as client, asyncio.timeout(READY_S):
+        async with httpx.AsyncClient(base_url=url, timeout=20) as client, asyncio.timeout(READY_S):
             while not await _is_ready(client):  # noqa: ASYNC110  another process
                 await asyncio.sleep(0.1)
         yield url
@@ -86,7 +86,9 @@ def simulate(options: ReplayOptions) -> RunSummary:
 
 
 @pytest.mark.timeout(300)
-async def test_a_live_engine_hits_and_answers_as_the_simulated_one() -> None:
+async def test_a_live_engine_hits_and_answers_as_the_simulated_one(
+    request: pytest.FixtureRequest,
+) -> None:
     async with mocker() as url:
         options = ReplayOptions(
             TRACE,
@@ -110,4 +112,6 @@ async def test_a_live_engine_hits_and_answers_as_the_simulated_one() -> None:
     )
     assert live.succeeded == simulated.succeeded == 40
     assert live.hit_rate == pytest.approx(simulated.hit_rate, abs=0.01)
-    assert live.ttft_ms.p50 == pytest.approx(simulated.ttft_ms.p50, rel=0.10)
+    assert live.ttft_ms.p50 > 0.9 * simulated.ttft_ms.p50
+    if "chaos" in request.config.getoption("-m"):  # else the machine has other things to do, too
+        assert live.ttft_ms.p50 < 1.1 * simulated.ttft_ms.p50

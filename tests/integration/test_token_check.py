@@ -16,7 +16,7 @@ from tests.unit.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SYSTEM = {"role": "system", "content": "You answer what everybody asks about, patiently. " * 30}
 
 

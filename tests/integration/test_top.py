@@ -103,7 +103,7 @@ async def test_a_terminal_shows_requests_as_they_come_and_ends_on_ctrl_c(url: st
 async def read_until(screen: int, wanted: str) -> str:
     """Return what the terminal showed, without its control codes, once `wanted` is in it."""
     shown = ""
-    deadline = asyncio.get_running_loop().time() + 30.0
+    deadline = asyncio.get_running_loop().time() + 60.0
     while wanted not in shown:
         assert asyncio.get_running_loop().time() < deadline, shown
         await asyncio.sleep(0.02)

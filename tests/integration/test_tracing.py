@@ -72,7 +72,7 @@ async def test_a_request_is_one_span_below_the_clients(collector: Collector) -> 
     log = LogSettings(otlp_endpoint=collector.url)
     async with (
         live_router.router([engine.url], log=log) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         first = await client.post("/v1/completions", json=BODY, headers=parent)
         await client.post("/v1/completions", json=BODY, headers=parent)
@@ -109,7 +109,7 @@ async def test_the_next_hop_continues_the_trace(collector: Collector) -> None:
         async with (
             server,
             live_router.router([url], log=log, parity_sample=0) as front,
-            httpx.AsyncClient(base_url=front) as client,
+            httpx.AsyncClient(base_url=front, timeout=60) as client,
         ):
             assert (await client.post("/v1/completions", json=BODY, headers=parent)).is_success
         server = await asyncio.start_server(engine, "127.0.0.1", 0)

@@ -99,12 +99,12 @@ async def test_a_name_that_leads_elsewhere_gets_no_byte(
 
 
 async def test_a_worker_of_the_mesh_elsewhere_is_refused(
-    nats_server: Served,
+    nats_server: Served, namespace: str
 ) -> None:
     settings = RouterSettings(
         router_id="r0",
         http=HttpSettings(http_port=0, drain_s=0.0),
-        nats=NatsSettings(nats_url=nats_server.url, namespace="refuses"),
+        nats=NatsSettings(nats_url=nats_server.url, namespace=namespace),
     )
     server, stop = RouterServer(settings), Stop()
     workers = server.scheduler.workers
@@ -118,7 +118,7 @@ async def test_a_worker_of_the_mesh_elsewhere_is_refused(
     async with asyncio.timeout(60):
         while not (workers.guard.refusals and "good" in workers.membership):
             for beat in beats:
-                await client.publish(f"refuses.hb.default.{beat.worker}", encode(beat))
+                await client.publish(f"{namespace}.hb.default.{beat.worker}", encode(beat))
             await asyncio.sleep(0.05)
     members = workers.membership.members()
     stop.request()
@@ -129,14 +129,16 @@ async def test_a_worker_of_the_mesh_elsewhere_is_refused(
     assert list(workers.guard.refused(0.0)) == ["evil"]
 
 
-async def test_a_meta_router_tells_of_a_replica_it_refuses(nats_server: Served) -> None:
+async def test_a_meta_router_tells_of_a_replica_it_refuses(
+    nats_server: Served, namespace: str
+) -> None:
     beat = RouterHeartbeat("r0", "chat", "http://u:p@127.0.0.1:9", ready=True, epoch=1)
     port = free_port()
     server, stop = (
         MetaServer(
             MetaRouterSettings(
                 http=HttpSettings(http_port=port, drain_s=0.0),
-                nats=NatsSettings(nats_url=nats_server.url, namespace="refuses-meta"),
+                nats=NatsSettings(nats_url=nats_server.url, namespace=namespace),
             )
         ),
         Stop(),
@@ -150,7 +152,7 @@ async def test_a_meta_router_tells_of_a_replica_it_refuses(nats_server: Served) 
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
     ):
         while not warnings:
-            await client.publish("refuses-meta.rt.chat.r0", encode(beat))
+            await client.publish(f"{namespace}.rt.chat.r0", encode(beat))
             with contextlib.suppress(httpx.TransportError):
                 warnings = (await http.get("/ready")).json().get("warnings", [])
             await asyncio.sleep(0.05)

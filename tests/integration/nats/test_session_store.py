@@ -19,11 +19,12 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
 async def replica(
-    stack: contextlib.AsyncExitStack, server: Served, bucket: str, ttl_s: float = 3600.0
+    stack: contextlib.AsyncExitStack, server: Served, name: str, ttl_s: float = 3600.0
 ) -> tuple[Sessions, SessionStore]:
     connection = await connect(stack, url=server.url)
     sessions = Sessions(SessionOptions(affinity="soft", ttl_s=ttl_s))
-    subjects = Subjects("sessiontest", bucket)
+    namespace, bucket = name.split("/")
+    subjects = Subjects(namespace, bucket)
     store = SessionStore(sessions, NatsSettings(nats_url=server.url), connection, subjects)
     await store.start()
     stack.push_async_callback(store.stop)
@@ -31,10 +32,10 @@ async def replica(
 
 
 async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually
+    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    one, store = await replica(stack, nats_server, "shared")
-    two, _ = await replica(stack, nats_server, "shared")
+    one, store = await replica(stack, nats_server, f"{namespace}/shared")
+    two, _ = await replica(stack, nats_server, f"{namespace}/shared")
     keys = [session_key(f"chat {number}") for number in range(200)]
 
     for key in keys:
@@ -43,8 +44,8 @@ async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
     two.bind(keys[0], W2, 1.0)
     await eventually(lambda: one.find(keys[0], 1.0) == W2)
     await store.stop()
-    late, _ = await replica(stack, nats_server, "shared")
-    other, _ = await replica(stack, nats_server, "other")
+    late, _ = await replica(stack, nats_server, f"{namespace}/shared")
+    other, _ = await replica(stack, nats_server, f"{namespace}/other")
 
     assert late.find(keys[0], 0.0) == W2
     assert [late.find(key, 0.0) for key in keys[1:]] == [W1] * 199
@@ -53,10 +54,10 @@ async def test_replicas_share_bindings_and_a_new_one_knows_them_from_the_start(
 
 
 async def test_what_was_bound_last_is_told_at_the_end(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually
+    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    one, store = await replica(stack, nats_server, "ending")
-    two, _ = await replica(stack, nats_server, "ending")
+    one, store = await replica(stack, nats_server, f"{namespace}/ending")
+    two, _ = await replica(stack, nats_server, f"{namespace}/ending")
 
     one.bind("a" * 32, W1, 0.0)
     await store.stop()
@@ -65,15 +66,15 @@ async def test_what_was_bound_last_is_told_at_the_end(
 
 
 async def test_the_store_forgets_what_nobody_uses(
-    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually
+    stack: contextlib.AsyncExitStack, nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    one, _ = await replica(stack, nats_server, "fleeting", ttl_s=1.0)
+    one, _ = await replica(stack, nats_server, f"{namespace}/fleeting", ttl_s=1.0)
     one.bind("a" * 32, W1, 0.0)
     await eventually(lambda: not one.news)
 
     async def known() -> int:
         async with contextlib.AsyncExitStack() as inner:
-            late, _ = await replica(inner, nats_server, "fleeting", ttl_s=1.0)
+            late, _ = await replica(inner, nats_server, f"{namespace}/fleeting", ttl_s=1.0)
             return late.statistics().sessions
 
     while await known():

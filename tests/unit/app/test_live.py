@@ -147,7 +147,7 @@ async def test_a_burst_is_cut_and_the_next_snapshot_brings_the_newest(feeding: F
     feeding.view.rows = 1000
     asked = []
     async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}", timeout=60) as client,
         contextlib.aclosing(events(client)) as stream,
     ):
         async for name, data in stream:
@@ -163,7 +163,7 @@ async def test_a_burst_is_cut_and_the_next_snapshot_brings_the_newest(feeding: F
 async def test_a_mistake_in_a_view_ends_nothing(feeding: Feeding, eventually: Eventually) -> None:
     feeding.view.broken = True
     async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}", timeout=60) as client,
         contextlib.aclosing(events(client)) as stream,
     ):
         waiting = asyncio.ensure_future(anext(stream))
@@ -179,7 +179,7 @@ async def test_only_so_many_dashboards_are_served(
     feeding: Feeding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "MAX_CLIENTS", 1)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}", timeout=60) as client:
         async with contextlib.aclosing(events(client)) as stream:
             await anext(stream)
             second = await client.get("/v1/events")
