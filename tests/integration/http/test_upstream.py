@@ -272,6 +272,8 @@ async def test_a_closed_port_refuses(pools: Pool) -> None:
 
 
 async def test_an_unknown_host_refuses(pools: Pool) -> None:
+    pools.options(UpstreamOptions(connect_timeout_s=60))  # resolvers take their time
+
     assert failure_of(await pools.ask("http://no-such-host.invalid")) == ("before_send", "refused")
 
 
