@@ -28,7 +28,7 @@ from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection
 from kvmesh.transport.nats.control import ControlPlane
 
-LISTEN_S = 1.5
+LISTEN_S = 2.5
 TAKE_TIMEOUT_S = 30.0
 ANSWER_WITHIN_S = 10.0
 POLL_S = 0.1

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -387,13 +388,13 @@ def snapshot_tool(mesh: RunningMesh, *arguments: str) -> subprocess.CompletedPro
         [*(sys.executable, "-m", "kvmesh", "snapshot"), *arguments, "--nats-url", nats_url[0]],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
 
 def test_a_restarted_router_starts_from_the_snapshot(mesh: RunningMesh) -> None:
-    mesh.chat("Worth remembering. " * 100, url=mesh.router_url(3))
+    mesh.chat(f"Worth remembering in {uuid.uuid4()}. " * 50, url=mesh.router_url(3))
     taken = snapshot_tool(mesh, "take", "code")
     listed = snapshot_tool(mesh, "list", "code")
     verified = snapshot_tool(mesh, "verify", "code")
