@@ -7,6 +7,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
+NATIVE := $(wildcard native/*.[ch])
 
 .PHONY: up test test-engines mutants check bench bench-proxy bench-routers chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
@@ -18,11 +19,11 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.run: $(VENV)/bin/pip pyproject.toml
+$(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
 	$(BIN)/pip install --quiet --editable '.[nats-server]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
+$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml $(NATIVE)
 	$(BIN)/pip install --quiet --editable '.[nats-server,dev]'
 	@touch $@ $(VENV)/.run
 
@@ -118,4 +119,4 @@ sbom: $(VENV)/.run $(VENV)-audit/.done
 	$(VENV)-audit/bin/cyclonedx-py environment $(BIN)/python --output-file sbom.json
 
 clean:
-	rm -rf $(VENV) .kvmesh build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .kvmesh build dist *.egg-info kvmesh/_native*.so .coverage* .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,7 @@ from cyclopts import App, Group, Parameter
 from cyclopts.config import Env, Toml
 from cyclopts.types import ExistingTomlPath
 
+from kvmesh.compiled import CORE
 from kvmesh.errors import ConfigError, KvMeshError
 
 COMMANDS = {
@@ -43,7 +44,7 @@ CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g.
 app = App(
     name="kvmesh",
     help="Route LLM requests to the worker that already holds their KV cache.",
-    version=lambda: version("kvmesh"),
+    version=lambda: f"{version('kvmesh')}, core: {CORE}",
     default_parameter=Parameter(negative_iterable=()),
 )
 ENVIRONMENT = Env("KVMESH_", command=False)

@@ -47,6 +47,7 @@ from kvmesh.app.token_check import TokenCheck
 from kvmesh.app.tracing import tracer_for
 from kvmesh.app.url_refusals import UrlRefusals
 from kvmesh.app.worker_option import parse_workers
+from kvmesh.compiled import CORE
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.fleet_options import parse_policy
@@ -274,5 +275,7 @@ def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
         run(RouterProcesses(options).serve)
     else:
         server = RouterServer(options, part)
-        get_logger().info("router starts", router=server.router_id, bucket=options.bucket)
+        get_logger().info(
+            "router starts", router=server.router_id, bucket=options.bucket, core=CORE
+        )
         run(server.serve)

@@ -1,4 +1,8 @@
-"""Hashing packed blocks, each seeded with the hash before it, without byte code in between."""
+"""Hashing blocks, each seeded with the hash before it: compiled, or without byte code in between.
+
+`chain` and `chain_tokens` are the compiled ones where there are any; the pure ones give the same
+numbers and errors.
+"""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -7,8 +11,17 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from kvmesh.compiled import NATIVE, Native
+from kvmesh.errors import RequestError
+
+AHEAD: Final = 64
+"""Blocks hashed in one go, more than asked for: it spreads the cost of the calls."""
+
 SPLIT_BLOCKS: Final = 512
 """Blocks cut out of a buffer at once."""
+
+Chain = Callable[[int, bytes | memoryview, int, int, int], list[int]]
+ChainTokens = Callable[[int, Sequence[int], int, int, int], list[int]]
 
 
 def hash_chain(seed: int, blocks: Sequence[bytes]) -> list[int]:
@@ -23,22 +36,66 @@ def hash_chain(seed: int, blocks: Sequence[bytes]) -> list[int]:
     return chain
 
 
-def extend_chain(
-    hashes: list[int], packed: bytes | memoryview, upto: int, width: int, root: int
-) -> None:
-    """Append the hashes of the packed blocks len(hashes), ..., upto - 1 of `width` bytes each.
+def pure_chain(
+    seed: int, packed: bytes | memoryview, start: int, width: int, count: int
+) -> list[int]:
+    """Return the hashes of `count` packed blocks of `width` bytes, from byte `start` on."""
+    if count <= SPLIT_BLOCKS:
+        return hash_chain(seed, _splitter(width, count)(packed, start))
+    hashes: list[int] = []
+    for done in range(0, count, SPLIT_BLOCKS):
+        blocks = _splitter(width, min(count - done, SPLIT_BLOCKS))(packed, start + done * width)
+        hashes += hash_chain(hashes[-1] if hashes else seed, blocks)
+    return hashes
 
-    `root` is the seed of the first of all.
+
+def pure_chain_tokens(
+    seed: int, tokens: Sequence[int], first: int, size: int, count: int
+) -> list[int]:
+    """Return the hashes of `count` blocks of `size` tokens, from token `first` on.
+
+    Raises `RequestError` for a token that is no u32.
     """
-    done = len(hashes)
-    while done < upto:
-        count = min(upto - done, SPLIT_BLOCKS)
-        blocks = splitter(width, count)(packed, done * width)
-        hashes += hash_chain(hashes[-1] if hashes else root, blocks)
-        done += count
+    hashes: list[int] = []
+    for done in range(0, count, AHEAD):
+        few, place = min(count - done, AHEAD), first + done * size
+        packed = pack_u32s(tokens[place : place + few * size], place)
+        hashes += hash_chain(hashes[-1] if hashes else seed, _splitter(size * 4, few)(packed, 0))
+    return hashes
+
+
+def pack_u32s(tokens: Sequence[int], position: int) -> bytes:
+    """Return tokens as little-endian u32s. Raises `RequestError`; `position` is the first one's."""
+    try:
+        return _packer(len(tokens))(*tokens)
+    except struct.error as error:
+        place = f"tokens {position}..{position + len(tokens) - 1}"
+        raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
+
+
+def compiled_chain_tokens(native: Native) -> ChainTokens:
+    """Return `pure_chain_tokens` with a short cut for lists and tuples of what is a token."""
+    quick = native.chain_tokens
+
+    def chain_tokens(
+        seed: int, tokens: Sequence[int], first: int, size: int, count: int
+    ) -> list[int]:
+        known = quick(seed, tokens, first, size, count)
+        return pure_chain_tokens(seed, tokens, first, size, count) if known is None else known
+
+    return chain_tokens
 
 
 @lru_cache(maxsize=1024)
-def splitter(width: int, count: int) -> Callable[[bytes | memoryview, int], tuple[bytes, ...]]:
+def _splitter(width: int, count: int) -> Callable[[bytes | memoryview, int], tuple[bytes, ...]]:
     """Return what cuts `count` blocks of `width` bytes out of a buffer, from a byte on."""
     return struct.Struct(f"{width}s" * count).unpack_from
+
+
+@lru_cache(maxsize=1024)
+def _packer(count: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{count}I").pack
+
+
+chain: Final[Chain] = NATIVE.chain if NATIVE else pure_chain
+chain_tokens: Final[ChainTokens] = compiled_chain_tokens(NATIVE) if NATIVE else pure_chain_tokens

@@ -12,18 +12,14 @@ import hashlib
 import struct
 import sys
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from typing import Final, Protocol, Self
 
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from kvmesh.core.events import HASH_BYTES, ROOT
-from kvmesh.core.hash_chain import SPLIT_BLOCKS, extend_chain, hash_chain, splitter
+from kvmesh.core.hash_chain import AHEAD, chain, chain_tokens, pack_u32s
 from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.errors import CodecError, RequestError
-
-AHEAD: Final = 64
-"""Blocks hashed in one go, more than asked for: it spreads the cost of the calls."""
 
 TOKEN_BYTES: Final = 4
 _U32_FORMATS: Final = frozenset("IiLl" if sys.byteorder == "little" else "")
@@ -113,17 +109,12 @@ def sequence_hashes(
 
     `parent` is the hash of the block before `tokens`, None when they start the sequence.
     Raises `RequestError` for a token that is no u32. O(tokens): about 70 ns a block from a
-    buffer, from a list 5 ns a token more.
+    buffer, from a list 5 ns a token more; compiled 25 ns, and 2 ns.
     """
     seed = root if parent is None else parent
     if isinstance(tokens, bytes) and len(tokens) % TOKEN_BYTES == 0 and block_size > 0:
         width = block_size * TOKEN_BYTES
-        count = len(tokens) // width
-        if count <= SPLIT_BLOCKS:
-            return hash_chain(seed, splitter(width, count)(tokens, 0))
-        hashes: list[int] = []
-        extend_chain(hashes, tokens, count, width, seed)
-        return hashes
+        return chain(seed, tokens, 0, width, len(tokens) // width)
     blocks = BlockHashes(tokens, block_size, seed)
     return blocks.upto(len(blocks))
 
@@ -170,7 +161,7 @@ def pack_tokens(tokens: Tokens) -> bytes | memoryview:
     Raises `RequestError` for a token that is no u32.
     """
     read = read_tokens(tokens)
-    return read if isinstance(read, (bytes, memoryview)) else _pack(read, 0)
+    return read if isinstance(read, (bytes, memoryview)) else pack_u32s(read, 0)
 
 
 def unpack_run(data: bytes | bytearray) -> tuple[int, ...]:
@@ -255,23 +246,22 @@ class BlockHashes:
         hashes, size = self._hashes, self.block_size
         width = size * TOKEN_BYTES
         end = min(upto, self._blocks)
-        if self._packed is not None:
-            if self._memory is not None:
-                self._recall(self._memory, self._packed, end)
-            extend_chain(hashes, self._packed, end, width, self._root)
-        else:
-            for first in range(done, end, AHEAD):
-                count = min(end - first, AHEAD)
-                tokens = self._tokens[first * size : (first + count) * size]
-                blocks = splitter(width, count)(_pack(tokens, first * size), 0)
-                hashes += hash_chain(hashes[-1] if hashes else self._root, blocks)
+        if self._memory is not None and self._packed is not None:
+            self._recall(self._memory, self._packed, end)
+            done = len(hashes)
+        if done < end:
+            seed = hashes[-1] if done else self._root
+            if self._packed is not None:
+                hashes += chain(seed, self._packed, done * width, width, end - done)
+            else:
+                hashes += chain_tokens(seed, self._tokens, done * size, size, end - done)
         if len(hashes) == self._blocks:
             self._packed, self._tokens = None, ()
 
     def _recall(self, memory: HashMemory, packed: bytes | memoryview, end: int) -> None:
         """Append the hashes of whole pieces until there are `end` or more, or no whole piece."""
         hashes, width = self._hashes, self.block_size * TOKEN_BYTES
-        view, split = memoryview(packed), splitter(width, PIECE_BLOCKS)
+        view = memoryview(packed)
         done = len(hashes)
         seed = hashes[-1] if done else self._root
         while done < end and done + PIECE_BLOCKS <= self._blocks:
@@ -279,23 +269,10 @@ class BlockHashes:
             key = xxh3_128_intdigest(view[start : start + PIECE_BLOCKS * width], seed)
             known = memory.find(key)
             if known is None:
-                fresh = hash_chain(seed, split(packed, start))
+                fresh = chain(seed, packed, start, width, PIECE_BLOCKS)
                 memory.keep(key, pack_hashes(fresh))
                 hashes += fresh
             else:
                 hashes += unpack_run(known)
             seed = hashes[-1]
             done += PIECE_BLOCKS
-
-
-def _pack(tokens: Sequence[int], position: int) -> bytes:
-    try:
-        return _packer(len(tokens))(*tokens)
-    except struct.error as error:
-        place = f"tokens {position}..{position + len(tokens) - 1}"
-        raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
-
-
-@lru_cache(maxsize=1024)
-def _packer(count: int) -> Callable[..., bytes]:
-    return struct.Struct(f"<{count}I").pack

@@ -7,7 +7,8 @@ and a bisection finds every depth at which a worker drops out without looking at
 
 from typing import Final, Protocol
 
-from kvmesh.core.hashing import AHEAD, Hashes
+from kvmesh.core.hash_chain import AHEAD
+from kvmesh.core.hashing import Hashes
 
 SHARD_BITS: Final = 8
 SHARDS: Final = 1 << SHARD_BITS

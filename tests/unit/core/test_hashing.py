@@ -8,9 +8,9 @@ import pytest
 import xxhash
 
 from kvmesh.core.events import ROOT
+from kvmesh.core.hash_chain import AHEAD
 from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.core.hashing import (
-    AHEAD,
     BlockHashes,
     Tokens,
     extend_hash,
@@ -23,6 +23,8 @@ from kvmesh.core.hashing import (
     unpack_run,
 )
 from kvmesh.errors import CodecError, RequestError
+
+pytestmark = pytest.mark.usefixtures("each_core")
 
 TOKENS = [(i * 2654435761) % 150000 for i in range(50)]
 GOLDEN = [406043094676272526, 10352403485905162285, 15417060893445338149]

@@ -1,0 +1,45 @@
+"""The compiled core of `native/`, where this installation has it: the same answers, sooner.
+
+`KVMESH_CORE=pure` in the environment forbids it, to this process and its children.
+"""
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+VARIABLE: Final = "KVMESH_CORE"
+VERSION: Final = 1
+"""The interface that this code was written for, `NATIVE_VERSION` in native/core.h."""
+
+
+class Native(Protocol):
+    """What `kvmesh._native` has."""
+
+    def chain(
+        self, seed: int, packed: bytes | memoryview, start: int, width: int, count: int, /
+    ) -> list[int]:
+        """Return the hashes of blocks of a buffer, each seeded with the one before."""
+        ...
+
+    def chain_tokens(
+        self, seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
+    ) -> list[int] | None:
+        """Return the same of a list of tokens; None when someone should look closer."""
+        ...
+
+
+def find_native(wish: str) -> tuple[Native | None, str]:
+    """Return the compiled core or None, and which core that makes, in words."""
+    if wish not in {"", "native"}:
+        return None, f"pure ({VARIABLE}={wish})"
+    try:
+        found = import_module("kvmesh._native")
+    except ImportError as error:
+        return None, f"pure ({error}; with a C compiler `pip install` builds the native one)"
+    if found.VERSION != VERSION:
+        return None, f"pure (native is {found.VERSION}, not {VERSION}: `pip install` it anew)"
+    return cast("Native", found), "native"
+
+
+NATIVE, CORE = find_native(os.environ.get(VARIABLE, ""))

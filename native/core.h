@@ -1,0 +1,14 @@
+/* What the parts of kvmesh._native share. Everything runs under the interpreter's lock. */
+#ifndef KVMESH_CORE_H
+#define KVMESH_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+/* Number of this interface; `kvmesh.compiled` uses no other. */
+#define NATIVE_VERSION 1
+
+extern PyMethodDef native_hashing_methods[];
+
+#endif
