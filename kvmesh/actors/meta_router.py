@@ -9,6 +9,7 @@ from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, decode, last_token
 from kvmesh.core.bucket_rules import BucketRequest, BucketRule
 from kvmesh.core.buckets import BucketPolicy, BucketTable, Replica, Route
+from kvmesh.core.hearing import Hearing
 from kvmesh.core.membership import Change, ChangeKind, Membership, MemberView
 from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import CodecError
@@ -29,7 +30,8 @@ class MetaRouter:
     """Keeps the replicas of every bucket as their heartbeats and failures say.
 
     `route` is called directly for each request; `failed` and `answered` tell how it went, so that
-    a dead replica is left out at the first failure, long before its heartbeats are missed.
+    a dead replica is left out at the first failure, long before its heartbeats are missed. While
+    nothing at all is heard (`hearing`), replicas stay as they were.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class MetaRouter:
         self.name = name
         self.table = BucketTable(Membership(backoff_s=0.5, max_backoff_s=5.0), list(rules), policy)
         self.guard = guard or UrlGuard()
+        self.hearing = Hearing(self.table.membership)
         self._namespace = namespace
         self._heartbeats = 0
         self._garbage = 0
@@ -54,6 +57,7 @@ class MetaRouter:
             case BusMessage(subject, data):
                 return self._on_bus(subject, data, now)
             case Tick() | Started():
+                self.hearing.look(now)
                 gone = self.table.membership.expire(now)
                 for change in gone:
                     self.table.remove_replica(change.member)
@@ -116,6 +120,7 @@ class MetaRouter:
             self._garbage += 1
             return ()
         self._heartbeats += 1
+        self.hearing.heard(now)
         name = f"{beat.bucket}/{beat.router}"
         if refusal := self.guard.judge(name, beat.url, now):
             fields = {"member": name, "reason": refusal.reason}

@@ -21,6 +21,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.decision import Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hearing import Hearing
 from kvmesh.core.membership import Change, ChangeKind, Membership
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import CodecError
@@ -58,7 +59,8 @@ class RegistryStatistics(msgspec.Struct, frozen=True):
 class Registry:
     """Keeps `workers` and `routers` as the heartbeats say; the scheduler reads them directly.
 
-    A member whose heartbeats stop is gone after its membership's `dead_after_s`. Every heartbeat
+    A member whose heartbeats stop is gone after its membership's `dead_after_s`; while nothing at
+    all is heard (`hearing`), nobody is. Every heartbeat
     is passed on, since its figures matter to others. `status` makes this replica's own heartbeat;
     None for a process that only listens (the meta-router). A worker whose URL `workers.guard`
     refuses is none.
@@ -76,6 +78,7 @@ class Registry:
         self.name = name
         self.workers = workers
         self.routers = routers
+        self.hearing = Hearing(workers.membership, routers)
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
         self._status = status
@@ -136,6 +139,7 @@ class Registry:
 
     def _on_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         self._worker_count += 1
+        self.hearing.heard(now)
         worker = beat.worker
         if refusal := self.workers.guard.judge(worker, beat.url, now):
             fields = {"worker": worker, "reason": refusal.reason}
@@ -176,6 +180,7 @@ class Registry:
         return ()
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
+        self.hearing.heard(now)
         if beat.router == self._options.router:
             return ()
         self._router_count += 1
@@ -193,6 +198,7 @@ class Registry:
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         if kind == "heartbeat":
             return self._beat()
+        self.hearing.look(now)
         effects: list[Effect] = []
         for change in self.workers.membership.expire(now):
             effects += self._bury_worker(change)

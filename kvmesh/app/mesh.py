@@ -28,7 +28,6 @@ from kvmesh.app.mesh_metrics import (
     index_metrics,
     journal_metrics,
     snapshot_metrics,
-    sync_metrics,
 )
 from kvmesh.app.nats_link import journal_for, stores_for
 from kvmesh.app.peer_link import PeerLink
@@ -105,11 +104,12 @@ class RouterMesh:
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return which workers' events do not count in full."""
+        """Return whether NATS is silent, and which workers' events do not count in full."""
         info = self._router.scheduler.workers.info
         trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
-        return by_reason(doubted, "KV events do not count in full")
+        lines = by_reason(doubted, "KV events do not count in full")
+        return (*self.link.registry.hearing.warnings(), *lines)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
@@ -214,7 +214,7 @@ class RouterMesh:
         yield from index_metrics(self.indexer.replica.index)
         yield from journal_metrics(self.indexer, self.replicas())
         yield from snapshot_metrics(self.snapshotter.statistics(time.monotonic()))
-        yield from sync_metrics(self.link.replica_sync.statistics(), len(self.link.peers.members()))
+        yield from self.link.metrics()
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of this replica and its peers, own first."""

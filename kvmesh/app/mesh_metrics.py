@@ -9,6 +9,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.replica_sync import ReplicaSyncStatistics
 from kvmesh.actors.snapshotter import SnapshotterStatistics
 from kvmesh.core.approx import ApproxStatistics
+from kvmesh.core.hearing import Hearing
 from kvmesh.core.index import KvIndex
 
 DIGEST_BITS = 32
@@ -106,6 +107,15 @@ def sync_metrics(counts: ReplicaSyncStatistics, peers: int) -> Iterator[Metric]:
     yield events
     yield CounterMetricFamily(
         "kvmesh_booking_gaps", "Booking messages of peers that never came.", counts.gaps
+    )
+
+
+def silence_metric(hearing: Hearing) -> Metric:
+    """Return whether heartbeats arrive at all."""
+    return GaugeMetricFamily(
+        "kvmesh_nats_silent",
+        "1 while nothing is heard over NATS: members stay as last heard of.",
+        float(hearing.deaf),
     )
 
 

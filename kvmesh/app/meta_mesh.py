@@ -5,6 +5,7 @@ import contextlib
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.member_name import check_name
 from kvmesh.app.nats_link import connection_for, inbox_prefix
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
@@ -22,15 +23,19 @@ class MetaMesh:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect and listen. Raises `TransportError` when the server does not answer."""
+        """Connect and listen. Raises `TransportError` when the server does not answer,
+        `ConfigError` for its namespace or settings.
+        """
+        namespace = check_name(self._settings.nats.namespace, "--namespace")
         inbox = inbox_prefix("meta-router")
         connection = connection_for(self._settings.nats, "meta-router", inbox)
         await connection.connect()
         self._stack.push_async_callback(connection.close)
+        self._stack.callback(connection.on_change(self._meta.hearing.set_connected))
         bus = NatsBus(connection)
         driver = AioDriver(bus=bus, log=actor_log())
         driver.add(self._meta)
-        everyone = Subjects(self._settings.nats.namespace, "*").routers()
+        everyone = Subjects(namespace, "*").routers()
         subscription = await bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
         driver.start()

@@ -115,7 +115,7 @@ class MetaServer:
             routes.add_prefix("/v1/", self._forward)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            pages = ViewPages(MetaView(self.meta, asking, "meta-router", self._refusals.warnings))
+            pages = ViewPages(MetaView(self.meta, asking, "meta-router", self._warnings))
             pages.mount(routes)
             front = FrontDoor(
                 self.settings.http,
@@ -212,13 +212,16 @@ class MetaServer:
             prompt_start=start,
         )
 
+    def _warnings(self) -> tuple[str, ...]:
+        return (*self.meta.hearing.warnings(), *self._refusals.warnings())
+
     def _ready(self, exchange: Exchange) -> None:
         ready = self.meta.ready(time.monotonic())
         body: dict[str, object] = {
             "ready": ready,
             "reason": "ready" if ready else "no ready replica",
         }
-        if warnings := self._refusals.warnings():
+        if warnings := self._warnings():
             body["warnings"] = warnings
         answer_json(exchange, body, status=200 if ready else UNAVAILABLE)
 

@@ -17,11 +17,11 @@ import nkeys
 from cyclopts import Parameter
 
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.member_name import check_name
 from kvmesh.app.nats_link import inbox_prefix, meta_bucket, session_bucket, snapshot_bucket
 from kvmesh.errors import ConfigError
 from kvmesh.setting_types import Flat
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MEMBER = re.compile(r"([A-Za-z0-9_-]{1,64})/([A-Za-z0-9_-]{1,64}|\*)(?::([1-9][0-9]{0,3}))?")
 SEED_BYTES = 32
 ANSWER = {"max": 1, "expires": "5s"}
@@ -143,8 +143,7 @@ def admin_rights() -> Rights:
 
 def plan_members(options: AccountsOptions) -> list[Member]:
     """Return everybody who logs in. Raises `ConfigError` for a name no subject may hold."""
-    if not NAME.fullmatch(options.namespace):
-        raise ConfigError(f"--namespace {options.namespace!r}: use letters, digits, - and _")
+    check_name(options.namespace, "--namespace")
     members = [
         Member("admin", admin_rights()),
         Member("meta-router", meta_router_rights(options.namespace)),

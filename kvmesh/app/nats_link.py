@@ -3,6 +3,7 @@
 from typing import Final
 
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.member_name import check_name
 from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.durability import check_durability, warn_of_one_copy
@@ -31,6 +32,11 @@ def snapshot_bucket(subjects: Subjects) -> str:
 def session_bucket(subjects: Subjects) -> str:
     """Return the KV bucket of one bucket's sessions; only its routers may write it."""
     return f"{subjects.namespace}_sessions_{subjects.bucket}"
+
+
+def subjects_for(settings: NatsSettings, bucket: str) -> Subjects:
+    """Return the subjects of `bucket`. Raises `ConfigError` for a name no subject may hold."""
+    return Subjects(check_name(settings.namespace, "--namespace"), check_name(bucket, "--bucket"))
 
 
 def connection_for(settings: NatsSettings, name: str, inbox: str = "_INBOX") -> NatsConnection:

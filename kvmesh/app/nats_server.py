@@ -19,6 +19,7 @@ PR_SET_PDEATHSIG = 1
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.01
+WATCH_S = 0.25
 RANDOM_PORT = -1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -108,6 +109,13 @@ class NatsServer:
         if not await self._exited(STOP_TIMEOUT_S):
             self.kill()
         self.process = None
+
+    async def wait_ended(self) -> None:
+        """Return when the server's process is gone."""
+        while self.process is not None:
+            if self.process.poll() is not None:
+                return
+            await asyncio.sleep(WATCH_S)
 
     def kill(self) -> None:
         """Kill the server as a power cut would; `start` brings it back on the same port."""

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats_link import (
     connection_for,
     inbox_prefix,
@@ -12,6 +11,7 @@ from kvmesh.app.nats_link import (
     meta_bucket,
     session_bucket,
     snapshot_bucket,
+    subjects_for,
 )
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
@@ -46,7 +46,7 @@ async def make_streams(options: StreamsOptions) -> None:
         meta = meta_bucket(options.nats.namespace)
         await NatsKeyValue(connection, KeyValueOptions(bucket=meta, replicas=replicas)).open()
         for bucket in options.bucket:
-            subjects = Subjects(options.nats.namespace, bucket)
+            subjects = subjects_for(options.nats, bucket)
             journal = journal_for(options.nats, connection, subjects.stream(), subjects.events())
             await journal.open()
             await journal.close()

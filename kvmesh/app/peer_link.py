@@ -2,14 +2,16 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
-from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats_link import connection_for, inbox_prefix
+from kvmesh.app.mesh_metrics import silence_metric, sync_metrics
+from kvmesh.app.nats_link import connection_for, inbox_prefix, subjects_for
 from kvmesh.app.session_store import SessionStore
 from kvmesh.core.membership import Membership
 from kvmesh.core.worker_registry import WorkerRegistry
@@ -41,7 +43,7 @@ class PeerLink:
         """
         self.router_id = router_id
         self.epoch = time.time_ns() // 1_000_000
-        self.subjects = Subjects(settings.nats.namespace, settings.bucket)
+        self.subjects = subjects_for(settings.nats, settings.bucket)
         self.peers = Membership()
         self._settings = settings
         self._hears_workers = hears_workers
@@ -77,6 +79,7 @@ class PeerLink:
         connection = connection_for(self._settings.nats, f"router {self.router_id}", inbox)
         await connection.connect()
         stack.push_async_callback(connection.close)
+        stack.callback(connection.on_change(self.registry.hearing.set_connected))
         return connection
 
     async def listen(
@@ -99,6 +102,11 @@ class PeerLink:
             store = SessionStore(self._sessions, self._settings.nats, connection, self.subjects)
             stack.push_async_callback(store.stop)
             await store.start()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what Prometheus reads of the siblings."""
+        yield from sync_metrics(self.replica_sync.statistics(), len(self.peers.members()))
+        yield silence_metric(self.registry.hearing)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of the siblings."""

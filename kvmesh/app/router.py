@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import random
-import socket
 import time
 from functools import partial
 from importlib import import_module
@@ -31,6 +29,7 @@ from kvmesh.app.front import (
     url_guard,
 )
 from kvmesh.app.gateway import Gateway
+from kvmesh.app.member_name import router_name
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
 from kvmesh.app.process import Stop, first_of, run
@@ -74,7 +73,7 @@ class RouterServer:
     def __init__(self, settings: RouterSettings, part: RouterPart | None = None) -> None:
         self.settings = settings
         self.part = part
-        self.router_id = settings.router_id or f"{socket.gethostname()}-{os.getpid()}"
+        self.router_id = router_name(settings.router_id)
         if part is not None:
             self.router_id = part.router_id
         cost = settings.cost

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kvmesh.app.front import public_url
+from kvmesh.app.member_name import router_name
 from kvmesh.app.process import DIE_WITH_PARENT, Stop
 from kvmesh.app.router_part import RouterPart, write_part
 from kvmesh.app.supervisor import Child, ChildSpec, answers_ok
@@ -29,7 +29,7 @@ class RouterProcesses:
 
     def __init__(self, settings: RouterSettings) -> None:
         self._settings = settings
-        self._router_id = settings.router_id or f"{socket.gethostname()}-{os.getpid()}"
+        self._router_id = router_name(settings.router_id)
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then let every part drain. Raises `TransportError` for the port."""

@@ -13,7 +13,6 @@ from prometheus_client.core import Metric
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.actors.router import Router
-from kvmesh.app.mesh_metrics import sync_metrics
 from kvmesh.app.peer_link import PeerLink
 from kvmesh.app.process import first_of
 from kvmesh.app.router_commands import Handler, RouterCommands
@@ -63,8 +62,9 @@ class SharingMesh:
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what makes the static workers' routing worse than it could be."""
-        return self._static.warnings() if self._static is not None else ()
+        """Return whether NATS is silent, and what else makes routing worse than it could be."""
+        static = self._static.warnings() if self._static is not None else ()
+        return (*self.link.registry.hearing.warnings(), *static)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
@@ -96,7 +96,7 @@ class SharingMesh:
         """Yield what Prometheus reads of this part."""
         if self._static is not None:
             yield from self._static.metrics()
-        yield from sync_metrics(self.link.replica_sync.statistics(), len(self.link.peers.members()))
+        yield from self.link.metrics()
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of this replica and its siblings, own first."""

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
 from kvmesh.actors.snapshotter import manifest_key
-from kvmesh.actors.wire import Subjects, decode
-from kvmesh.app.nats_link import connection_for, stores_for
+from kvmesh.actors.wire import decode
+from kvmesh.app.nats_link import connection_for, stores_for, subjects_for
 from kvmesh.app.process import Stop, run
 from kvmesh.core.manifest import Generation, Manifest, decode_manifest
 from kvmesh.core.snapshot_reader import Snapshot, decode_snapshot
@@ -56,10 +56,11 @@ class Shelf(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncGenerator[Shelf]:
     """Connect to the bucket's stores. Raises `TransportError`."""
+    subjects = subjects_for(nats, bucket)
     connection = connection_for(nats, "snapshot tool")
     await connection.connect()
     try:
-        keys, objects = await stores_for(nats, connection, Subjects(nats.namespace, bucket))
+        keys, objects = await stores_for(nats, connection, subjects)
         yield Shelf(bucket, nats, connection, keys, objects)
     finally:
         await connection.close()
@@ -179,7 +180,7 @@ def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
 
 async def ask_routers(shelf: Shelf) -> None:
     """Tell every live router of the bucket; only the lease holder acts on it."""
-    subjects = Subjects(shelf.nats.namespace, shelf.bucket)
+    subjects = subjects_for(shelf.nats, shelf.bucket)
     routers: set[str] = set()
 
     def on_heartbeat(subject: str, data: bytes) -> None:

@@ -10,25 +10,36 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from kvmesh.app.member_name import check_name
+from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import DIE_WITH_PARENT, Stop, run
-from kvmesh.app.supervisor import Child, ChildSpec, wait_for_ready
-from kvmesh.errors import ConfigError
+from kvmesh.app.supervisor import (
+    RESTART_DELAY_MAX_S,
+    RESTART_DELAY_S,
+    STABLE_S,
+    Child,
+    ChildSpec,
+    wait_for_ready,
+)
+from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import UpSettings
 
 ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
+MOST_ENGINES, MOST_ROUTERS = 100, 99
 READY_TIMEOUT_S = 60.0
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The children of one mesh, in the order they start."""
+    """The children of one mesh, in the order they start, and the ports they listen on."""
 
     engines: list[ChildSpec]
     sidecars: list[ChildSpec]
     routers: list[ChildSpec]
     front: ChildSpec
+    ports: list[int]
 
     def all(self) -> list[ChildSpec]:
         """Return every child."""
@@ -38,13 +49,10 @@ class Plan(msgspec.Struct, frozen=True):
 def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
     """Return what to start. Ports: front door P, routers P+1…, engines P+100…, events P+200….
 
-    Raises `ConfigError` when there are more buckets than engines or a name is used twice.
+    Raises `ConfigError` when there are more buckets than engines, more of something than ports,
+    or a bucket's name is used twice or is none.
     """
-    buckets = [name.strip() for name in settings.buckets.split(",") if name.strip()]
-    if not buckets or len(set(buckets)) != len(buckets):
-        raise ConfigError(f"--buckets {settings.buckets!r}: name each bucket once, e.g. chat,code")
-    if len(buckets) > settings.engines:
-        raise ConfigError(f"--engines {settings.engines} is less than one for each of {buckets}")
+    buckets = read_buckets(settings)
     base = settings.http_port
     tokenizer = ["--tokenizer", str(settings.tokenizer)] if settings.tokenizer else []
     log = ["--log-level", settings.log.log_level]
@@ -78,18 +86,43 @@ def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
         routers.append(ChildSpec(name=f"router-{replica}", args=router, ready_url=ready))
     front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
     ready = f"http://127.0.0.1:{base}/ready"
-    return Plan(engines, sidecars, routers, ChildSpec("meta-router", front, ready))
+    meta_router = ChildSpec("meta-router", front, ready)
+    ports = take_ports(base, len(routers), settings.engines)
+    return Plan(engines, sidecars, routers, meta_router, ports)
+
+
+def read_buckets(settings: UpSettings) -> list[str]:
+    """Return the names of the buckets. Raises `ConfigError` as `plan_mesh` does."""
+    buckets = [name.strip() for name in settings.buckets.split(",") if name.strip()]
+    if not buckets or len(set(buckets)) != len(buckets):
+        raise ConfigError(f"--buckets {settings.buckets!r}: name each bucket once, e.g. chat,code")
+    if len(buckets) > settings.engines:
+        raise ConfigError(f"--engines {settings.engines} is less than one for each of {buckets}")
+    for bucket in buckets:
+        check_name(bucket, "--buckets")
+    if settings.engines > MOST_ENGINES or len(buckets) * settings.replicas > MOST_ROUTERS:
+        raise ConfigError(
+            f"--engines {settings.engines}, --replicas {settings.replicas}: one kvmesh up has "
+            f"ports for {MOST_ENGINES} engines and {MOST_ROUTERS} routers"
+        )
+    return buckets
+
+
+def take_ports(base: int, routers: int, engines: int) -> list[int]:
+    """Return every port of a mesh whose front door listens on `base`."""
+    ports = [base + number for number in range(ROUTER_OFFSET + routers)]
+    for offset in (ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET):
+        ports += [base + offset + number for number in range(engines)]
+    return ports
 
 
 async def serve(settings: UpSettings, stop: Stop) -> None:
     """Start everything, print where it is, restart what dies, stop it all at the end."""
     console = Console(stderr=True)
     async with contextlib.AsyncExitStack() as stack:
-        nats_url = settings.nats_url
-        if not nats_url:
-            server = NatsServer(store_dir=settings.data_dir / "nats", port=-1)
-            nats_url = await server.start()
-            stack.push_async_callback(server.stop)
+        refuse_taken_ports(plan_mesh(settings, "").ports, f"--http-port {settings.http_port}")
+        stack.enter_context(hold_data_dir(settings.data_dir))
+        nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
         plan = plan_mesh(settings, nats_url)
         log_dir = settings.data_dir / "logs"
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -110,6 +143,34 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
             waiting.cancel()
             stopping.cancel()
         console.print("stopping …")
+
+
+async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:
+    """Keep a server running until `stack` ends; return its URL. Raises `TransportError`."""
+    server = NatsServer(store_dir=store_dir)
+    url = await server.start()
+    stack.push_async_callback(server.stop)
+    watcher = asyncio.create_task(keep_nats(server), name="watch nats-server")
+    stack.callback(watcher.cancel)
+    return url
+
+
+async def keep_nats(server: NatsServer) -> None:
+    """Start the server anew, on the same port and streams, whenever it ends by itself."""
+    loop, log = asyncio.get_running_loop(), get_logger(child="nats-server")
+    delay_s = RESTART_DELAY_S
+    while True:
+        started = loop.time()
+        await server.wait_ended()
+        if loop.time() - started > STABLE_S:
+            delay_s = RESTART_DELAY_S
+        log.warning("child died, restarting", after_s=delay_s)
+        await asyncio.sleep(delay_s)
+        delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
+        try:
+            await server.start()
+        except TransportError as error:
+            log.exception("child does not start", error=str(error))
 
 
 def print_mesh(console: Console, settings: UpSettings, plan: Plan, nats_url: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import time
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -12,7 +11,6 @@ from kvmesh.actors.engine_messages import EngineLoad
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
 from kvmesh.actors.publisher import Publisher, PublisherOptions, PublisherStatistics
-from kvmesh.actors.wire import Subjects
 from kvmesh.app.engine_feed import EngineFeed
 from kvmesh.app.engine_probe import (
     EngineFacts,
@@ -23,7 +21,8 @@ from kvmesh.app.engine_probe import (
 )
 from kvmesh.app.fetch import fetch_ok
 from kvmesh.app.load_feed import LoadFeed
-from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for
+from kvmesh.app.member_name import check_name, name_of
+from kvmesh.app.nats_link import connection_for, inbox_prefix, journal_for, subjects_for
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.secret_file import read_credential, read_hash_secret
 from kvmesh.app.worker_option import parse_words
@@ -43,7 +42,6 @@ from kvmesh.transport.zmq_subscriber import EventSubscription, SubscriptionOptio
 
 WAIT_FOR_ENGINE_S = 0.5
 MISSED_LOOKS = 3
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Sidecar:
@@ -55,13 +53,9 @@ class Sidecar:
         parts = urlsplit(self._url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ConfigError(f"--engine-url {settings.engine_url!r}: write http://host:port")
-        name = settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", parts.netloc)
-        if not NAME.fullmatch(name):
-            raise ConfigError(
-                f"--worker-id {name!r}: use 1 to 64 letters, digits, dashes and underscores"
-            )
+        name = check_name(settings.worker_id or name_of(parts.netloc), "--worker-id")
         self._name = name
-        self._subjects = Subjects(settings.nats.namespace, settings.bucket)
+        self._subjects = subjects_for(settings.nats, settings.bucket)
         self._log = get_logger(worker=name)
         self._ranks: list[tuple[int, Publisher]] = []
         self._sources: dict[str, EventSubscription] = {}

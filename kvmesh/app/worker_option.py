@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kvmesh.app.member_name import NAME, name_of
 from kvmesh.core.disaggregation import Role
 from kvmesh.core.events import WorkerId
 from kvmesh.errors import ConfigError
@@ -14,7 +15,6 @@ FORM = (
     "[name=]http://host:port[@model][,zmq=tcp://host:port][,replay=tcp://host:port][,topic=T]"
     "[,label=WORD][,taint=WORD][,role=prefill|decode][,bootstrap=PORT]"
 )
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WORD = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _KEYS = ("zmq", "replay", "topic", "bind", "label", "taint", "role", "bootstrap")
 _ROLES: dict[str, Role] = {"both": "both", "prefill": "prefill", "decode": "decode"}
@@ -70,14 +70,14 @@ def parse_workers(texts: Sequence[str], *, empty: bool = False) -> list[StaticWo
 
 def _parse(text: str) -> StaticWorker:
     name, equals, rest = text.partition("=")
-    if not equals or not _NAME.fullmatch(name):
+    if not equals or not NAME.fullmatch(name):
         name, rest = "", text
     address, *wishes = rest.split(",")
     url, _, model = address.partition("@")
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(f"--worker {text!r}: write {FORM}")
-    name = name or re.sub(r"[^A-Za-z0-9_-]", "-", parts.netloc)[:64]
+    name = name or name_of(parts.netloc)
     given = [_option(text, wish) for wish in wishes]
     options = dict(given)
     endpoint = options.get("zmq", "")

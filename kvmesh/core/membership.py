@@ -80,6 +80,7 @@ class Membership:
     one. Then it is half open: usable until `mark_chosen` hands it one request, out again while
     that probe runs, in for good at `mark_ok`. Only a request's own outcome ends suspicion, since
     a heartbeat proves the sidecar alive, not the engine; a restart (larger epoch) ends it too.
+    While it is paused nobody's silence counts.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Membership:
         self._members: dict[str, _Member] = {}
         self._usable: tuple[str, ...] = ()
         self._usable_until = -NEVER
+        self._paused = False
 
     def __len__(self) -> int:
         return len(self._members)
@@ -155,9 +157,21 @@ class Membership:
         self._usable_until = -NEVER
         return Change(ChangeKind.LEFT, member, found.epoch)
 
+    def pause(self) -> None:
+        """Let nobody expire until `resume`: signs of life cannot arrive."""
+        self._paused = True
+        self._usable_until = -NEVER
+
+    def resume(self, now: float) -> None:
+        """Let members expire again, each `dead_after_s` from now at the earliest."""
+        self._paused = False
+        self._usable_until = -NEVER
+        for one in self._members.values():
+            one.expires_s = max(one.expires_s, now + self._dead_after_s)
+
     def expire(self, now: float) -> list[Change]:
         """Drop the members whose signs stopped; return them, sorted by name. O(members)."""
-        dead = sorted(name for name, one in self._members.items() if one.expires_s <= now)
+        dead = sorted(name for name, one in self._members.items() if self._is_dead(one, now))
         return [change for name in dead if (change := self.remove(name))]
 
     def mark_failed(self, member: str, now: float) -> Change | None:
@@ -202,9 +216,9 @@ class Membership:
         until = NEVER
         names: list[str] = []
         for name, one in self._members.items():
-            if one.expires_s <= now or not one.ready or one.draining:
+            if self._is_dead(one, now) or not one.ready or one.draining:
                 continue
-            until = min(until, one.expires_s)
+            until = min(until, NEVER if self._paused else one.expires_s)
             if one.retry_s <= now:
                 names.append(name)
             else:
@@ -220,7 +234,7 @@ class Membership:
         found = self._members.get(member)
         if found is None:
             return "unknown"
-        if found.expires_s <= now:
+        if self._is_dead(found, now):
             return f"no heartbeat for {now - found.last_sign_s:.1f} s"
         if not found.ready:
             return "not ready"
@@ -229,6 +243,9 @@ class Membership:
         if found.retry_s > now:
             return f"failed {found.failures} times, tried again in {found.retry_s - now:.1f} s"
         return None
+
+    def _is_dead(self, member: _Member, now: float) -> bool:
+        return member.expires_s <= now and not self._paused
 
     def view(self, now: float) -> list[MemberView]:
         """Return every member for people, sorted by name."""

@@ -82,15 +82,21 @@ class RunningMesh:
 
     def router_pid(self, number: int) -> int:
         """Return the process of one of this mesh's routers, known by its port."""
-        needle = f"--http-port {self.base + 1 + number} "
+        return self._pid(f"--http-port {self.base + 1 + number} ", "-m kvmesh")
+
+    def nats_pid(self) -> int:
+        """Return the process of this mesh's NATS server, known by its directory."""
+        return self._pid(f"-sd {self.log.parent / 'nats'} ", "nats-server")
+
+    def _pid(self, *needles: str) -> int:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                     line = b" ".join(words).decode()
-                    if needle in line and "-m kvmesh" in line:
+                    if all(needle in line for needle in needles):
                         return int(entry.name)
-        raise AssertionError(f"no process with {needle!r}")
+        raise AssertionError(f"no process with {needles!r}")
 
 
 @pytest.fixture(scope="module")
@@ -379,6 +385,54 @@ def test_restarting_the_routers_one_by_one_loses_no_request(mesh: RunningMesh) -
 
     assert failed == []
     assert min(requests) > 5
+
+
+def test_requests_go_on_for_as_long_as_nats_hangs_and_say_so(mesh: RunningMesh) -> None:
+    doors = [mesh.url, mesh.router_url(0), mesh.router_url(2)]
+
+    def told(url: str) -> dict[str, Any]:
+        answer: dict[str, Any] = mesh.http.get(f"{url}/ready").json()
+        return answer
+
+    def warned(url: str) -> bool:
+        return any("nothing is heard over NATS" in line for line in told(url).get("warnings", ()))
+
+    def hears(url: str) -> bool:
+        return not warned(url)
+
+    os.kill(pid := mesh.nats_pid(), signal.SIGSTOP)
+    try:
+        for door in doors:
+            eventually(partial(warned, door), f"{door} says that NATS is silent", within_s=30.0)
+        silent_s = time.monotonic()
+        while time.monotonic() - silent_s < 5.0:
+            answers = [mesh.chat(f"meanwhile {number}") for number in range(4)]
+            assert [answer.status_code for answer in answers] == [200] * 4
+            assert all(told(door)["ready"] for door in doors)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    for door in doors:
+        eventually(partial(hears, door), f"{door} hears again", within_s=30.0)
+    assert all(told(door)["ready"] for door in doors)
+
+
+def test_a_killed_nats_server_is_started_again_and_events_go_on(mesh: RunningMesh) -> None:
+    pid = mesh.nats_pid()
+
+    os.kill(pid, signal.SIGKILL)
+    answers = [mesh.chat(f"without NATS {number}") for number in range(20)]
+
+    assert [answer.status_code for answer in answers] == [200] * 20
+    before = mesh.status(0)["mesh"]["applied_sequence"]
+    number = iter(range(10_000))
+
+    def events_arrive() -> bool:
+        mesh.chat(f"Something new to remember, {next(number)}. " * 9, url=mesh.router_url(0))
+        return bool(mesh.status(0)["mesh"]["applied_sequence"] > before + 3)
+
+    eventually(events_arrive, "events are stored and read again", within_s=60.0)
+    assert mesh.nats_pid() != pid
 
 
 def snapshot_tool(mesh: RunningMesh, *arguments: str) -> subprocess.CompletedProcess[str]:

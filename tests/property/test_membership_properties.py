@@ -33,6 +33,7 @@ class MembershipAgainstModel(RuleBasedStateMachine):
             dead_after_s=DEAD_AFTER_S, backoff_s=BACKOFF_S, max_backoff_s=MAX_BACKOFF_S
         )
         self.model: dict[str, NaiveMember] = {}
+        self.paused = False
 
     @rule(pause=st.sampled_from([0.0, 0.25, 1.0, 2.0, 3.5, 7.0]))
     def wait(self, pause: float) -> None:
@@ -77,8 +78,25 @@ class MembershipAgainstModel(RuleBasedStateMachine):
         assert self.real.remove(name) == (Change(ChangeKind.LEFT, name, one.epoch) if one else None)
 
     @rule()
+    def pause(self) -> None:
+        self.real.pause()
+
+        self.paused = True
+
+    @rule()
+    def resume(self) -> None:
+        self.real.resume(self.now)
+
+        self.paused = False
+        for one in self.model.values():
+            one.expires = max(one.expires, self.now + DEAD_AFTER_S)
+
+    def _lives(self, one: NaiveMember) -> bool:
+        return self.paused or one.expires > self.now
+
+    @rule()
     def expire(self) -> None:
-        dead = sorted(name for name, one in self.model.items() if one.expires <= self.now)
+        dead = sorted(name for name, one in self.model.items() if not self._lives(one))
 
         left = [Change(ChangeKind.LEFT, name, self.model.pop(name).epoch) for name in dead]
         assert self.real.expire(self.now) == left
@@ -121,10 +139,7 @@ class MembershipAgainstModel(RuleBasedStateMachine):
         usable = tuple(
             name
             for name, one in sorted(self.model.items())
-            if one.expires > self.now
-            and one.ready
-            and not one.draining
-            and one.out_until <= self.now
+            if self._lives(one) and one.ready and not one.draining and one.out_until <= self.now
         )
         assert self.real.usable(self.now) == usable
         assert self.real.members() == tuple(sorted(self.model))

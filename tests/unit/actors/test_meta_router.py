@@ -57,15 +57,31 @@ def test_a_replica_whose_heartbeats_stop_is_gone() -> None:
     started = list(meta.receive(Started(), 0.0))
     meta.receive(beat("a", "r0"), 0.0)
     assert meta.ready(1.0)
+    meta.receive(beat("b", "r1"), 3.0)
 
     effects = list(meta.receive(Tick("check"), 4.0))
 
     assert isinstance(started[-1], Wake)
     assert [log.level for log in logs(effects)] == ["warning"]
-    assert not meta.ready(4.0)
-    assert meta.replicas(4.0) == []
+    assert [row.member for row in meta.replicas(4.0)] == ["b/r1"]
     with pytest.raises(NoWorkerError):
-        meta.route(BucketRequest(), 4.0)
+        meta.route(BucketRequest(bucket="a"), 4.0)
+
+
+def test_while_nothing_is_heard_replicas_stay_until_the_connection_is_known_to_live() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.receive(beat("a", "r0"), 0.0)
+
+    for now in (1.0, 2.0, 4.9):
+        meta.receive(Tick("check"), now)
+        assert meta.ready(now)
+    for now in (5.0, 8.4):
+        meta.receive(Tick("check"), now)
+        assert meta.ready(now)
+    effects = list(meta.receive(Tick("check"), 8.6))
+
+    assert [log.level for log in logs(effects)] == ["warning"]
+    assert not meta.ready(8.6)
 
 
 def test_garbage_and_impostors_are_dropped_and_counted() -> None:

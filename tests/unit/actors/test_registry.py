@@ -113,6 +113,7 @@ def test_a_silent_worker_is_gone_within_four_seconds() -> None:
     driver = Driver()
     driver.tell(worker())
     driver.now = 3.4
+    driver.tell(router("r1"))
     assert sent(driver.tell(Tick("check")), "indexer") == []
     driver.now = 3.75
 
@@ -122,6 +123,26 @@ def test_a_silent_worker_is_gone_within_four_seconds() -> None:
     assert Wake(0.25, Tick("check")) in effects
     assert driver.registry.heartbeat(A) is None
     assert driver.workers.last_report(A) == LoadReport()
+
+
+def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(router())
+    driver.registry.hearing.set_connected(up=False)
+
+    for driver.now in (1.0, 3.75, 600.0):
+        effects = driver.tell(Tick("check"))
+        assert effects == [Wake(0.25, Tick("check"))]
+        assert driver.usable() == (A,)
+    driver.registry.hearing.set_connected(up=True)
+    driver.tell(router("r1"))
+    driver.tell(Tick("check"))
+
+    assert (driver.usable(), driver.routers.members()) == ((A,), ("r2",))
+    driver.now += 3.5
+    driver.tell(router("r1"))
+    assert sent(driver.tell(Tick("check")), "indexer") == [WorkerGone(A)]
 
 
 def test_trust_is_kept_across_heartbeats() -> None:
@@ -151,6 +172,7 @@ def test_other_replicas_come_and_go() -> None:
     driver.tell(router(epoch=4))
     assert driver.tell(router(epoch=3)) == []
     driver.now = 4.0
+    driver.tell(worker())
 
     assert sent(driver.tell(Tick("check")), "sync") == [RouterGone("r2")]
     assert driver.registry.replica("r2") is None
@@ -231,6 +253,7 @@ def test_a_worker_that_turns_to_such_a_place_keeps_its_url_until_it_is_gone() ->
     assert beat is not None
     assert beat.url == "http://a"
     driver.now = 5.0
+    driver.tell(router("r1"))
     driver.tell(Tick("check"))
     assert driver.registry.heartbeat(A) is None
 

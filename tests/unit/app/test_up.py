@@ -1,7 +1,9 @@
+import socket
 from pathlib import Path
 
 import pytest
 
+from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports
 from kvmesh.app.up import plan_mesh
 from kvmesh.errors import ConfigError
 from kvmesh.settings import UpSettings
@@ -22,7 +24,10 @@ def test_engines_are_dealt_to_buckets_and_each_bucket_gets_its_replicas() -> Non
     assert len(set(ports)) == len(ports)
 
 
-@pytest.mark.parametrize(("buckets", "engines"), [("", 4), ("chat,chat", 4), ("a,b,c", 2)])
+@pytest.mark.parametrize(
+    ("buckets", "engines"),
+    [("", 4), ("chat,chat", 4), ("a,b,c", 2), ("a b", 4), ("a.b", 4), ("chat", 101)],
+)
 def test_a_plan_that_cannot_work_is_refused(buckets: str, engines: int) -> None:
     with pytest.raises(ConfigError, match="--"):
         plan_mesh(UpSettings(engines=engines, buckets=buckets), "nats://n:1")
@@ -34,3 +39,50 @@ def test_the_secret_of_hashes_goes_to_routers_and_sidecars_and_nobody_else() -> 
     given = [spec.name for spec in plan.all() if "--hash-secret-file" in spec.args]
 
     assert given == [spec.name for spec in (*plan.sidecars, *plan.routers)]
+
+
+def test_every_port_of_the_plan_is_claimed() -> None:
+    plan = plan_mesh(UpSettings(engines=3, buckets="chat,code", replicas=2), "nats://n:1")
+
+    named = {
+        int(spec.ready_url.split(":")[2].split("/")[0]) for spec in plan.all() if spec.ready_url
+    }
+    assert named < set(plan.ports)
+    assert len(plan.ports) == len(set(plan.ports)) == 1 + 4 + 3 * 3
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        port = one.getsockname()[1]
+
+        with pytest.raises(ConfigError, match=f"--http-port 1: port {port}, .*another kvmesh up"):
+            refuse_taken_ports([port], "--http-port 1")
+
+
+def test_a_port_beyond_the_last_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--http-port 65500: .* port 65600; use a lower one"):
+        refuse_taken_ports([65600], "--http-port 65500")
+
+
+def test_a_data_directory_belongs_to_one_mesh_at_a_time(tmp_path: Path) -> None:
+    with (
+        hold_data_dir(tmp_path / "new"),
+        pytest.raises(ConfigError, match="in use by another kvmesh up"),
+        hold_data_dir(tmp_path / "new"),
+    ):
+        pass
+
+    with hold_data_dir(tmp_path / "new"):
+        pass
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with (
+        pytest.raises(ConfigError, match=r"--data-dir .*file.*name another"),
+        hold_data_dir(tmp_path / "file" / "x"),
+    ):
+        pass

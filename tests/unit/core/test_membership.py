@@ -200,3 +200,35 @@ def test_an_expired_member_entered_again_with_an_older_epoch_is_usable() -> None
     members.add("a", 10.0, epoch=1)
 
     assert members.usable(10.0) == ("a",)
+
+
+def test_while_paused_nobody_is_dead_and_afterwards_everybody_has_time_to_speak() -> None:
+    members = Membership()
+    members.observe("w1", 1, 0.0)
+    members.observe("w2", 1, 3.0)
+    members.add("w3", 0.0)
+    assert members.usable(4.0) == ("w2", "w3")
+
+    members.pause()
+
+    assert members.usable(1e6) == ("w1", "w2", "w3")
+    assert members.expire(1e6) == []
+    assert members.why_not("w1", 1e6) is None
+    members.mark_failed("w1", 1e6)
+    assert members.usable(1e6) == ("w2", "w3")
+    members.resume(1e6)
+    assert members.usable(1e6 + 3.4) == ("w1", "w2", "w3")
+    members.observe("w2", 1, 1e6 + 1.0)
+    assert members.usable(1e6 + 3.5) == ("w2", "w3")
+    assert kinds(*members.expire(1e6 + 3.5)) == [ChangeKind.LEFT]
+
+
+def test_a_pause_shortens_no_life() -> None:
+    members = Membership()
+    members.observe("w1", 1, 5.0)
+
+    members.pause()
+    members.resume(1.0)
+
+    assert members.usable(8.4) == ("w1",)
+    assert members.usable(8.5) == ()
