@@ -95,13 +95,15 @@ async def test_what_is_counted_is_what_happened() -> None:
 
 async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None:  # noqa: F811
     mesh.chat(PROMPT, headers={"x-kvmesh-bucket": "chat"})
-    text = mesh.http.get(f"{mesh.router_url(0)}/metrics").text
 
-    metrics = families(text)
+    def settled() -> bool:
+        shown = families(mesh.http.get(f"{mesh.router_url(0)}/metrics").text)
+        return value(shown, "kvmesh_journal_caught_up") == value(shown, "kvmesh_peers") == 1
+
+    eventually(settled, "the journal is read, the sibling known")
+    metrics = families(mesh.http.get(f"{mesh.router_url(0)}/metrics").text)
 
     assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
-    assert value(metrics, "kvmesh_journal_caught_up") == 1
-    assert value(metrics, "kvmesh_peers") == 1
     known = documented()
     sometimes = {
         name

@@ -251,8 +251,8 @@ async def test_a_router_keeps_leases_and_snapshots_and_purges_but_makes_nothing(
 
     for store in (keys, objects, journal):
         await store.open()
-    revision = await keys.put("lease.snap.code", b"r1", expected=0, ttl_s=5)
-    revision = await keys.put("lease.snap.code", b"r1", expected=revision, ttl_s=5)
+    revision = await keys.put("lease.snap.code", b"r1", expected=0, ttl_s=120)
+    revision = await keys.put("lease.snap.code", b"r1", expected=revision, ttl_s=120)
     await objects.put("idx-1", data)
     listed = [info.name for info in await objects.list()]
     fetched = await objects.get("idx-1")
