@@ -85,17 +85,19 @@ def simulate(options: ReplayOptions) -> RunSummary:
     return summarize(fleet.run(), Slo())
 
 
-@pytest.mark.timeout(300)
 async def test_a_live_engine_hits_and_answers_as_the_simulated_one(
     request: pytest.FixtureRequest,
 ) -> None:
+    # What is timed wants a machine of its own.
+    alone = "chaos" in request.config.getoption("-m")
+    count = 40 if alone else 16
     async with mocker() as url:
         options = ReplayOptions(
             TRACE,
             url=url,
             endpoint="completions",
             prompt_unit="token-ids",
-            requests=40,
+            requests=count,
             speedup=0.25,
             progress=False,
         )
@@ -110,8 +112,8 @@ async def test_a_live_engine_hits_and_answers_as_the_simulated_one(
         f"{live.ttft_ms.p50:.0f} and {simulated.ttft_ms.p50:.0f} ms, p90 {live.ttft_ms.p90:.0f} "
         f"and {simulated.ttft_ms.p90:.0f} ms"
     )
-    assert live.succeeded == simulated.succeeded == 40
+    assert live.succeeded == simulated.succeeded == count
     assert live.hit_rate == pytest.approx(simulated.hit_rate, abs=0.01)
     assert live.ttft_ms.p50 > 0.9 * simulated.ttft_ms.p50
-    if "chaos" in request.config.getoption("-m"):  # else the machine has other things to do, too
+    if alone:
         assert live.ttft_ms.p50 < 1.1 * simulated.ttft_ms.p50
