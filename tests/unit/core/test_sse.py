@@ -160,6 +160,16 @@ def test_a_gate_knows_that_nothing_is_missing_behind_done(cut: int) -> None:
     assert gate.is_complete()
 
 
+def test_a_gate_passes_whole_events_at_once_and_leaves_the_others_to_feed() -> None:
+    gate = EventGate()
+
+    assert gate.passes(b"data: [DONE]\n\n")
+    assert gate.is_complete()
+    assert not gate.passes(b"data: a")
+    assert gate.feed(b"data: a") == b""
+    assert not gate.passes(b"\n\n")
+
+
 def test_a_gate_gives_up_what_it_holds_at_the_end() -> None:
     gate = EventGate()
     gate.feed(b"data: cut")

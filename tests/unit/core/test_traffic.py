@@ -2,7 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.traffic import Sketch, Traffic, merge_seconds, sketch_add, sketch_quantile
+from kvmesh.core.traffic import (
+    Sketch,
+    Traffic,
+    TrafficSecond,
+    merge_seconds,
+    share_of,
+    sketch_add,
+    sketch_quantile,
+    sum_seconds,
+)
 
 
 def test_one_second_is_counted_in_one_place() -> None:
@@ -69,3 +78,19 @@ def test_replicas_seconds_are_summed() -> None:
     assert third.ttft == third.round_robin_ttft
     assert (fourth.second, fourth.refused) == (4, 1)
     assert one.at(3.0).finished == 1
+
+
+def test_all_seconds_are_summed_as_second_0() -> None:
+    traffic = Traffic()
+    traffic.at(3.0).finished += 1
+    traffic.at(4.0).finished += 2
+
+    total = sum_seconds(traffic.since(0))
+
+    assert (total.second, total.finished) == (0, 3)
+    assert sum_seconds(()) == TrafficSecond(0)
+
+
+def test_there_is_no_share_of_nothing() -> None:
+    assert share_of(1, 4) == 0.25
+    assert share_of(0, 0) is None
