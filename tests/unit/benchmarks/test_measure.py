@@ -73,9 +73,9 @@ def test_time_of_work_is_per_operation() -> None:
 
 def test_processor_time_and_memory_of_a_process_are_read() -> None:
     before = cpu_ns(os.getpid())
-    sum(range(300_000))
 
-    assert cpu_ns(os.getpid()) > before
+    # The kernel counts at its ticks: how much work is seen is up to it.
+    assert any(sum(range(300_000)) and cpu_ns(os.getpid()) > before for _ in range(1000))
     assert resident_bytes(os.getpid()) > 1_000_000
     assert cpu_ns(2**30) == 0
 
