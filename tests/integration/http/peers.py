@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -217,6 +219,11 @@ def chunked(*pieces: bytes, kind: bytes = b"text/event-stream", end: bool = True
     head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % kind
     body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+def living() -> Counter[str]:
+    """Return how many objects of each class the collector knows."""
+    return Counter(type(item).__name__ for item in gc.get_objects())
 
 
 class Upstream:
