@@ -18,7 +18,7 @@ async def main(url: str) -> None:
     """Send the same beginning in each router mode, then watch an answer come."""
     async with Client(url) as client:
         first = await client.kv(request("When do you open?"))
-        again = await client.kv(request("Do you have rye bread?"))
+        again = await client.kv(request("Do you have rye bread?"), bucket=first.bucket)
         print("kv           ", again.worker_id, again.overlap_blocks, "blocks cached")
         print("random       ", (await client.random(request("Do you deliver?"))).worker_id)
         turns = [await client.round_robin(request("Any jobs?")) for _ in range(2)]

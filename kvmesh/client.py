@@ -59,6 +59,7 @@ class Route(msgspec.Struct, frozen=True):
     matches: dict[str, int]
     metrics: Metrics
     why: str
+    bucket: str = ""
 
 
 CustomRouter = Callable[[dict[str, int], Metrics], str]
@@ -174,7 +175,7 @@ class Client:
         """
         route = await self.route(request, bucket=bucket)
         worker_id = custom_router(route.matches, route.metrics)
-        return await self.direct(request, worker_id, bucket=bucket)
+        return await self.direct(request, worker_id, bucket=bucket or route.bucket)
 
     @asynccontextmanager
     async def stream(
@@ -273,6 +274,7 @@ def _route(view: dict[str, Any]) -> Route:
         matches={one["worker"]: one["overlap_blocks"] for one in view["candidates"]},
         metrics=Metrics(endpoints),
         why=view["why"],
+        bucket=view["bucket"],
     )
 
 

@@ -119,6 +119,7 @@ class RouterHeartbeat(Message, frozen=True):
 
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
     it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
+    `workers` are those of its bucket, so that meta-routers find a worker that a request names.
     """
 
     router: str
@@ -135,6 +136,7 @@ class RouterHeartbeat(Message, frozen=True):
     scope: int = 0
     heat: BucketHeat = BucketHeat()
     admission: SharedLimits = SharedLimits()
+    workers: tuple[str, ...] = ()
 
 
 class Started(Message, frozen=True):

@@ -138,6 +138,7 @@ class MetaRouter:
                 models=beat.models,
                 active_requests=beat.active_requests,
                 heat=beat.heat,
+                workers=frozenset(beat.workers),
             )
         )
         return _log([] if change is None else [change])

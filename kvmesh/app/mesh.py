@@ -129,6 +129,7 @@ class RouterMesh:
             draining=self.draining,
             heat=self._router.heat(time.monotonic()),
             admission=self._router.admission,
+            workers=self._router.scheduler.workers.membership.members(),
         )
 
     def tell(self, message: Message) -> None:

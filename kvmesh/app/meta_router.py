@@ -142,7 +142,7 @@ class MetaServer:
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint.prompt is None:
             model = parse_model(request.body) or request.path.partition("/v1/models/")[2]
-            wanted = BucketRequest(bucket=_named(request), model=model)
+            wanted = BucketRequest(bucket=_named(request), model=model, workers=_workers(request))
             self._send(exchange, wanted, stream=False)
             return
         parsed = parse_request(request.body, endpoint)
@@ -150,7 +150,9 @@ class MetaServer:
 
     def _explain(self, exchange: Exchange) -> None:
         """Let a replica of the request's bucket explain what it would decide."""
-        self._send(exchange, BucketRequest(bucket=_named(exchange.request)), stream=False)
+        request = exchange.request
+        wanted = BucketRequest(bucket=_named(request), workers=_workers(request))
+        self._send(exchange, wanted, stream=False)
 
     def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
         assert self._pool is not None
@@ -195,12 +197,14 @@ class MetaServer:
         *,
         look: bool = False,
     ) -> BucketRequest:
-        bucket = _named(request)
-        if not bucket and parsed.kvmesh is not None:
-            bucket = parsed.kvmesh.bucket or ""
+        bucket, workers = _named(request), _workers(request)
+        if parsed.kvmesh is not None:
+            bucket = bucket or parsed.kvmesh.bucket or ""
+            asked = parsed.kvmesh.allowed_workers or ()
+            workers = workers or ((parsed.kvmesh.worker,) if parsed.kvmesh.worker else asked)
         model = parsed.model or ""
         if not look and (bucket or not self._looks_inside):
-            return BucketRequest(bucket=bucket, model=model)
+            return BucketRequest(bucket=bucket, model=model, workers=workers)
         chars, start = prompt_outline(endpoint, parsed)
         return BucketRequest(
             bucket=bucket,
@@ -210,6 +214,7 @@ class MetaServer:
             },
             prompt_chars=chars,
             prompt_start=start,
+            workers=workers,
         )
 
     def _warnings(self) -> tuple[str, ...]:
@@ -251,6 +256,14 @@ class MetaServer:
 
 def _named(request: Request) -> str:
     return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
+
+
+def _workers(request: Request) -> tuple[str, ...]:
+    """Return the workers a request's headers name: the one, else those it may go to."""
+    pinned = request.header(b"x-kvmesh-worker-id")
+    given = pinned if pinned is not None else request.header(b"x-kvmesh-allowed-workers") or b""
+    words = (word.strip() for word in given.decode("latin-1").split(","))
+    return tuple(word for word in words if word)
 
 
 def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:

@@ -78,6 +78,7 @@ class SharingMesh:
             models=self._router.models(),
             draining=self.draining,
             admission=self._router.admission,
+            workers=self._router.scheduler.workers.membership.members(),
         )
 
     def describe(self) -> dict[str, object]:

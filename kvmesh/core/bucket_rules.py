@@ -19,7 +19,8 @@ _FAMILY_DIGITS: Final = 16
 class BucketRequest(msgspec.Struct, frozen=True):
     """What a meta-router knows of a request. `headers` have lower-case names.
 
-    `bucket` is the one the client named ("" for none); `prompt_start` at least the longest prefix
+    `bucket` is the one the client named ("" for none), `workers` those it may go to, none named:
+    any; `prompt_start` at least the longest prefix
     of any rule and `PREFIX_CHARS` where the prompt is that long.
     """
 
@@ -28,6 +29,7 @@ class BucketRequest(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     prompt_chars: int = 0
     prompt_start: str = ""
+    workers: tuple[str, ...] = ()
 
 
 class BucketRule(msgspec.Struct, frozen=True):

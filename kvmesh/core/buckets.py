@@ -28,6 +28,7 @@ class Replica(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
     active_requests: int = 0
     heat: BucketHeat = BucketHeat()
+    workers: frozenset[str] = frozenset()
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -50,9 +51,9 @@ def rendezvous(names: Sequence[str], key: bytes) -> str:
 class BucketTable:
     """The replicas of every bucket and the turns. Feed `membership` with the same names.
 
-    Bucket: the one the client named, else the first matching rule's, else by `policy` among the
-    buckets with a usable replica that serves the model. Replica: round robin over the bucket's
-    usable ones that were not tried yet.
+    Bucket: the one the client named, else that of the workers it named, else the first matching
+    rule's, else by `policy` among the buckets with a usable replica that serves the model.
+    Replica: round robin over the bucket's usable ones that were not tried yet.
     """
 
     def __init__(
@@ -127,8 +128,8 @@ class BucketTable:
         return [replicas[name] for name in self.membership.usable(now) if name in replicas]
 
     def _bucket(self, request: BucketRequest, usable: Sequence[Replica]) -> tuple[str, str]:
-        if request.bucket:
-            return self._known(request.bucket, "x-kvmesh-bucket"), "named"
+        if named := self._named(request, usable):
+            return named, "named"
         if ruled := self._ruled(request):
             return self._known(ruled, "rule"), "rule"
         serving = [one for one in usable if not one.models or request.model in one.models]
@@ -148,6 +149,15 @@ class BucketTable:
         if self._policy == "least-loaded":
             return min(names, key=lambda name: (self._load(name, serving), name)), self._policy
         return next_in_turn(names, self._last_bucket), self._policy
+
+    def _named(self, request: BucketRequest, usable: Sequence[Replica]) -> str:
+        """Return the bucket the client named, else one of its workers', a usable one first."""
+        if request.bucket:
+            return self._known(request.bucket, "x-kvmesh-bucket")
+        replicas = self._replicas.values()
+        homes = {one.bucket for one in replicas if not one.workers.isdisjoint(request.workers)}
+        alive = sorted(homes.intersection(one.bucket for one in usable))
+        return (alive or sorted(homes) or [""])[0]
 
     def named(self, request: BucketRequest) -> str:
         """Return the bucket that the client or else a rule names; "" leaves it to the policy."""

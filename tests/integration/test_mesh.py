@@ -387,6 +387,36 @@ def test_restarting_the_routers_one_by_one_loses_no_request(mesh: RunningMesh) -
     assert min(requests) > 5
 
 
+def test_a_worker_named_without_its_bucket_gets_the_request(mesh: RunningMesh) -> None:
+    def served(number: int) -> set[tuple[int, str | None]]:
+        wish = {"x-kvmesh-worker-id": f"worker-{number}"}
+        answers = [mesh.chat("For one of you.", headers=wish) for _ in range(4)]
+        wish = {"x-kvmesh-allowed-workers": f"nobody, worker-{number}"}
+        answers.append(mesh.chat("For one of two.", headers=wish))
+        worker = {"worker": f"worker-{number}"}
+        body = {"model": "mock", "max_tokens": 2, "prompt": "x", "kvmesh": worker}
+        answers += [mesh.http.post(f"{mesh.url}/v1/completions", json=body) for _ in range(2)]
+        return {(one.status_code, one.headers.get("x-kvmesh-worker")) for one in answers}
+
+    assert served(0) == {(200, "worker-0")}
+    assert served(1) == {(200, "worker-1")}
+
+
+@pytest.mark.parametrize("name", ["chat.py", "custom_router.py"])
+def test_an_example_runs_against_a_mesh_of_two_buckets(mesh: RunningMesh, name: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / name
+
+    done = subprocess.run(
+        [sys.executable, str(example), mesh.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_requests_go_on_for_as_long_as_nats_hangs_and_say_so(mesh: RunningMesh) -> None:
     doors = [mesh.url, mesh.router_url(0), mesh.router_url(2)]
 

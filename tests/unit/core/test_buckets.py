@@ -49,6 +49,30 @@ def test_a_named_bucket_gets_the_request_and_takes_no_turn() -> None:
     assert table.route(ANY, 0.0).bucket == "chat"
 
 
+def test_a_named_worker_gets_the_request_into_its_bucket_whatever_rules_say() -> None:
+    table = make_table("chat/a1", "chat/a2", "code/b1", rules=("bucket=chat,model=*",))
+    for name, bucket in (("a1", "chat"), ("a2", "chat"), ("b1", "code")):
+        workers = frozenset({f"{bucket}-0", f"{bucket}-1", "everywhere"})
+        table.set_replica(Replica(name, bucket, f"http://{name}", workers=workers))
+
+    def routed(*workers: str, bucket: str = "") -> tuple[str, str]:
+        request = BucketRequest(bucket=bucket, model="m", workers=workers)
+        route = table.route(request, 0.0)
+        return route.bucket, route.why
+
+    assert [routed("code-1") for _ in range(3)] == [("code", "named")] * 3
+    assert routed("unknown", "code-0") == ("code", "named")
+    assert routed("everywhere") == ("chat", "named")
+    assert routed("code-1", bucket="chat") == ("chat", "named")
+    assert routed("unknown") == ("chat", "rule")
+    table.membership.remove("a1")
+    table.membership.remove("a2")
+    assert routed("everywhere") == ("code", "named")
+    table.membership.remove("b1")
+    with pytest.raises(NoWorkerError, match="bucket 'code' has no usable replica"):
+        routed("code-0")
+
+
 def test_a_hot_bucket_spills_to_another() -> None:
     table = make_table("chat/a1", "code/b1", policy="prefix-spill")
     prompt = BucketRequest(prompt_chars=4000, prompt_start="You are helpful")
