@@ -68,11 +68,16 @@ def launch(
 
 
 def check_toml(path: Path) -> None:
-    """Raise `ConfigError` naming file, line and column when `path` is not TOML."""
+    """Raise `ConfigError` naming file, line and column when `path` is not TOML, and when it has
+    tables: a setting in one called like a command would count for nothing.
+    """
     try:
-        tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    for key, value in found.items():
+        if isinstance(value, dict):
+            raise ConfigError(f"{path}: [{key}]: settings stand in no table; leave that line out")
 
 
 def main() -> None:

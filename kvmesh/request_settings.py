@@ -65,7 +65,7 @@ class DecisionSettings:
 
     decision_log: Positive = 4096
     """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
-    explain_per_s: Count = 20
+    explain_per_s: Count = 100
     """Decisions a second kept with the terms of every worker, not only of the chosen one."""
     shadow_policy: tuple[str, ...] = ()
     """Weigh these decisions by another formula or weights too, without routing by it:

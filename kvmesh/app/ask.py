@@ -6,6 +6,7 @@ from kvmesh.app.fetch import HTTP_OK, fetch
 from kvmesh.app.overview import Overview
 from kvmesh.app.replay_client import error_words, split_url
 from kvmesh.errors import TransportError
+from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.upstream import UpstreamPool
 
 TIMEOUT_S = 5.0
@@ -27,13 +28,30 @@ async def ask_with(
 
     Raises `TransportError` with the remedy when nobody answers, or somebody else.
     """
-    origin, prefix = split_url(url.removesuffix("/v1"))
-    path = f"{prefix}/v1/overview?since={since}&limit={limit}"
+    path = f"/v1/overview?since={since}&limit={limit}"
     headers = ((b"authorization", f"Bearer {api_key}".encode()),) if api_key else ()
-    status, body = await fetch(pool, origin, path, timeout_s=TIMEOUT_S, headers=headers)
-    if status != HTTP_OK:
-        raise TransportError(f"{origin}{path}: {status}: {error_words(body)}")
+    body = await ask(pool, url, path, headers)
     try:
         return msgspec.json.decode(body, type=Overview)
     except msgspec.MsgspecError as error:
-        raise TransportError(f"{origin}: {error}; is --url a kvmesh router?") from error
+        raise TransportError(f"{url}: {error}; is --url a kvmesh router?") from error
+
+
+async def ask(
+    pool: UpstreamPool, url: str, path: str, headers: Headers, json: bytes | None = None
+) -> bytes:
+    """Return the body of a 200 answer to a GET of `path` below `url`, or to a POST of `json`.
+
+    Raises `TransportError` with the remedy when nobody answers, in its words when it refuses.
+    """
+    origin, prefix = split_url(url.removesuffix("/v1"))
+    try:
+        status, body = await fetch(
+            pool, origin, prefix + path, timeout_s=TIMEOUT_S, headers=headers, json=json
+        )
+    except TransportError as error:
+        remedy = "start it (kvmesh up), or name a router or meta-router with --url"
+        raise TransportError(f"{error}; {remedy}") from error
+    if status != HTTP_OK:
+        raise TransportError(f"{origin}{prefix}{path}: {status}: {error_words(body)}")
+    return body

@@ -95,6 +95,8 @@ async def look_at_engine(pool: UpstreamPool, look: Look) -> tuple[EngineSeen, by
     if facts is None:
         return EngineSeen(url=url, answers=False), b""
     kind, version, lists, caching = await _identify(pool, url)
+    if kind == "kvmesh":
+        return EngineSeen(url=url, kind=kind), b""
     endpoints = facts.endpoints
     if look.endpoint:
         endpoints = given_endpoints(look.endpoint, look.replay, facts.ranks)
@@ -162,6 +164,8 @@ async def _identify(pool: UpstreamPool, url: str) -> tuple[str, str, bool, bool 
         off = said.disable_radix_cache
         caching = None if off is None else not off
         return "sglang", said.version, said.kv_events is not msgspec.UNSET, caching
+    if await fetch_ok(pool, url, "/v1/overview?limit=0") is not None:
+        return "kvmesh", "", False, None
     return "", "", False, None
 
 

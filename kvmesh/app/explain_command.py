@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvmesh.app.ask import ask
 from kvmesh.app.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.explain import CandidateView, DecisionView
-from kvmesh.app.fetch import HTTP_OK, fetch
-from kvmesh.app.replay_client import error_words, split_url
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.setting_types import Flat
 from kvmesh.transport.http.headers import Header
@@ -74,7 +73,6 @@ def check(options: ExplainOptions) -> None:
 
 async def fetch_answer(options: ExplainOptions) -> bytes:
     """Return the router's answer. Raises `TransportError` in its words when it has none."""
-    origin, prefix = split_url(options.url.removesuffix("/v1"))
     headers: list[Header] = []
     if options.api_key:
         headers.append((b"authorization", f"Bearer {options.api_key}".encode()))
@@ -82,19 +80,14 @@ async def fetch_answer(options: ExplainOptions) -> bytes:
         headers.append((b"x-kvmesh-bucket", options.bucket.encode()))
     json: bytes | None = None
     if options.request_id:
-        path = f"{prefix}/v1/decisions/{quote(options.request_id, safe='')}"
+        path = f"/v1/decisions/{quote(options.request_id, safe='')}"
     else:
-        path, json = f"{prefix}/v1/route", prompt_body(options)
+        path, json = "/v1/route", prompt_body(options)
     pool = UpstreamPool()
     try:
-        status, body = await fetch(
-            pool, origin, path, timeout_s=TIMEOUT_S, headers=headers, json=json
-        )
+        return await ask(pool, options.url, path, tuple(headers), json)
     finally:
         await pool.close()
-    if status != HTTP_OK:
-        raise TransportError(f"{origin}{path}: {status}: {error_words(body)}")
-    return body
 
 
 def prompt_body(options: ExplainOptions) -> bytes:

@@ -37,7 +37,8 @@ class _Answer:
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         if not self.done.done():
-            self.done.set_exception(TransportError(f"{failure.origin}: {failure.message}"))
+            words = failure.message.removeprefix(f"{failure.origin}: ")
+            self.done.set_exception(TransportError(f"{failure.origin}: {words}"))
 
 
 async def fetch(

@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 import msgspec
 from cyclopts import App
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +23,7 @@ from kvmesh.core.manifest import Generation, Manifest, decode_manifest
 from kvmesh.core.snapshot_reader import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
 from kvmesh.observe import configure_logging
-from kvmesh.ports import KeyValue, ObjectStore
+from kvmesh.ports import KeyValue, ObjectInfo, ObjectStore
 from kvmesh.setting_types import Flat
 from kvmesh.settings import NatsSettings
 from kvmesh.transport.nats.bus import NatsBus
@@ -32,6 +34,8 @@ LISTEN_S = 2.5
 TAKE_TIMEOUT_S = 30.0
 ANSWER_WITHIN_S = 10.0
 POLL_S = 0.1
+NARROWEST = 100
+"""Columns: names must be whole, since `inspect` takes them."""
 
 command = App(name="snapshot", help="List, inspect, verify and take snapshots of a bucket's index.")
 Nats = Annotated[NatsSettings, Flat]
@@ -86,21 +90,46 @@ def list_command(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
     async def work() -> int:
         async with open_shelf(bucket, nats) as shelf:
             manifest = await shelf.manifest()
-            table = Table(title=f"snapshots of bucket {bucket}", title_justify="left")
-            for column in ("object", "sequence", "blocks", "bytes", "bytes/block", "fence", ""):
-                table.add_column(column, justify="left" if column == "object" else "right")
-            for number, one in enumerate(manifest.generations):
-                each = f"{one.size / one.blocks:.1f}" if one.blocks else "-"
-                kept = "newest" if not number else f"{number} older"
-                figures = (one.sequence, f"{one.blocks:,}", f"{one.size:,}", each, one.fence)
-                table.add_row(one.name, *map(str, figures), kept)
-            for info in await shelf.objects.list():
-                if info.name not in manifest.names():
-                    table.add_row(info.name, "", "", f"{info.size:,}", "", "", "not kept")
-            Console().print(table)
+            stored = await shelf.objects.list()
+            if not stored and not manifest.generations:
+                sys.stdout.write(f"bucket {bucket} has no snapshot\n")
+                return 0
+            console = Console()
+            console.width = max(console.width, NARROWEST)
+            console.print(shelf_table(bucket, manifest, stored, time.time()))
             return 0
 
     run_command(work)
+
+
+def shelf_table(
+    bucket: str, manifest: Manifest, stored: Sequence[ObjectInfo], now_s: float
+) -> Table:
+    """Return the kept generations, newest first, then what else is stored; `now_s` since 1970."""
+    table = Table(title=f"snapshots of bucket {bucket}", title_justify="left", box=SIMPLE_HEAD)
+    table.padding = 0
+    table.add_column("object", no_wrap=True)
+    for column in ("sequence", "blocks", "bytes", "age", ""):
+        table.add_column(column, justify="right")
+    written_s = {info.name: info.modified_s for info in stored}
+    for number, one in enumerate(manifest.generations):
+        kept = "newest" if not number else f"{number} older"
+        age = in_words(now_s - written_s[one.name]) if one.name in written_s else "lost"
+        figures = (one.sequence, f"{one.blocks:,}", f"{one.size:,}", age, kept)
+        table.add_row(one.name, *map(str, figures))
+    for info in stored:
+        if info.name not in manifest.names():
+            age = in_words(now_s - info.modified_s)
+            table.add_row(info.name, "", "", f"{info.size:,}", age, "not kept")
+    return table
+
+
+def in_words(seconds: float) -> str:
+    """Return a time as people say it: 40 s, 5 min, 3 h, 2 d."""
+    for length, unit, most in ((1.0, "s", 90.0), (60.0, "min", 90.0), (3600.0, "h", 48.0)):
+        if seconds / length < most:
+            return f"{max(0.0, seconds / length):.0f} {unit}"
+    return f"{seconds / 86400.0:.0f} d"
 
 
 @command.command
@@ -160,7 +189,9 @@ def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
     async def work() -> int:
         async with open_shelf(bucket, nats) as shelf:
             before = (await shelf.manifest()).generations[:1]
-            await ask_routers(shelf)
+            if not await ask_routers(shelf, before):
+                sys.stdout.write(f"{before[0].name}: nothing new since\n")
+                return 0
             try:
                 async with asyncio.timeout(TAKE_TIMEOUT_S):
                     after = before
@@ -178,17 +209,21 @@ def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
     run_command(work)
 
 
-async def ask_routers(shelf: Shelf) -> None:
-    """Tell every live router of the bucket; only the lease holder acts on it."""
+async def ask_routers(shelf: Shelf, newest: Sequence[Generation]) -> bool:
+    """Tell every live router of the bucket; only the lease holder acts on it.
+
+    Return False, and tell nobody, where none has read anything behind `newest`.
+    """
     subjects = subjects_for(shelf.nats, shelf.bucket)
-    routers: set[str] = set()
+    routers: dict[str, RouterHeartbeat] = {}
 
     def on_heartbeat(subject: str, data: bytes) -> None:
         del subject
         try:
-            routers.add(decode(data, RouterHeartbeat).router)
+            beat = decode(data, RouterHeartbeat)
         except CodecError:
             return
+        routers[beat.router] = beat
 
     bus = NatsBus(shelf.connection)
     subscription = await bus.subscribe(subjects.routers(), on_heartbeat)
@@ -196,6 +231,9 @@ async def ask_routers(shelf: Shelf) -> None:
     await subscription.close()
     if not routers:
         raise TransportError(f"bucket {shelf.bucket}: no router is running (or another namespace?)")
+    held = {(one.created, one.sequence) for one in newest}
+    if {(beat.created, beat.applied_sequence) for beat in routers.values()} <= held:
+        return False
     control = ControlPlane(shelf.connection, (), {})
     await control.start()
     try:
@@ -203,6 +241,7 @@ async def ask_routers(shelf: Shelf) -> None:
             await ask_patiently(control, subjects.router_control(router))
     finally:
         await control.close()
+    return True
 
 
 async def ask_patiently(control: ControlPlane, subject: str) -> None:

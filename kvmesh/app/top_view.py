@@ -18,6 +18,8 @@ WINDOW_S: Final = 60
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 MOST_WARNINGS: Final = 4
+LONGEST_ID: Final = 36
+"""A UUID is shown whole."""
 GAUGE_CELLS: Final = 10
 SHORT_CELLS: Final = 4
 """Where many columns share 80."""
@@ -180,7 +182,7 @@ def _decisions(rows: Sequence[DecisionRow]) -> Table:
     table = _table("requests, newest first", "request", "worker", "cached", "TTFT#", "state", "why")
     for row in rows:
         table.add_row(
-            Text(row.request_id[:18], "dim"),
+            Text(_short(row.request_id), "dim"),
             row.worker,
             _of(row.overlap_blocks, row.total_blocks),
             _ms(row.ttft_ms),
@@ -204,6 +206,12 @@ def _table(title: str, *headers: str) -> Table:
         name = header.removesuffix("#")
         table.add_column(name, justify="right" if number else "left", no_wrap=place == 0)
     return table
+
+
+def _short(request_id: str) -> str:
+    """Return the id as `kvmesh explain` takes it; the end of one that is very long."""
+    cut = len(request_id) - LONGEST_ID
+    return f"…{request_id[cut + 1 :]}" if cut > 0 else request_id
 
 
 def _of(part: int, whole: int) -> str:

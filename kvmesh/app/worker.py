@@ -41,6 +41,7 @@ from kvmesh.transport.nats.control import ControlPlane, Handler
 from kvmesh.transport.zmq_subscriber import EventSubscription, SubscriptionOptions
 
 WAIT_FOR_ENGINE_S = 0.5
+WAITING_SAID_S = 10.0
 MISSED_LOOKS = 3
 
 
@@ -114,11 +115,14 @@ class Sidecar:
 
     async def _wait_for_engine(self, pool: UpstreamPool, stop: Stop) -> EngineFacts | None:
         """Ask until the engine answers; None when the process shall end first."""
+        loop, said_s = asyncio.get_running_loop(), -WAITING_SAID_S
         while not stop.requested:
             facts = await read_facts(pool, self._url)
             if facts is not None:
                 return facts
-            self._log.info("waiting for the engine", engine=self._url)
+            if loop.time() - said_s >= WAITING_SAID_S:
+                said_s = loop.time()
+                self._log.warning("waiting for the engine to answer /v1/models", engine=self._url)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
         return None

@@ -17,7 +17,7 @@ from kvmesh.core.traffic import Traffic, TrafficSecond, sketch_add
 from kvmesh.core.traffic_totals import TrafficTotals
 
 DEFAULT_CAPACITY: Final = 4096
-DEFAULT_WHOLE_PER_S: Final = 20
+DEFAULT_WHOLE_PER_S: Final = 100
 
 MAX_CANDIDATES: Final = 1 << 15
 """Candidates kept in all; beyond it the oldest decisions keep only the chosen one. 16 MB."""

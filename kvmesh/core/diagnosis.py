@@ -88,6 +88,12 @@ def check_engine(engine: EngineSeen) -> list[Finding]:
     if not engine.answers:
         remedy = "start the engine, or give the base URL of its OpenAI server, without /v1"
         return [Finding(Level.FAIL, "engine", f"{engine.url} does not answer /v1/models", remedy)]
+    if engine.kind == "kvmesh":
+        remedy = (
+            "give the engine's own URL, the --engine-url of its sidecar; a router's URL is for "
+            "--router-url"
+        )
+        return [Finding(Level.FAIL, "engine", f"{engine.url} is a kvmesh router", remedy)]
     return [
         *_check_version(engine),
         *_check_models(engine),

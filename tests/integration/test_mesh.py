@@ -480,6 +480,7 @@ def snapshot_tool(mesh: RunningMesh, *arguments: str) -> subprocess.CompletedPro
 def test_a_restarted_router_starts_from_the_snapshot(mesh: RunningMesh) -> None:
     mesh.chat(f"Worth remembering in {uuid.uuid4()}. " * 50, url=mesh.router_url(3))
     taken = snapshot_tool(mesh, "take", "code")
+    again = snapshot_tool(mesh, "take", "code")
     listed = snapshot_tool(mesh, "list", "code")
     verified = snapshot_tool(mesh, "verify", "code")
     inspected = snapshot_tool(mesh, "inspect", "code")
@@ -487,6 +488,9 @@ def test_a_restarted_router_starts_from_the_snapshot(mesh: RunningMesh) -> None:
     empty = snapshot_tool(mesh, "verify", "nothing")
 
     assert taken.returncode == 0, taken.stderr
+    assert again.returncode == 0, again.stderr
+    name = taken.stdout.partition(":")[0]
+    assert f"{name} " in listed.stdout
     assert "newest" in listed.stdout
     assert verified.stdout.startswith("OK ")
     assert "worker-1" in inspected.stdout

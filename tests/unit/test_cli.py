@@ -95,6 +95,16 @@ def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:
     assert "line 1" in err
 
 
+def test_a_table_in_a_file_is_refused_even_if_called_like_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "worker.toml"
+    path.write_text('[worker]\nengine-url = "http://x"\n')
+
+    code, _, err = run_cli("worker", "--config", str(path))
+
+    assert code == 2
+    assert f"{path}: [worker]: settings stand in no table" in err
+
+
 def test_missing_file_is_named() -> None:
     code, _, err = run_cli("worker", "--config", "/nowhere/worker.toml")
 

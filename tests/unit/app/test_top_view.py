@@ -52,8 +52,8 @@ def overview(**more: object) -> Overview:
     return msgspec.structs.replace(whole, **more)
 
 
-def drawn(whole: Overview, rows: int = 10) -> str:
-    console = Console(file=io.StringIO(), width=160, color_system=None)
+def drawn(whole: Overview, rows: int = 10, width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(draw(whole, whole.seconds, rows=rows))
     file = console.file
     assert isinstance(file, io.StringIO)
@@ -160,3 +160,17 @@ def test_eighty_columns_are_enough_for_every_name_and_figure() -> None:
     text = file.getvalue()
     for part in ("worker-11", "requests", "waiting", "prefill", "ms/token", "4,321", "12,345"):
         assert part in text, text
+
+
+def test_a_request_is_named_as_explain_takes_it_however_narrow_the_terminal() -> None:
+    uuid, long = "8f14e45f-ceea-467f-a8b2-0123456789ab", "x" * 40 + "-the-end"
+    rows = [
+        msgspec.structs.replace(decision(number), request_id=name)
+        for number, name in enumerate((uuid, long))
+    ]
+
+    text = drawn(overview(decisions=rows), width=80)
+
+    assert uuid in text
+    assert "x-the-end" in text
+    assert long not in text

@@ -51,6 +51,14 @@ def engine(**changes: Any) -> EngineSeen:
     return EngineSeen(**seen | changes)
 
 
+def test_a_router_given_as_engine_is_told_from_one() -> None:
+    [finding] = check_engine(EngineSeen(url="http://h:8000", kind="kvmesh"))
+
+    assert finding.level is Level.FAIL
+    assert "http://h:8000 is a kvmesh router" in finding.text
+    assert "--router-url" in finding.remedy
+
+
 def wrong(seen: EngineSeen) -> list[Finding]:
     """What is not OK; everything that is not has a remedy, and nothing else has."""
     findings = check_engine(seen)
