@@ -129,11 +129,11 @@ async def test_an_expired_lease_is_absent_and_may_be_taken(backend: Any) -> None
 
 async def test_a_renewed_lease_lives_on(backend: Any) -> None:
     store = await backend.key_values()
-    revision = await store.put(LEASE, b"holder", expected=None, ttl_s=3)
+    revision = await store.put(LEASE, b"holder", expected=None, ttl_s=4)
 
-    for _ in range(3):
-        await backend.wait_s(1.2)
-        revision = await store.put(LEASE, b"holder", expected=revision, ttl_s=3)
+    for _ in range(5):
+        await backend.wait_s(0.9)
+        revision = await store.put(LEASE, b"holder", expected=revision, ttl_s=4)
 
     assert await store.get(LEASE) == Entry(b"holder", revision)
 
