@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -14,17 +13,11 @@ from kvmesh.core.admission import (
     Refusal,
 )
 from kvmesh.core.decision import NO_THRESHOLDS, BusyThresholds, Decision, RouteRequest
-from kvmesh.core.late_binding import LateBinding
+from kvmesh.core.late_binding import LOOK_EVERY_S, PAUSE_S, LateBinding
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
 from kvmesh.request_settings import AdmissionSettings
 from kvmesh.transport.http.problem import Problem
-
-LOOK_EVERY_S: Final = 0.02
-"""While requests wait: backlogs also shrink with time, and by what other replicas see."""
-
-PAUSE_S: Final = 0.002
-"""At least so long between two looks: a burst of first tokens is one event."""
 
 Told = Callable[[Decision | Problem], None]
 
@@ -112,7 +105,7 @@ class AdmissionGate:
             return Problem.from_error(error)
         if answer is None:
             self._told[request.request_id] = told
-            self._look_in(LOOK_EVERY_S)
+            self.load_fell()
             return None
         if isinstance(answer, Refusal):
             code = "queue_full" if answer.status == UNAVAILABLE else "tenant_queue_full"

@@ -110,9 +110,11 @@ def describe_simulation(
     mean_output = sum(request.output_tokens for request in requests) / len(requests)
     engine = fleet.engine
     speeds = "" if set(fleet.speed_ratios) == {1.0} else f", speeds {fleet.speed_ratios}"
+    held = f", held above {fleet.max_backlog_ms:g} ms of backlog, {fleet.queue_policy}"
     return {
         "simulated": f"{fleet.engines} engines ({options.timing_profile}{speeds}), "
-        f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}",
+        f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}"
+        f"{held if fleet.max_backlog_ms else ''}",
         "engine": f"{engine.num_gpu_blocks:,} blocks of {engine.block_size} tokens, "
         f"{engine.max_num_batched_tokens:,} tokens a step, {engine.max_num_seqs} requests at once",
         "slice": f"{len(requests):,} requests after the first {options.skip:,}",

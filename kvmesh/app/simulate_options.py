@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter, Token
 
 from kvmesh.app.replay_options import PLOT_SUFFIXES, Words
+from kvmesh.core.admission import QueuePolicy
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_timing import DYNAMO_CAPACITY_TOKENS, parse_profile
 from kvmesh.core.fleet_options import FleetOptions, parse_policy
@@ -64,6 +65,10 @@ class SimulateOptions:
     """How long KV events take to reach the routers, ms."""
     sync_delay_ms: float = 5.0
     """How long bookings take to reach the other replicas, ms."""
+    max_backlog_ms: float = 0.0
+    """Routers hold requests while their worker's predicted backlog is longer, ms; 0: never."""
+    queue_policy: QueuePolicy = "fcfs"
+    """Order of held requests: fcfs, or wspt (little work first)."""
     kv_events: bool = True
     """Route by KV events; without them by what was sent where."""
     block_size: int | None = None
@@ -131,6 +136,8 @@ class SimulateOptions:
             event_delay_s=self.event_delay_ms / 1000.0,
             sync_delay_s=self.sync_delay_ms / 1000.0,
             kv_events=self.kv_events,
+            max_backlog_ms=self.max_backlog_ms,
+            queue_policy=self.queue_policy,
             seed=self.seed,
         )
 

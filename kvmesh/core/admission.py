@@ -14,7 +14,7 @@ TOO_MANY_REQUESTS: Final = 429
 UNAVAILABLE: Final = 503
 
 MAX_ASKED: Final = 16
-"""Tenants asked in vain before `release` gives up: each costs a choice of worker."""
+"""Requests asked in vain before `release` gives up: each costs a choice of worker."""
 
 _FIRST_GUESS_S: Final = 0.1
 _RATE_WEIGHT: Final = 0.1
@@ -70,11 +70,19 @@ class AdmissionStatistics(msgspec.Struct, frozen=True):
 
 
 class _Tenant:
-    __slots__ = ("deficit", "heap")
+    """What waits, and of that what was asked in vain in the look under way."""
+
+    __slots__ = ("asked", "deficit", "heap")
 
     def __init__(self) -> None:
         self.deficit = 0
         self.heap: list[tuple[float, int, Held]] = []
+        self.asked: list[tuple[float, int, Held]] = []
+
+    def put_back(self) -> None:
+        """Have everything wait again."""
+        while self.asked:
+            heappush(self.heap, self.asked.pop())
 
 
 class HoldQueue:
@@ -120,32 +128,37 @@ class HoldQueue:
     def release(self, now: float, admit: Callable[[Held], bool]) -> list[Held]:
         """Let requests go, fairly, while `admit` takes them; return those it took, in order.
 
-        `admit` returns False when the request must go on waiting; its tenant's others then wait
-        behind it, other tenants are still asked, up to `MAX_ASKED` in vain: the next call goes on
-        with the others. Call it whenever load may have fallen.
+        `admit` returns False when the request must go on waiting, each for a worker of its own:
+        those behind it and other tenants are still asked, up to `MAX_ASKED` in vain; the next call
+        goes on with the other tenants. Call it whenever load may have fallen.
         """
         released: list[Held] = []
-        blocked = 0
-        while blocked < min(len(self._tenants), MAX_ASKED):
+        passed_over: list[_Tenant] = []
+        while len(passed_over) < min(len(self._held), MAX_ASKED):
             name, tenant = next(iter(self._tenants.items()))
+            if not tenant.heap:
+                self._tenants.move_to_end(name)
+                continue
             held = tenant.heap[0][2]
             if tenant.deficit < held.tokens:
                 tenant.deficit += max(1, self.options.quantum_tokens)
             if tenant.deficit < held.tokens:
                 self._tenants.move_to_end(name)
                 continue
+            entry = heappop(tenant.heap)
             if not admit(held):
-                blocked += 1
+                tenant.asked.append(entry)
+                passed_over.append(tenant)
                 self._tenants.move_to_end(name)
                 continue
-            blocked = 0
-            heappop(tenant.heap)
             del self._held[held.request_id]
             tenant.deficit -= held.tokens
             self._end_turn(name, tenant)
             self._waited_s += max(0.0, now - held.queued_s)
             self._note_release(now)
             released.append(held)
+        for tenant in passed_over:
+            tenant.put_back()
         return released
 
     def cancel(self, request_id: str) -> bool:
@@ -189,7 +202,8 @@ class HoldQueue:
 
     def _end_turn(self, name: str, tenant: _Tenant) -> None:
         if not tenant.heap:
-            del self._tenants[name]
+            if not tenant.asked:
+                del self._tenants[name]
         elif tenant.deficit < tenant.heap[0][2].tokens:
             self._tenants.move_to_end(name)
 

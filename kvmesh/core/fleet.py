@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 import msgspec
 import xxhash
 
-from kvmesh.core.decision import RouterOptions
+from kvmesh.core.decision import Decision, RouterOptions
 from kvmesh.core.engine_request import Step
 from kvmesh.core.events import Event, WorkerId
 from kvmesh.core.fleet_engine import FleetEngine
@@ -17,6 +18,7 @@ from kvmesh.core.fleet_oracle import Oracle
 from kvmesh.core.fleet_request import FleetRequest, Passage
 from kvmesh.core.fleet_router import FleetRouter
 from kvmesh.core.index import KvIndex
+from kvmesh.core.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.report import RequestOutcome
 from kvmesh.core.selection import Random
 from kvmesh.errors import RequestError
@@ -56,7 +58,7 @@ class SimulatedFleet:
         """
         self.outcomes: list[RequestOutcome] = []
         self.now = 0.0
-        self._options = options
+        self.options = options
         self._requests = requests
         self._speedup = speedup
         self.engines = tuple(_make_engine(options, number) for number in range(options.engines))
@@ -67,6 +69,10 @@ class SimulatedFleet:
             FleetRouter(f"router-{number}", policy, workers, index, rng)
             for number in range(options.routers)
         )
+        for router in self.routers:
+            router.hold(options.max_backlog_ms, options.queue_policy)
+        self._looked_s = [-inf] * options.routers
+        self._look_due_s = [inf] * options.routers
         self._index = index
         self._oracle = Oracle() if policy.mode == "direct" else None
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
@@ -101,15 +107,24 @@ class SimulatedFleet:
         heappush(self._heap, (time_s, self._pushed, action))
 
     def _send(self, request: FleetRequest, now: float) -> None:
-        number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self._options.seed % 2**64)
+        number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self.options.seed % 2**64)
         router = self.routers[number % len(self.routers)]
         named: WorkerId | None = None
         if self._oracle is not None:
             named = self.engines[self._oracle.choose(self.engines, request, now)].worker
-        decision = router.schedule(request, now, named)
-        place = self._engine_of[decision.worker]
+        decision = router.ask(request, now, named)
+        if decision is None:
+            self._load_fell(number % len(self.routers), now)
+        else:
+            self._place(number % len(self.routers), request, now, decision)
+
+    def _place(
+        self, router_place: int, request: FleetRequest, sent_s: float, decision: Decision
+    ) -> None:
+        """Hand a request to the engine chosen for it."""
+        now, router, place = self.now, self.routers[router_place], self._engine_of[decision.worker]
         engine = self.engines[place]
-        passage = Passage(request, number % len(self.routers), place, decision.overlap_blocks, now)
+        passage = Passage(request, router_place, place, decision.overlap_blocks, sent_s)
         try:
             engine.model.add(passage.model, now)
         except RequestError as error:
@@ -121,6 +136,25 @@ class SimulatedFleet:
         if not engine.awake:
             engine.awake = True
             self._at(now, partial(self._begin, engine))
+
+    def _load_fell(self, place: int, now: float) -> None:
+        """Have a router look soon whether the turn of a request that waits has come."""
+        if self.routers[place].waiting:
+            self._look_at(place, max(now, self._looked_s[place] + PAUSE_S))
+
+    def _look_at(self, place: int, due_s: float) -> None:
+        if due_s < self._look_due_s[place]:
+            self._look_due_s[place] = due_s
+            self._at(due_s, partial(self._look, place))
+
+    def _look(self, place: int, now: float) -> None:
+        if now != self._look_due_s[place]:
+            return
+        self._look_due_s[place], self._looked_s[place] = inf, now
+        for request, sent_s, decision in self.routers[place].release(now):
+            self._place(place, request, sent_s, decision)
+        if self.routers[place].waiting:
+            self._look_at(place, now + LOOK_EVERY_S)
 
     def _begin(self, engine: FleetEngine, now: float) -> None:
         ends_s = engine.begin(now)
@@ -140,11 +174,12 @@ class SimulatedFleet:
             passage = engine.passages.pop(model.request_id)
             passage.pause(engine.step_number + 1)
             self.routers[passage.router].scheduler.finish(model.request_id, now)
+            self._load_fell(passage.router, now)
             self._tell_peers(passage, partial(_finished, model.request_id))
             self._conclude(passage, now)
         if step.events and self._index is not None:
             events = engine.fold(step.events)
-            self._at(now + self._options.event_delay_s, partial(self._publish, engine, events))
+            self._at(now + self.options.event_delay_s, partial(self._publish, engine, events))
         self._begin(engine, now)
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
@@ -158,6 +193,7 @@ class SimulatedFleet:
             if passage.first_token_s is None:
                 passage.first_token_s = now
                 self.routers[passage.router].scheduler.first_token(model.request_id, now)
+                self._load_fell(passage.router, now)
                 self._tell_peers(passage, partial(_first_token, model.request_id))
 
     def _grew(self, engine: FleetEngine, passage: Passage, now: float) -> None:
@@ -171,12 +207,13 @@ class SimulatedFleet:
     def _tell_peers(self, passage: Passage, news: Callable[[FleetRouter, float], None]) -> None:
         if len(self.routers) > 1:
             told = partial(self._hear, passage.router, news)
-            self._at(self.now + self._options.sync_delay_s, told)
+            self._at(self.now + self.options.sync_delay_s, told)
 
     def _hear(self, sender: int, news: Callable[[FleetRouter, float], None], now: float) -> None:
         for place, router in enumerate(self.routers):
             if place != sender:
                 news(router, now)
+                self._load_fell(place, now)
 
     def _publish(self, engine: FleetEngine, events: Sequence[Event], now: float) -> None:
         del now
@@ -188,7 +225,7 @@ class SimulatedFleet:
         report = engine.report()
         for router in self.routers:
             router.scheduler.workers.report(engine.worker, report)
-        self._at(now + self._options.report_interval_s, partial(self._report, engine))
+        self._at(now + self.options.report_interval_s, partial(self._report, engine))
 
     def _conclude(self, passage: Passage, now: float, refusal: str = "") -> None:
         engine, trace = self.engines[passage.engine], passage.request.trace

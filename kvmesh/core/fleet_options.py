@@ -5,6 +5,7 @@ from typing import Final, cast, get_args
 
 import msgspec
 
+from kvmesh.core.admission import QueuePolicy
 from kvmesh.core.cost import Weights, cost_named
 from kvmesh.core.decision import RouterMode, RouterOptions
 from kvmesh.core.engine_options import EngineOptions
@@ -23,7 +24,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     Engine i runs at `speed_ratios[i % len]` times the profile's speed. KV events reach the routers
     `event_delay_s` after the step they belong to, bookings the other replicas after `sync_delay_s`,
     load reports come each `report_interval_s`. Without `kv_events` routers know only what they
-    sent. `seed` spreads the requests over the replicas.
+    sent. Above a predicted backlog of `max_backlog_ms` (0: never) routers hold requests, ordered by
+    `queue_policy`. `seed` spreads the requests over the replicas.
     """
 
     engines: int = 8
@@ -34,6 +36,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     sync_delay_s: float = 0.005
     report_interval_s: float = 1.0
     kv_events: bool = True
+    max_backlog_ms: float = 0.0
+    queue_policy: QueuePolicy = "fcfs"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -41,7 +45,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
         for name in ("engines", "routers", "report_interval_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("event_delay_s", "sync_delay_s"):
+        for name in ("event_delay_s", "sync_delay_s", "max_backlog_ms"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 or more")
         if not self.speed_ratios:

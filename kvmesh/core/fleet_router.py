@@ -1,14 +1,18 @@
 """One router replica of a simulated fleet: the production scheduler and its bookings."""
 
+import sys
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
+from kvmesh.core.admission import AdmissionOptions, QueuePolicy
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import Decision, RouteRequest, RouterOptions, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.fleet_request import FleetRequest
 from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.index import KvIndex
+from kvmesh.core.late_binding import LateBinding
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
@@ -20,7 +24,7 @@ KEY_TOKENS: Final = 256
 
 
 class FleetRouter:
-    """Decides for its own requests and counts its peers'.
+    """Decides for its own requests and counts its peers'; refuses nothing, however long it waits.
 
     All replicas hear the same events at the same time, so they may share one `index`.
     """
@@ -47,14 +51,33 @@ class FleetRouter:
             index=index,
             routed=ApproxIndex(),
         )
+        self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
+        self._held: dict[str, tuple[FleetRequest, float]] = {}
         for worker, blocks in workers:
             membership.add(worker, 0.0)
             self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks))
 
-    def schedule(
+    @property
+    def waiting(self) -> int:
+        """Return how many requests are held."""
+        return len(self._held)
+
+    def hold(self, max_backlog_ms: float, policy: QueuePolicy) -> None:
+        """Hold requests from now on while their worker's predicted backlog is longer."""
+        self._binding.change(
+            AdmissionOptions(
+                policy=policy,
+                max_backlog_ms=max_backlog_ms,
+                max_queued=sys.maxsize,
+                max_queued_per_tenant=sys.maxsize,
+                max_wait_s=inf,
+            )
+        )
+
+    def ask(
         self, request: FleetRequest, now: float, named: WorkerId | None = None
-    ) -> Decision:
-        """Choose a worker, or take the one named, and book the request there."""
+    ) -> Decision | None:
+        """Choose a worker, or take the one named, and book the request there; None: it waits."""
         trace, block_size = request.trace, self.scheduler.options.block_size
         wanted = RouteRequest(
             request_id=str(trace.index),
@@ -63,7 +86,22 @@ class FleetRouter:
             expected_output_tokens=trace.output_tokens,
             pinned_worker=named,
         )
-        return self.scheduler.schedule(wanted, now)
+        if not self._binding.holding:
+            return self.scheduler.schedule(wanted, now)
+        decision = self._binding.ask(wanted, now)
+        if decision is None:
+            self._held[wanted.request_id] = (request, now)
+            return None
+        assert isinstance(decision, Decision), "nothing bounds the queue"
+        return decision
+
+    def release(self, now: float) -> list[tuple[FleetRequest, float, Decision]]:
+        """Return those whose turn it is, since when they waited, and where they go."""
+        released: list[tuple[FleetRequest, float, Decision]] = []
+        for one in self._binding.release(now, bool):
+            assert isinstance(one.verdict, Decision), "no simulated worker ever leaves"
+            released.append((*self._held.pop(one.request_id), one.verdict))
+        return released
 
     def demand(self, request_id: str) -> tuple[WorkerId, Demand] | None:
         """Return what to tell the peers of a request booked here; None when it has ended."""

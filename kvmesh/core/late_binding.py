@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
 import msgspec
 
@@ -9,6 +10,12 @@ from kvmesh.core.admission import AdmissionOptions, AdmissionStatistics, Held, H
 from kvmesh.core.decision import Decision, RouteRequest
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
+
+LOOK_EVERY_S: Final = 0.02
+"""While requests wait: backlogs also shrink with time, and by what other replicas see."""
+
+PAUSE_S: Final = 0.002
+"""At least so long between two looks: a burst of first tokens is one event."""
 
 
 class Released(msgspec.Struct, frozen=True):

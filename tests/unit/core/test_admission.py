@@ -78,6 +78,25 @@ def test_a_blocked_tenant_does_not_block_the_others() -> None:
     assert len(queue) == 2
 
 
+def test_a_blocked_request_does_not_block_those_behind_it() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "a/2", "a/3", "b/1", "a/4")
+
+    released = queue.release(1.0, lambda held: held.request_id in {"a/2", "a/4", "b/1"})
+
+    assert sorted(ids(released)) == ["a/2", "a/4", "b/1"]
+    assert ids(queue.release(2.0, take_all)) == ["a/1", "a/3"]
+
+
+def test_a_tenant_whose_last_requests_were_asked_in_vain_keeps_them() -> None:
+    queue = make_queue(quantum_tokens=50)
+    offer(queue, "a/1", "b/1", "b/2")
+
+    assert ids(queue.release(1.0, lambda held: held.request_id == "b/2")) == ["b/2"]
+    assert queue.statistics().tenants == 2
+    assert ids(queue.release(2.0, take_all)) == ["a/1", "b/1"]
+
+
 def test_a_prompt_larger_than_the_quantum_gets_its_turn() -> None:
     queue = make_queue(quantum_tokens=10)
     offer(queue, "a/1", tokens=1000)

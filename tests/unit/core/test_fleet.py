@@ -3,6 +3,7 @@ import random
 import msgspec
 import pytest
 
+from kvmesh.core.admission import QueuePolicy
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_timing import PROFILES
 from kvmesh.core.fleet import SimulatedFleet
@@ -16,6 +17,14 @@ POLICIES = ("round-robin", "random", "kv", "kv:sglang")
 
 def counts(outcomes: list[RequestOutcome]) -> list[int]:
     return [share.requests for share in summarize(outcomes, Slo()).workers]
+
+
+def longest_queue(simulated: SimulatedFleet) -> int:
+    """Play everything; return the most requests that ever waited at one engine."""
+    longest = 0
+    while simulated.advance(1):
+        longest = max(longest, *(len(engine.model.queue) for engine in simulated.engines))
+    return longest
 
 
 def settle(simulated: SimulatedFleet) -> None:
@@ -204,3 +213,35 @@ def test_peers_count_each_others_bookings() -> None:
     for router in simulated.routers:
         assert router.sequences.statistics().active_requests == 30
     assert counts(simulated.run()) == [10, 10, 10]
+
+
+@pytest.mark.parametrize("queue_policy", ["fcfs", "wspt"])
+@pytest.mark.parametrize("routers", [1, 3])
+def test_held_requests_all_end_and_wait_at_the_router_not_at_an_engine(
+    routers: int, queue_policy: QueuePolicy
+) -> None:
+    requests = families(80, gap_ms=2.0)
+    at_once = fleet(requests, engines=2, routers=routers)
+    held = fleet(
+        requests,
+        options=msgspec.structs.replace(
+            at_once.options, max_backlog_ms=60.0, queue_policy=queue_policy
+        ),
+    )
+
+    assert longest_queue(held) < longest_queue(at_once)
+
+    assert sorted(one.index for one in held.outcomes) == list(range(80))
+    assert not any(one.error for one in held.outcomes)
+    assert not any(router.waiting for router in held.routers)
+
+
+def test_a_held_request_counts_its_time_to_first_token_from_when_it_was_sent() -> None:
+    requests = [TraceRequest(index, 0.0, 60 * BLOCK_SIZE, 2, ()) for index in range(3)]
+    options = msgspec.structs.replace(fleet(requests, engines=1).options, max_backlog_ms=1.0)
+
+    outcomes = fleet(requests, options=options).run()
+
+    first, second, third = sorted(one.ttft_ms or 0.0 for one in outcomes)
+    assert {one.sent_ms for one in outcomes} == {0.0}
+    assert 0.0 < first < second < third
