@@ -44,6 +44,8 @@ def test_what_was_played_is_printed_against_the_best_rival() -> None:
 
     text = out.getvalue()
     assert "related-queries x2 0.5 R4 5ms" in text
-    assert "had nothing waited" in text
+    assert text.count("had nothing waited") == 2
+    assert "the best rival of each setting, another each time" in text
+    assert "the best single rival over all settings" in text
     assert "alone, infinite cache (bound)" in text
     assert "geometric means over 2 settings" in text
