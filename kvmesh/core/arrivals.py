@@ -4,26 +4,36 @@ from math import exp2, log
 from typing import Final
 
 HALF_LIFE_S: Final = 10.0
+WARM_UP_S: Final = 0.5
+"""A first request tells of no rate: it counts as if it had come after so long."""
+
 _PER_MS: Final = log(2.0) / HALF_LIFE_S / 1000.0
 
 
 class Arrivals:
-    """A decayed count of requests. Too low in the first seconds, never too high for long."""
+    """A decayed count of requests over the equally decayed time in which they came.
 
-    __slots__ = ("_count", "_last_s")
+    Right from the first seconds on: a fleet just started has the caches cold and the rate full.
+    """
+
+    __slots__ = ("_count", "_first_s", "_last_s")
 
     def __init__(self) -> None:
         self._count = 0.0
+        self._first_s = 0.0
         self._last_s = 0.0
 
     def fold(self, now: float) -> None:
         """Count one request. A clock that steps back counts as standing still."""
+        if not self._count:
+            self._first_s = self._last_s = now
         self._count = self._kept(now) + 1.0
         self._last_s = max(now, self._last_s)
 
     def per_ms(self, now: float) -> float:
         """Return requests per millisecond."""
-        return self._kept(now) * _PER_MS
+        seen_s = max(now, self._last_s) - self._first_s + WARM_UP_S
+        return self._kept(now) * _PER_MS / (1.0 - exp2(-seen_s / HALF_LIFE_S))
 
     def _kept(self, now: float) -> float:
         return self._count * exp2(min(0.0, self._last_s - now) / HALF_LIFE_S)
