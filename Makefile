@@ -1,6 +1,7 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
 # make mutants ARGS='kvmesh.core.closure.*'  does any test notice a fault in this module?
+# make native-check  the compiled core's tests under gcc's sanitizers
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,11 +10,11 @@ ARGS   ?=
 WORKERS ?= 2
 NATIVE := $(wildcard native/*.[ch])
 
-.PHONY: up test test-engines mutants check bench bench-proxy bench-routers chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up test test-engines mutants check native-check bench bench-proxy bench-routers chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,4p' Makefile
+	@sed -n '1,5p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -94,6 +95,9 @@ $(VENV)/.mutation: $(VENV)/.dev
 mutants: $(VENV)/.mutation
 	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
 	$(BIN)/mutmut results
+
+native-check: $(VENV)/.dev
+	PYTHON=$(BIN)/python native/check.sh $(ARGS)
 
 test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv

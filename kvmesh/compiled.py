@@ -9,12 +9,16 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 1
+VERSION: Final = 2
 """The interface that this code was written for, `NATIVE_VERSION` in native/core.h."""
 
 
 class Native(Protocol):
     """What `kvmesh._native` has."""
+
+    def Table(self) -> object:  # noqa: N802  a type
+        """Return an empty `core.block_table.Table`."""
+        ...
 
     def chain(
         self, seed: int, packed: bytes | memoryview, start: int, width: int, count: int, /

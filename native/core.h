@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.compiled` uses no other. */
-#define NATIVE_VERSION 1
+#define NATIVE_VERSION 2
 
 extern PyMethodDef native_hashing_methods[];
 

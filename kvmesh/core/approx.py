@@ -10,10 +10,10 @@ import msgspec
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes, pack_hashes, unpack_run
+from kvmesh.core.index_core import new_table
 from kvmesh.core.index_leases import Leases
-from kvmesh.core.index_search import find_drops
 from kvmesh.core.index_slots import Slots
-from kvmesh.core.index_table import BlockTable, clear_released
+from kvmesh.core.index_table import clear_released
 from kvmesh.core.prefix_index import Groups, PrefixIndex
 
 DEFAULT_TTL_S: Final = 120.0
@@ -68,7 +68,7 @@ class ApproxIndex:
         self._worker_blocks = worker_blocks
         self._longest_tick_s = _LONGEST_TICK_S if worker_blocks is None else _LRU_TICK_S
         self._slots = Slots()
-        self._table = BlockTable()
+        self._table = new_table()
         self._leases: dict[WorkerId, Leases] = {}
         self._ends: list[tuple[float, int, Leases]] = []
         self._serial = count()
@@ -179,7 +179,7 @@ class ApproxIndex:
 
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return disjoint (depth, workers), deepest first; complexity as `KvIndex.find_groups`."""
-        drops = find_drops(self._table.shards, hashes, self._slots.live)
+        drops = self._table.find_drops(hashes, self._slots.live)
         return [(depth, self._slots.decode(mask)) for depth, mask in drops]
 
     def statistics(self) -> ApproxStatistics:

@@ -5,15 +5,16 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from kvmesh.core.block_table import Drops, NewTable, Table
 from kvmesh.core.events import ROOT, Event, Removed, Stored, WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.index_cap import BlockCap
+from kvmesh.core.index_core import new_table
 from kvmesh.core.index_freeze import FrozenIndex, FrozenWorker
 from kvmesh.core.index_image import IndexImage
-from kvmesh.core.index_search import Drops, find_drops
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_statistics import IndexStatistics
-from kvmesh.core.index_table import BlockTable, clear_released
+from kvmesh.core.index_table import clear_released
 from kvmesh.core.index_tier import Tier
 from kvmesh.core.prefix_index import Groups
 
@@ -30,14 +31,18 @@ class KvIndex:
     Each worker's blocks must be prefix-closed (a held block's parent is held), as `core.closure`
     makes them; then every answer is exact. A store behind an unknown parent is refused and reported
     as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are evicted (see `BlockCap`) and
-    their workers marked truncated: overlap is then too low, never too high. About 80 B a block.
+    their workers marked truncated: overlap is then too low, never too high. About 80 B a block,
+    compiled 35 B. `new_table` makes its tables: pure or compiled, with the same answers.
     """
 
-    def __init__(self, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
+    def __init__(
+        self, max_blocks: int = DEFAULT_MAX_BLOCKS, *, new_table: NewTable = new_table
+    ) -> None:
+        self._new_table = new_table
         self._slots = Slots()
-        self._device = Tier()
+        self._device = Tier(new_table)
         self._tiers = [self._device]
-        self._only_table: BlockTable | None = self._device.young
+        self._only_table: Table | None = self._device.young
         self._cap = BlockCap(max_blocks, self._tiers, self._slots)
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
@@ -212,7 +217,7 @@ class KvIndex:
         found = [self.find_matches(hashes)]
         for tier in self._tiers[1:]:
             matches = found[-1].copy()
-            for depth, mask in find_drops(tier.shards(), hashes, self._slots.live):
+            for depth, mask in tier.find_drops(hashes, self._slots.live):
                 for worker in self._slots.decode(mask):
                     matches[worker] = max(depth, matches.get(worker, 0))
             found.append(matches)
@@ -269,8 +274,8 @@ class KvIndex:
     def _find_drops(self, hashes: Hashes) -> Drops:
         tier = self._device
         if tier.old is None:
-            return find_drops(tier.young.shards, hashes, self._slots.live)
-        drops = find_drops(tier.shards(), hashes, self._slots.live)
+            return tier.young.find_drops(hashes, self._slots.live)
+        drops = tier.find_drops(hashes, self._slots.live)
         if drops:
             self._cap.note_match(hashes, drops[0][0])
         return drops
@@ -293,5 +298,5 @@ class KvIndex:
         if not 0 <= tier < TIERS:
             return None
         while tier >= len(self._tiers):
-            self._tiers.append(Tier())
+            self._tiers.append(Tier(self._new_table))
         return self._tiers[tier]

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from kvmesh.core.block_table import Table
 from kvmesh.core.events import HASH_BYTES, WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.index_search import SHARDS
 from kvmesh.core.index_slots import Slots
-from kvmesh.core.index_table import BlockTable
 from kvmesh.core.index_tier import Tier
 
 _FEWEST: Final = 4
@@ -35,7 +35,7 @@ class BlockCap:
         self.room = 0
         self._refreshable = 0
         self._matches: deque[tuple[Hashes, int]] = deque(maxlen=_MATCHES)
-        self._garbage: list[dict[int, int]] = []
+        self._garbage: list[object] = []
 
     def fit(self, worker: WorkerId, run: bytes) -> bytes:
         """Make room for a packed run longer than `room`; return what then fits, nearly always all.
@@ -105,11 +105,11 @@ class BlockCap:
             if dropped is not None:
                 self._garbage += self._evict(dropped)
 
-    def _evict(self, dropped: BlockTable) -> list[dict[int, int]]:
+    def _evict(self, dropped: Table) -> list[object]:
         for worker, holding in dropped.holdings.items():
             if holding.blocks:
                 self._lose(worker, holding.blocks)
-        return dropped.shards
+        return dropped.pieces()
 
     def _lose(self, worker: WorkerId, blocks: int) -> None:
         self.truncated.add(worker)

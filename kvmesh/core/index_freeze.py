@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from kvmesh.core.block_table import FrozenTable
 from kvmesh.core.events import WorkerId
-from kvmesh.core.index_table import FrozenTable
+from kvmesh.core.index_search import SHARDS
+from kvmesh.core.table_shards import SetNumbers, columns_of, masked
 
 
 class FrozenWorker(msgspec.Struct, frozen=True):
@@ -42,22 +44,39 @@ class FrozenIndex:
 
         The dict may be the index's own: finish with it before the index changes again.
         """
-        live = self._live
-        try:
-            for tier, tables in enumerate(self._tiers):
-                for shards in zip(*(table.read() for table in tables), strict=True):
-                    held = _merge([shard for _, shard in shards])
-                    if self._unclean:
-                        held = {key: mask & live for key, mask in held.items() if mask & live}
-                    yield tier, shards[0][0], held
-        finally:
-            self.close()
+        for tier, shard, tables in self._shards():
+            yield tier, shard, self._held(shard, tables)
+
+    def columns(self, numbers: SetNumbers) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """Yield the same as a snapshot has it: tier, shard number, blocks, width, columns.
+
+        `numbers` gets the number of each mask, in order of appearance.
+        """
+        live = self._live if self._unclean else None
+        for tier, shard, tables in self._shards():
+            if len(tables) == 1:
+                yield tier, shard, *tables[0].columns(shard, live, numbers)
+            else:
+                yield tier, shard, *columns_of(self._held(shard, tables), numbers)
 
     def close(self) -> None:
         """Let the index go on without copying; safe to call twice."""
         for tables in self._tiers:
             for table in tables:
                 table.close()
+
+    def _shards(self) -> Iterator[tuple[int, int, tuple[FrozenTable, ...]]]:
+        """Yield every shard of every tier, with the tables to read it from; close at the end."""
+        try:
+            for tier, tables in enumerate(self._tiers):
+                for shard in range(SHARDS):
+                    yield tier, shard, tables
+        finally:
+            self.close()
+
+    def _held(self, shard: int, tables: tuple[FrozenTable, ...]) -> dict[int, int]:
+        held = _merge([table.take(shard) for table in tables])
+        return masked(held, self._live) if self._unclean else held
 
 
 def _merge(shards: list[dict[int, int]]) -> dict[int, int]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
 
+from kvmesh.core.block_table import Holding
 from kvmesh.core.events import HASH_BYTES
 from kvmesh.core.hashing import pack_hashes, unpack_run
-from kvmesh.core.index_table import Holding
 
 
 class Leases:

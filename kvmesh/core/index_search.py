@@ -7,14 +7,12 @@ and a bisection finds every depth at which a worker drops out without looking at
 
 from typing import Final, Protocol
 
+from kvmesh.core.block_table import Drops
 from kvmesh.core.hash_chain import AHEAD
 from kvmesh.core.hashing import Hashes
 
 SHARD_BITS: Final = 8
 SHARDS: Final = 1 << SHARD_BITS
-
-Drops = list[tuple[int, int]]
-"""(depth in blocks, mask of the workers whose cached prefix ends there), deepest first."""
 
 
 class Shard(Protocol):

@@ -3,16 +3,18 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from kvmesh.core.block_table import Drops, Holding, Table
 from kvmesh.core.events import HASH_BYTES, ROOT, WorkerId
-from kvmesh.core.hashing import unpack_run
-from kvmesh.core.index_search import SHARDS
+from kvmesh.core.hashing import Hashes, unpack_run
+from kvmesh.core.index_search import SHARDS, Layers, find_drops
 from kvmesh.core.index_slots import Slots
+from kvmesh.core.table_shards import FrozenShards, ShardLoader
 
 _MAX_POOL: Final = 1 << 16
 _LONG_RUN_BYTES: Final = 16 * HASH_BYTES
 
 
-class Holding:
+class PureHolding:
     """What one worker holds in one table; `digest` is the sum of its hashes, not yet mod 2^64."""
 
     __slots__ = ("bit", "blocks", "digest")
@@ -34,13 +36,13 @@ class BlockTable:
         self.shards: list[dict[int, int]] = [{} for _ in range(SHARDS)]
         self.holdings: dict[WorkerId, Holding] = {}
         self._pool: dict[int, int] = {}
-        self._frozen: list[FrozenTable] = []
+        self._frozen: list[FrozenShards] = []
 
     def admit(self, worker: WorkerId, bit: int) -> Holding:
         """Return the holding of `worker`, made when there is none."""
         holding = self.holdings.get(worker)
         if holding is None:
-            holding = self.holdings[worker] = Holding(self.pooled(bit))
+            holding = self.holdings[worker] = PureHolding(self.pooled(bit))
         return holding
 
     def pooled(self, mask: int) -> int:
@@ -53,6 +55,10 @@ class BlockTable:
         """Return whether the worker with that bit holds `block`."""
         mask = self.shards[block & 255].get(block >> 8)
         return mask is not None and mask & bit != 0
+
+    def mask(self, block: int) -> int:
+        """Return the mask of those who hold a block, 0 for nobody."""
+        return self.shards[block & 255].get(block >> 8) or 0
 
     def extend(self, holding: Holding, parent: int, run: bytes) -> bool:
         """Add blocks behind `parent`, as `store`; False, and no change, when it is not held."""
@@ -207,55 +213,31 @@ class BlockTable:
                 self.shards[number] = dict(shard)
         return size
 
-    def freeze(self) -> "FrozenTable":
+    def find_drops(self, hashes: Hashes, live: int, older: "BlockTable | None" = None) -> Drops:
+        """Return where along a prompt workers drop out, of this table and an older one together."""
+        if older is None:
+            return find_drops(self.shards, hashes, live)
+        return find_drops(Layers(self.shards, older.shards), hashes, live)
+
+    def freeze(self) -> FrozenShards:
         """Return this table as it is now, for as long as the result is not closed. O(1)."""
-        frozen = FrozenTable(self.shards, self._frozen)
+        frozen = FrozenShards(self.shards, self._frozen)
         self._frozen.append(frozen)
         return frozen
 
+    def loader(self, masks: list[int]) -> ShardLoader:
+        """Return what fills this table, which must be empty."""
+        return ShardLoader(self.shards, [self.pooled(mask) for mask in masks])
 
-def clear_released(slots: Slots, tables: Sequence[BlockTable]) -> Iterator[int]:
+    def pieces(self) -> list[object]:
+        """Return the shards, to be let go one by one."""
+        return list(self.shards)
+
+
+def clear_released(slots: Slots, tables: Sequence[Table]) -> Iterator[int]:
     """Take released bits out of every mask, a shard at a time; yield how many blocks it had."""
     dead = slots.begin_reclaim()
     for table in tables:
         for number in range(SHARDS):
             yield table.clear_bits(number, dead)
     slots.end_reclaim()
-
-
-class FrozenTable:
-    """A table as it was: a shard is copied only when it is about to change before it was read.
-
-    Copying 4,000 blocks (a shard of a 1M-block table) takes 0.1 ms. `close` it when done.
-    """
-
-    def __init__(self, shards: list[dict[int, int]], register: "list[FrozenTable]") -> None:
-        self._shards = shards
-        self._register = register
-        self._pending = set(range(SHARDS))
-        self._copies: dict[int, dict[int, int]] = {}
-
-    def keep(self, run: bytes) -> None:
-        """Copy the shards of a packed run if they are still to be read."""
-        for number in self._pending.intersection(run[::HASH_BYTES]):
-            self.keep_shard(number)
-
-    def keep_shard(self, number: int) -> None:
-        """Copy one shard if it is still to be read."""
-        if number in self._pending:
-            self._pending.discard(number)
-            self._copies[number] = self._shards[number].copy()
-
-    def read(self) -> Iterator[tuple[int, dict[int, int]]]:
-        """Yield each shard's number and content once; not to be changed, or kept for long."""
-        for number in range(SHARDS):
-            copy = self._copies.pop(number, None)
-            if copy is None:
-                self._pending.discard(number)
-                copy = self._shards[number]
-            yield number, copy
-
-    def close(self) -> None:
-        """Copy no more; safe to call twice."""
-        if self in self._register:
-            self._register.remove(self)

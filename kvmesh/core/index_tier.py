@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from kvmesh.core.block_table import Drops, Holding, NewTable, Table
 from kvmesh.core.events import HASH_BYTES, ROOT, WorkerId
-from kvmesh.core.hashing import pack_hashes, unpack_run
-from kvmesh.core.index_search import Layers, Shards
-from kvmesh.core.index_table import BlockTable, Holding
+from kvmesh.core.hashing import Hashes, pack_hashes, unpack_run
 
 
 class Tier:
@@ -17,16 +16,16 @@ class Tier:
     have young parents, so what is left is prefix-closed for every worker.
     """
 
-    def __init__(self) -> None:
-        self.young = BlockTable()
-        self.old: BlockTable | None = None
+    def __init__(self, new_table: NewTable) -> None:
+        self._new_table = new_table
+        self.young = new_table()
+        self.old: Table | None = None
 
-    def shards(self) -> Shards:
-        """Return what a search reads."""
-        young = self.young.shards
-        return young if self.old is None else Layers(young, self.old.shards)
+    def find_drops(self, hashes: Hashes, live: int) -> Drops:
+        """Return where along a prompt workers drop out, see `index_search.find_drops`."""
+        return self.young.find_drops(hashes, live, self.old)
 
-    def tables(self) -> list[BlockTable]:
+    def tables(self) -> list[Table]:
         """Return the table or both."""
         return [self.young] if self.old is None else [self.young, self.old]
 
@@ -46,9 +45,7 @@ class Tier:
         young.store(young.admit(worker, bit), run)
         return True
 
-    def _store_old(
-        self, old: BlockTable, worker: WorkerId, bit: int, parent: int, run: bytes
-    ) -> bool:
+    def _store_old(self, old: Table, worker: WorkerId, bit: int, parent: int, run: bytes) -> bool:
         """Add a run behind an old parent: it ages with its parent."""
         if not old.holds(bit, parent):
             return False
@@ -91,7 +88,7 @@ class Tier:
             return
         by_mask: dict[int, list[int]] = {}
         for block in blocks:
-            mask = (old.shards[block & 255].get(block >> 8) or 0) & live
+            mask = old.mask(block) & live
             if mask:
                 by_mask.setdefault(mask, []).append(block)
         for mask, run in by_mask.items():
@@ -103,14 +100,14 @@ class Tier:
                     holding.blocks += sign * len(run)
                     holding.digest += sign * sum(run)
 
-    def only_table(self) -> BlockTable | None:
+    def only_table(self) -> Table | None:
         """Return the table if there is but one, as when nobody holds anything old. O(workers)."""
         if self.old is not None and not any(one.blocks for one in self.old.holdings.values()):
             self.old = None
         return self.young if self.old is None else None
 
-    def rotate(self) -> BlockTable | None:
+    def rotate(self) -> Table | None:
         """Make the young blocks old; return the table of those that were old, no longer held."""
         dropped, self.old = self.old, self.young
-        self.young = BlockTable()
+        self.young = self._new_table()
         return dropped

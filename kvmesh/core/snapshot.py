@@ -19,8 +19,8 @@ import msgspec
 from xxhash import xxh3_64
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import pack_hashes
 from kvmesh.core.index_freeze import FrozenIndex
+from kvmesh.core.table_shards import SetNumbers
 
 MAGIC: Final = b"KVMINDX\x01"
 HEAD: Final = 1
@@ -30,10 +30,8 @@ MAX_SLOTS: Final = 1 << 16
 SECTION: Final = struct.Struct("<BI")
 PART_HEAD: Final = struct.Struct("<BBBI")
 SET_HEAD: Final = struct.Struct("<H")
-KEY_BYTES: Final = 7
 _SLICE_BLOCKS: Final = 4096
 _SLICE_SETS: Final = 4096
-_NARROW: Final = 1 << 16
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -76,14 +74,6 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     holders: tuple[HeldByWorker, ...]
 
 
-class _SetNumbers(dict[int, int]):
-    """mask -> number, in order of appearance."""
-
-    def __missing__(self, mask: int) -> int:
-        number = self[mask] = len(self)
-        return number
-
-
 def encode_snapshot(
     frozen: FrozenIndex, position: Position, records: Iterable[WorkerRecord] = ()
 ) -> Iterator[bytes]:
@@ -110,13 +100,14 @@ def _sections(
         for one in sorted(frozen.workers, key=lambda one: one.bit)
     )
     yield MAGIC + _section(HEAD, msgspec.msgpack.encode(Head(position, records, holders)))
-    numbers = _SetNumbers()
-    parts: list[bytes | bytearray] = []
+    numbers = SetNumbers()
+    parts: list[bytes] = []
     blocks = 0
-    for tier, shard, held in frozen.parts():
-        if held:
-            parts += _part(tier, shard, held, numbers)
-            blocks += len(held)
+    for tier, shard, count, width, columns in frozen.columns(numbers):
+        if count:
+            head = PART_HEAD.pack(tier, shard, width, count)
+            parts += (SECTION.pack(PART, len(head) + len(columns)), head, columns)
+            blocks += count
         if blocks >= _SLICE_BLOCKS:
             yield b"".join(parts)
             parts.clear()
@@ -129,19 +120,6 @@ def _sections(
 
 def _section(kind: int, payload: bytes) -> bytes:
     return SECTION.pack(kind, len(payload)) + payload
-
-
-def _part(
-    tier: int, shard: int, held: dict[int, int], numbers: _SetNumbers
-) -> tuple[bytes, bytearray, bytes]:
-    """Return one shard's section in pieces, which are joined only once."""
-    sets = list(map(numbers.__getitem__, held.values()))
-    width, code = (2, "H") if len(numbers) <= _NARROW else (4, "I")
-    keys = bytearray(pack_hashes(held))
-    del keys[KEY_BYTES::8]
-    size = PART_HEAD.size + len(held) * (KEY_BYTES + width)
-    head = SECTION.pack(PART, size) + PART_HEAD.pack(tier, shard, width, len(held))
-    return head, keys, struct.pack(f"<{len(sets)}{code}", *sets)
 
 
 def _set(mask: int) -> bytes:

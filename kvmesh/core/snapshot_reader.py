@@ -1,19 +1,18 @@
 """Reading a snapshot: nothing in it is believed before it is checked."""
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 from xxhash import xxh3_64
 
+from kvmesh.core.block_table import NewTable
 from kvmesh.core.events import HASH_BYTES, WorkerId
-from kvmesh.core.hashing import unpack_run
 from kvmesh.core.index import TIERS
+from kvmesh.core.index_core import new_table
 from kvmesh.core.index_image import IndexImage
 from kvmesh.core.snapshot import (
     HEAD,
-    KEY_BYTES,
     MAGIC,
     MAX_SLOTS,
     PART,
@@ -26,12 +25,13 @@ from kvmesh.core.snapshot import (
     Position,
     WorkerRecord,
 )
+from kvmesh.core.table_shards import KEY_BYTES
 from kvmesh.errors import CodecError
 
 _CHECKSUM_SLICE: Final = 1 << 24
 _SLICE_BLOCKS: Final = 16_384
 _SLICE_SETS: Final = 1024
-_CODES: Final = {2: "H", 4: "I"}
+_WIDTHS: Final = (2, 4)
 _U64: Final = (1 << 64) - 1
 _head_decoder = msgspec.msgpack.Decoder(Head)
 
@@ -45,14 +45,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     truncated: tuple[WorkerId, ...]
 
 
-def decode_snapshot(data: bytes) -> Snapshot:
+def decode_snapshot(data: bytes, new_table: NewTable = new_table) -> Snapshot:
     """Return what `encode_snapshot` wrote, joined. Raises `CodecError` for anything else."""
-    *_, snapshot = decode_in_slices(data)
+    *_, snapshot = decode_in_slices(data, new_table)
     assert snapshot is not None
     return snapshot
 
 
-def decode_in_slices(data: bytes) -> Iterator[Snapshot | None]:
+def decode_in_slices(data: bytes, new_table: NewTable = new_table) -> Iterator[Snapshot | None]:
     """Yield None after each slice of the work, some 3 ms, and last the snapshot.
 
     Raises `CodecError` as soon as something is wrong: cut, damaged, of another version, or in
@@ -65,7 +65,7 @@ def decode_in_slices(data: bytes) -> Iterator[Snapshot | None]:
     masks: list[int] = []
     for _ in _read_sets(sections[SETS], head.holders, masks):
         yield None
-    image = IndexImage([one.worker for one in head.holders], masks)
+    image = IndexImage([one.worker for one in head.holders], masks, new_table)
     for _ in _read_parts(sections[PART], image):
         yield None
     for _ in image.account():
@@ -169,12 +169,11 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
             raise _wrong(f"{place} comes twice or is out of range")
         seen.add((tier, shard))
         columns = payload[PART_HEAD.size :]
-        if width not in _CODES or len(columns) != count * (KEY_BYTES + width):
+        if width not in _WIDTHS or len(columns) != count * (KEY_BYTES + width):
             raise _wrong(f"{place} has {len(columns)} bytes for {count} blocks of width {width}")
-        keys = columns[: count * KEY_BYTES]
-        numbers = struct.unpack(f"<{count}{_CODES[width]}", columns[count * KEY_BYTES :])
+        keys, numbers = columns[: count * KEY_BYTES], columns[count * KEY_BYTES :]
         try:
-            once = image.add(tier, shard, *_widen(keys, shard), numbers)
+            once = image.add(tier, shard, keys, numbers, width)
         except IndexError as error:
             raise _wrong(f"{place} names an unknown set") from error
         if not once:
@@ -183,18 +182,6 @@ def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[N
         if blocks >= _SLICE_BLOCKS:
             blocks = 0
             yield
-
-
-def _widen(column: memoryview, shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the hashes of 7-byte keys of a shard, and the keys."""
-    narrow = bytes(column)
-    keys = bytearray(len(narrow) // KEY_BYTES * HASH_BYTES)
-    for place in range(KEY_BYTES):
-        keys[place::HASH_BYTES] = narrow[place::KEY_BYTES]
-    hashes = bytearray(len(keys))
-    hashes[1:] = keys[:-1]
-    hashes[::HASH_BYTES] = bytes((shard,)) * (len(keys) // HASH_BYTES)
-    return unpack_run(hashes), unpack_run(keys)
 
 
 def _check_holder(holder: HeldByWorker, image: IndexImage) -> None:

@@ -1,13 +1,26 @@
 """The index against a model that is too simple to be wrong: a set of blocks per worker and tier."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.block_table import NewTable
 from kvmesh.core.events import ROOT, Cleared, Removed, Stored, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index import KvIndex
+from kvmesh.core.index_core import TABLE
 from kvmesh.core.index_freeze import FrozenIndex
+from kvmesh.core.index_table import BlockTable
 from kvmesh.core.snapshot import Position, encode_snapshot
 from kvmesh.core.snapshot_reader import decode_snapshot
 
@@ -75,11 +88,12 @@ def nonempty(held: Contents) -> Contents:
 class IndexMachine(RuleBasedStateMachine):
     """Every kind of change, in any order."""
 
+    NEW_TABLE: NewTable = BlockTable
     frozen = Bundle("frozen")
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = KvIndex()
+        self.index = KvIndex(new_table=self.NEW_TABLE)
         self.held: Contents = {}
         self.orphans = self.missing = 0
 
@@ -158,7 +172,8 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(view=consumes(frozen))
     def go_back_to_a_snapshot(self, view: tuple[FrozenIndex, Contents]) -> None:
         frozen, held = view
-        snapshot = decode_snapshot(b"".join(encode_snapshot(frozen, Position("s", 7))))
+        data = b"".join(encode_snapshot(frozen, Position("s", 7)))
+        snapshot = decode_snapshot(data, self.NEW_TABLE)
 
         self.index.load(snapshot.image, snapshot.truncated)
 
@@ -220,14 +235,25 @@ TestIndex = IndexMachine.TestCase
 TestIndex.settings = settings(max_examples=60, stateful_step_count=30)
 
 
+@pytest.mark.skipif(NATIVE is None, reason=CORE)
+def test_the_compiled_index_is_exact_too() -> None:
+    class CompiledMachine(IndexMachine):
+        NEW_TABLE = TABLE
+
+    run_state_machine_as_test(
+        CompiledMachine, settings=settings(max_examples=20, stateful_step_count=30)
+    )
+
+
 class CappedMachine(RuleBasedStateMachine):
     """An index too small for what it is told."""
 
     MAX_BLOCKS = 16
+    NEW_TABLE: NewTable = BlockTable
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = KvIndex(self.MAX_BLOCKS)
+        self.index = KvIndex(self.MAX_BLOCKS, new_table=self.NEW_TABLE)
         self.told: Contents = {}
         self.now: Contents = {}
 
@@ -288,7 +314,7 @@ class CappedMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         truncated = [worker for worker in WORKERS if self.index.truncated(worker)]
         data = b"".join(encode_snapshot(self.index.freeze(), Position()))
-        snapshot = decode_snapshot(data)
+        snapshot = decode_snapshot(data, self.NEW_TABLE)
 
         self.index.load(snapshot.image, snapshot.truncated)
 
@@ -327,6 +353,16 @@ class CappedMachine(RuleBasedStateMachine):
 
 TestCappedIndex = CappedMachine.TestCase
 TestCappedIndex.settings = settings(max_examples=40, stateful_step_count=40)
+
+
+@pytest.mark.skipif(NATIVE is None, reason=CORE)
+def test_the_compiled_index_keeps_its_cap_too() -> None:
+    class CompiledMachine(CappedMachine):
+        NEW_TABLE = TABLE
+
+    run_state_machine_as_test(
+        CompiledMachine, settings=settings(max_examples=15, stateful_step_count=40)
+    )
 
 
 events = st.one_of(

@@ -2,6 +2,7 @@ import pytest
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.hash_chain import compiled_chain_tokens, pure_chain, pure_chain_tokens
+from kvmesh.core.index_table import BlockTable
 
 
 @pytest.fixture(params=["pure", "native"])
@@ -10,6 +11,7 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     quick = NATIVE if request.param == "native" else None
     if request.param == "native" and quick is None:
         pytest.skip(CORE)
+    monkeypatch.setattr("kvmesh.core.index_core.TABLE", quick.Table if quick else BlockTable)
     chain_tokens = compiled_chain_tokens(quick) if quick else pure_chain_tokens
     monkeypatch.setattr("kvmesh.core.hashing.chain", quick.chain if quick else pure_chain)
     monkeypatch.setattr("kvmesh.core.hashing.chain_tokens", chain_tokens)

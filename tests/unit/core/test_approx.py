@@ -5,6 +5,8 @@ from kvmesh.core.events import ROOT, Stored, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index import KvIndex
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 A, B, C, D = (WorkerId(name) for name in "abcd")
 PROMPT = sequence_hashes(range(3000), 1)
 

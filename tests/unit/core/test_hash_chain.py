@@ -15,6 +15,9 @@ from kvmesh.errors import RequestError
 class Choosy:
     """A compiled core that hashes lists only."""
 
+    def Table(self) -> object:  # noqa: N802  it is a type
+        raise NotImplementedError
+
     def chain(
         self, seed: int, packed: bytes | memoryview, start: int, width: int, count: int, /
     ) -> list[int]:

@@ -5,6 +5,8 @@ from kvmesh.core.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index import TIERS, KvIndex
 from kvmesh.core.index_search import Layers, find_drops
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 PROMPT = sequence_hashes(range(16 * 400), 16)
 

@@ -6,6 +6,8 @@ from kvmesh.core.index import KvIndex
 from kvmesh.core.snapshot import Position, encode_snapshot
 from kvmesh.core.snapshot_reader import decode_snapshot
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 A, B, C, D = (WorkerId(name) for name in "abcd")
 
 

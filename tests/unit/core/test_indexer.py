@@ -10,6 +10,8 @@ from kvmesh.core.indexer import ApproxKvIndexer, KvIndexer
 from kvmesh.core.snapshot import Position, WorkerRecord
 from kvmesh.errors import CodecError
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 TOKENS = list(range(16 * 20 + 3))
 HASHES = sequence_hashes(TOKENS, 16)
 

@@ -1,5 +1,7 @@
 from collections.abc import Iterable
 
+import pytest
+
 from kvmesh.core.events import ROOT, VERSION, Batch, Cleared, Event, Removed, Stored, WorkerId
 from kvmesh.core.events import encode_batch as encode
 from kvmesh.core.hashing import pack_hashes
@@ -7,6 +9,8 @@ from kvmesh.core.index import KvIndex
 from kvmesh.core.index_digest import Claim
 from kvmesh.core.ordering import Cursor
 from kvmesh.core.replica import Folded, Replica
+
+pytestmark = pytest.mark.usefixtures("each_core")
 
 A, B = WorkerId("a"), WorkerId("b")
 

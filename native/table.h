@@ -1,0 +1,96 @@
+/* The block table of one tier: what `kvmesh.core.index_table.BlockTable` is in Python. */
+#ifndef KVMESH_TABLE_H
+#define KVMESH_TABLE_H
+
+#include "core.h"
+#include "sets.h"
+#include "shard.h"
+
+#define BLOCK_BYTES 8
+
+/* What one worker holds in one table; the digest is the sum of its hashes mod 2^64. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *bit;
+    uint32_t slot;
+    long long blocks;
+    uint64_t digest;
+} Holding;
+
+typedef struct Frozen Frozen;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *holdings;   /* dict: worker -> Holding */
+    uint32_t *singles;    /* slot -> the set of that slot alone, which stays; NO_SET: not made yet */
+    uint32_t single_count;
+    uint64_t blocks;
+    uint64_t changes;     /* counts what may have moved entries or freed sets */
+    Frozen *frozen;       /* open views, each of which takes itself out */
+    Sets sets;
+    Shard shards[SHARDS];
+} Table;
+
+/* A table as it was: a shard is copied when it is about to change before it was read. */
+struct Frozen {
+    PyObject_HEAD
+    Table *table;
+    Frozen *next;
+    uint8_t open;
+    uint8_t pending[SHARDS]; /* still to be read, and nothing changed yet */
+    uint8_t copied[SHARDS];  /* `copies` has it; its entries refer to sets of the table */
+    Shard copies[SHARDS];
+};
+
+extern PyTypeObject holding_type, table_type, frozen_type, loader_type;
+
+/* Read a block hash: 1, 0 when no block has that hash (too large or below 0), -1 with TypeError. */
+int read_block(PyObject *object, uint64_t *block);
+
+/* Let open views copy one shard; -1 with MemoryError set and nothing changed. */
+int table_keep(Table *self, uint32_t number);
+
+/* The same for the shards of a packed run. */
+int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
+
+PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *table_pieces(Table *self, PyObject *nothing);
+PyObject *table_freeze(Table *self, PyObject *nothing);
+PyObject *table_loader(Table *self, PyObject *masks);
+PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs);
+
+static inline uint64_t run_block(const uint8_t *run, Py_ssize_t at) {
+    uint64_t block;
+    memcpy(&block, run + at * BLOCK_BYTES, sizeof block);
+    return block;
+}
+
+/* Make an entry name another set. */
+static inline void rename_entry(Table *self, Entry *entry, uint32_t set) {
+    uint32_t before = entry->set;
+    entry->set = set;
+    sets_refer(&self->sets, set);
+    sets_release(&self->sets, before);
+}
+
+/* Add a block that is not there; -1 with MemoryError set. */
+static inline int add_new(Table *self, Shard *shard, uint64_t block, uint32_t set) {
+    uint32_t at = shard_insert(shard, block);
+    if (at == NOWHERE) {
+        return -1;
+    }
+    shard->entries[at].set = set;
+    sets_refer(&self->sets, set);
+    self->blocks++;
+    return 0;
+}
+
+/* Take an entry out. */
+static inline void drop_entry(Table *self, Shard *shard, uint32_t at) {
+    sets_release(&self->sets, shard->entries[at].set);
+    shard_remove(shard, at);
+    self->blocks--;
+}
+
+#endif

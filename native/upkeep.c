@@ -1,0 +1,162 @@
+/* What happens to a table now and then: blocks are moved or cleaned, or all of them given back. */
+#include "table.h"
+
+/* Return the set of an entry and a mask together; NO_SET with MemoryError set. */
+static uint32_t joined(Table *self, uint32_t number, const Mask *mask) {
+    uint32_t size = number == NO_SET ? 0 : self->sets.sets[number].size;
+    uint32_t most = size > mask->size ? size : mask->size;
+    uint64_t *words = sets_scratch(&self->sets, most);
+    if (words == NULL) {
+        return NO_SET;
+    }
+    for (uint32_t i = 0; i < most; i++) {
+        words[i] = (i < size ? self->sets.sets[number].words[i] : 0) |
+                   (i < mask->size ? mask->words[i] : 0);
+    }
+    return sets_intern(&self->sets, words, most);
+}
+
+static int move_block(Table *self, Table *target, uint64_t block, const Mask *mask) {
+    Shard *from = self->shards + (block & 255), *to = target->shards + (block & 255);
+    uint32_t at = shard_find(to, block);
+    uint32_t set = joined(target, at == NOWHERE ? NO_SET : to->entries[at].set, mask);
+    if (set == NO_SET) {
+        return -1;
+    }
+    if (at != NOWHERE) {
+        rename_entry(target, to->entries + at, set);
+    } else if (add_new(target, to, block, set) < 0) {
+        return -1;
+    }
+    at = shard_find(from, block);
+    if (at != NOWHERE) {
+        drop_entry(self, from, at);
+    }
+    return 0;
+}
+
+PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+    Py_buffer view;
+    Mask mask;
+    if (nargs != 3 || !Py_IS_TYPE(args[2], &table_type) || (PyObject *)self == args[2]) {
+        return PyErr_Format(PyExc_TypeError, "move takes a run, a mask and another Table");
+    }
+    if (mask_read(args[1], &mask) < 0) {
+        return NULL;
+    }
+    Table *target = (Table *)args[2];
+    int failed = -1;
+    if (!mask.size) {
+        PyErr_SetString(PyExc_ValueError, "blocks are moved for somebody: mask is 0");
+    } else if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) == 0) {
+        Py_ssize_t count = view.len / BLOCK_BYTES;
+        failed = table_keep_run(target, view.buf, count) < 0 || table_keep_run(self, view.buf, count) < 0;
+        self->changes++;
+        target->changes++;
+        for (Py_ssize_t i = 0; !failed && i < count; i++) {
+            failed = move_block(self, target, run_block(view.buf, i), &mask) < 0;
+        }
+        PyBuffer_Release(&view);
+    }
+    PyMem_Free(mask.words);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+/* Return a set without the bits of a mask: NO_SET and *empty for nobody, NO_SET with MemoryError. */
+static uint32_t cleaned(Table *self, uint32_t number, const Mask *dead, int *empty) {
+    uint32_t size = self->sets.sets[number].size;
+    uint64_t *words = sets_scratch(&self->sets, size), any = 0;
+    if (words == NULL) {
+        return NO_SET;
+    }
+    for (uint32_t i = 0; i < size; i++) {
+        words[i] = self->sets.sets[number].words[i] & (i < dead->size ? ~dead->words[i] : ~0ULL);
+        any |= words[i];
+    }
+    *empty = !any;
+    return any ? sets_intern(&self->sets, words, size) : NO_SET;
+}
+
+/* Clear bits in one shard: 1 when blocks are left that nobody holds any more, -1 for no memory. */
+static int clean_entries(Table *self, Shard *shard, const Mask *dead) {
+    uint32_t before = NO_SET, after = NO_SET;
+    int empty = 0, orphans = 0;
+    for (uint32_t at = 0; at < shard->room; at++) {
+        Entry *entry = shard->entries + at;
+        const Set *set = self->sets.sets + entry->set;
+        if (!entry->set || !masks_meet(set->words, set->size, dead)) {
+            continue;
+        }
+        if (entry->set != before) {
+            empty = 0;
+            before = entry->set;
+            after = cleaned(self, before, dead, &empty);
+            if (after == NO_SET && !empty) {
+                return -1;
+            }
+        }
+        if (empty) {
+            orphans = 1;
+        } else {
+            rename_entry(self, entry, after);
+        }
+    }
+    return orphans;
+}
+
+PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 2) {
+        return PyErr_Format(PyExc_TypeError, "clear_bits takes 2 arguments, not %zd", nargs);
+    }
+    Mask dead;
+    long number = PyLong_AsLong(args[0]);
+    if (number < 0 || number >= SHARDS) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there is no shard %ld", number);
+    }
+    if (mask_read(args[1], &dead) < 0) {
+        return NULL;
+    }
+    Shard *shard = self->shards + number;
+    uint32_t size = shard->used;
+    self->changes++;
+    int orphans = table_keep(self, (uint32_t)number) < 0 ? -1 : clean_entries(self, shard, &dead);
+    for (uint32_t at = 0; orphans > 0 && at < shard->room;) {
+        const Set *set = self->sets.sets + shard->entries[at].set;
+        if (shard->entries[at].set && masks_meet(set->words, set->size, &dead)) {
+            drop_entry(self, shard, at); /* another may be here now: look again */
+        } else {
+            at++;
+        }
+    }
+    PyMem_Free(dead.words);
+    if (orphans < 0 || (shard->used < size / 2 && shard_resize(shard, 0) < 0)) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(size);
+}
+
+static void free_piece(PyObject *capsule) {
+    PyMem_RawFree(PyCapsule_GetPointer(capsule, NULL));
+}
+
+PyObject *table_pieces(Table *self, PyObject *nothing) {
+    (void)nothing;
+    PyObject *pieces = PyList_New(SHARDS);
+    for (int number = 0; pieces != NULL && number < SHARDS; number++) {
+        Shard *shard = self->shards + number;
+        if (shard->entries == NULL || self->frozen != NULL) {
+            PyList_SET_ITEM(pieces, number, Py_NewRef(Py_None));
+            continue;
+        }
+        PyObject *piece = PyCapsule_New(shard->entries, NULL, free_piece);
+        if (piece == NULL) {
+            Py_CLEAR(pieces);
+            break;
+        }
+        PyList_SET_ITEM(pieces, number, piece);
+        self->blocks -= shard->used;
+        self->changes++;
+        *shard = (Shard){0};
+    }
+    return pieces;
+}
