@@ -68,6 +68,95 @@ def test_every_manifest_is_strictly_valid(manifests: list[dict[str, Any]]) -> No
             validate.validate(manifest, "1.32", strict=True)
 
 
+MONITORING = {
+    "ServiceMonitor": {
+        "selector": {"matchLabels": {}, "matchExpressions": []},
+        "namespaceSelector": {"any": True, "matchNames": []},
+        "jobLabel": "",
+        "targetLabels": [""],
+        "podTargetLabels": [""],
+        "sampleLimit": 0,
+        "endpoints": [
+            {
+                "port": "",
+                "path": "",
+                "scheme": "",
+                "interval": "",
+                "scrapeTimeout": "",
+                "honorLabels": True,
+                "relabelings": [
+                    {
+                        "sourceLabels": [""],
+                        "separator": "",
+                        "targetLabel": "",
+                        "regex": "",
+                        "replacement": "",
+                        "action": "",
+                    }
+                ],
+            }
+        ],
+    },
+    "PrometheusRule": {
+        "groups": [
+            {
+                "name": "",
+                "interval": "",
+                "limit": 0,
+                "rules": [
+                    {
+                        "alert": "",
+                        "record": "",
+                        "expr": "",
+                        "for": "",
+                        "keep_firing_for": "",
+                        "labels": {},
+                        "annotations": {},
+                    }
+                ],
+            }
+        ]
+    },
+}
+"""Fields of the Prometheus operator's definitions (v1) that may be used, by an example's type."""
+
+
+def misfits(value: Any, form: Any, place: str = "spec") -> list[str]:
+    if type(value) is not type(form):
+        return [f"{place}: {value!r} is no {type(form).__name__}"]
+    if isinstance(value, list):
+        return [
+            found
+            for number, one in enumerate(value)
+            for found in misfits(one, form[0], f"{place}[{number}]")
+        ]
+    if not isinstance(value, dict) or not form:
+        return []
+    return [
+        found
+        for key, one in value.items()
+        for found in (
+            misfits(one, form[key], f"{place}.{key}")
+            if key in form
+            else [f"{place}.{key}: no such field"]
+        )
+    ]
+
+
+def test_what_the_prometheus_operator_reads_has_its_form() -> None:
+    found = [one for one in kustomize("prod") if one["kind"] in MONITORING]
+
+    assert {one["kind"] for one in found} == set(MONITORING)
+    for one in found:
+        assert one["apiVersion"] == "monitoring.coreos.com/v1"
+        assert misfits(one["spec"], MONITORING[one["kind"]]) == []
+    wrong = {"endpoints": [{"port": 8000, "intervall": "5s"}]}
+    assert misfits(wrong, MONITORING["ServiceMonitor"]) == [
+        "spec.endpoints[0].port: 8000 is no str",
+        "spec.endpoints[0].intervall: no such field",
+    ]
+
+
 def test_every_container_of_ours_is_confined_and_every_image_has_a_version(
     manifests: list[dict[str, Any]],
 ) -> None:
@@ -144,6 +233,33 @@ def test_the_sidecar_leaves_the_engine_container_as_it_is() -> None:
 
     assert containers["vllm"] == engine
     assert containers["kvmesh-worker"]["args"] == ["worker"]
+
+
+async def test_an_engine_is_stopped_only_when_its_last_stream_is_over() -> None:
+    """The manifest's own preStop against a pretend vLLM, at its port instead of 8000."""
+    [engine] = [
+        container
+        for pod in pods(kustomize("prod"))
+        for container in pod["spec"]["containers"]
+        if container["name"] == "vllm"
+    ]
+    command = engine["lifecycle"]["preStop"]["exec"]["command"]
+    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
+    await mocker.start()
+    script = command[-1].replace(":8000/", f":{mocker.url.rpartition(':')[2]}/")
+    assert mocker.url in script
+    async with httpx.AsyncClient(timeout=60.0) as http:
+        body = {"model": "mock", "prompt": "A long story.", "max_tokens": 4000, "ignore_eos": True}
+        url = f"{mocker.url}/v1/completions"
+        async with http.stream("POST", url, json=body | {"stream": True}) as answer:
+            chunks = answer.aiter_raw()
+            await anext(chunks)
+            waiting = await asyncio.create_subprocess_exec(sys.executable, *command[1:-1], script)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiting.wait()), 5.0)
+            assert waiting.returncode is None
+        assert await asyncio.wait_for(waiting.wait(), 60.0) == 0
+    await mocker.stop()
 
 
 def test_production_has_three_servers_with_three_copies_and_routers_that_may_be_moved() -> None:
