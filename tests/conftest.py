@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import pytest_timeout
+import zmq
 
 from kvmesh.app.nats_server import NatsServer
 from tests.nats_container import (
@@ -69,6 +70,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()
+
+
+def leave_context(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    """Do nothing for a context that a failed test left open.
+
+    Its end would wait for its sockets, and they for the collector, which waits here.
+    """
+    del context
+
+
+zmq.Context.__del__ = leave_context  # type: ignore[method-assign]  # of the test process only
 
 
 Eventually = Callable[..., Awaitable[None]]
