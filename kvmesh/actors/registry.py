@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import (
     BusMessage,
     RouterGone,
@@ -82,6 +82,7 @@ class Registry:
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
         self._status = status
+        self._namesake = 0
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
         self._repeats: dict[WorkerId, int] = {}
         self._replicas: dict[str, RouterHeartbeat] = {}
@@ -182,7 +183,7 @@ class Registry:
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
         self.hearing.heard(now)
         if beat.router == self._options.router:
-            return ()
+            return self._on_namesake(beat)
         self._router_count += 1
         change = self.routers.observe(
             beat.router, beat.epoch, now, ready=beat.ready, draining=beat.draining
@@ -194,6 +195,15 @@ class Registry:
         joined, restarted = _kind(change)
         sends = (Send(to, RouterSeen(beat, joined, restarted)) for to in self._options.routers_to)
         return (*_log("router", change), *sends)
+
+    def _on_namesake(self, beat: RouterHeartbeat) -> Iterable[Effect]:
+        """Say once of each other process that it bears this replica's name: only one is heard."""
+        if self._status is None or beat.epoch in {self._status().epoch, self._namesake}:
+            return ()
+        self._namesake = beat.epoch
+        remedy = "give each router a --router-id of its own"
+        fields: Fields = {"router": beat.router, "url": beat.url, "remedy": remedy}
+        return (Log("error", "another router has this name", fields),)
 
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         if kind == "heartbeat":

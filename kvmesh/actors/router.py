@@ -103,6 +103,16 @@ class Router:
         }
         return (Log("error", "hash secrets differ, no prefix can match", fields),)
 
+    def unmatched(self) -> list[tuple[WorkerId, str]]:
+        """Return the workers of which no block can ever match, and in words why and what to do."""
+        own, fix = self._block_size, "start the router with --kv-cache-block-size"
+        sizes = [
+            (worker, f"KV blocks have {size} tokens, this router's {own}: {fix} {size}")
+            for worker, size in self.mismatched.items()
+        ]
+        remedy = "give every router and worker the same --hash-secret-file, or none"
+        return [*sizes, *((worker, f"hash secrets differ: {remedy}") for worker in self.strangers)]
+
     def _check_block_size(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker = heartbeat.worker
         if heartbeat.block_size in (0, self._block_size):

@@ -104,12 +104,13 @@ class RouterMesh:
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return whether NATS is silent, and which workers' events do not count in full."""
+        """Return whether NATS is silent, and which workers' events do not count, or not in full."""
         info = self._router.scheduler.workers.info
         trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
         lines = by_reason(doubted, "KV events do not count in full")
-        return (*self.link.registry.hearing.warnings(), *lines)
+        never = by_reason(self._router.unmatched(), "no prefix can match")
+        return (*self.link.registry.hearing.warnings(), *never, *lines)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""

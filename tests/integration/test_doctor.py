@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from kvmesh.app.doctor import DoctorSettings, examine
@@ -245,6 +246,26 @@ async def test_a_router_of_another_block_size_and_no_sidecar_are_found(
         findings = await examine(DoctorSettings(engine_url=mocker.url, router_url=url))
 
     assert {"router block size", "sidecar", "router mode"} <= set(failed(findings))
+
+
+async def test_a_mesh_router_warns_of_blocks_of_another_size(
+    nats_server: Served, namespace: str
+) -> None:
+    async with (
+        engine(block_size=32) as mocker,
+        router(nats_server, namespace, kv_cache_block_size=16) as url,
+        running(sidecar(mocker, nats_server, namespace).serve),
+        httpx.AsyncClient(base_url=url, timeout=30.0) as http,
+        asyncio.timeout(60),
+    ):
+        told = ""
+        # The router needs a moment to hear of the worker.
+        while "no prefix can match" not in told:
+            await asyncio.sleep(0.1)
+            told = (await http.get("/ready")).text
+
+    assert "w: no prefix can match: KV blocks have 32 tokens" in told
+    assert "start the router with --kv-cache-block-size 32" in told
 
 
 async def test_an_engine_is_no_router() -> None:

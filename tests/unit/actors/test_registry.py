@@ -182,6 +182,20 @@ def test_a_replica_does_not_listen_to_itself() -> None:
     assert Driver().tell(router("r1")) == []
 
 
+def test_another_router_of_the_same_name_is_said_once() -> None:
+    driver = Driver()
+
+    [log] = of(Log, driver.tell(router("r1", epoch=7)))
+
+    assert (log.level, log.event) == ("error", "another router has this name")
+    assert "--router-id" in str(log.fields["remedy"])
+    assert driver.tell(router("r1", epoch=7)) == []
+    assert driver.tell(router("r1")) == []
+    assert len(driver.tell(router("r1", epoch=8))) == 1
+    assert driver.routers.members() == ()
+    assert Driver(speaks=False).tell(router("r1", epoch=7)) == []
+
+
 def test_heartbeats_come_by_the_bus() -> None:
     driver = Driver()
 

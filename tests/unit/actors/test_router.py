@@ -116,6 +116,20 @@ def test_a_worker_with_another_hash_secret_is_an_error_once_and_ends_when_it_agr
     assert router.strangers == set()
 
 
+def test_workers_that_can_never_match_are_named_with_the_remedy() -> None:
+    router = make_router()
+    assert router.unmatched() == []
+    for worker, changes in (("w1", {"block_size": 32}), ("w2", {"secret_mark": 5})):
+        beat = msgspec.structs.replace(BEAT, worker=WorkerId(worker), **changes)
+        router.receive(WorkerSeen(beat), 0.0)
+
+    [(first, sizes), (second, secrets)] = router.unmatched()
+
+    assert (first, second) == ("w1", "w2")
+    assert "--kv-cache-block-size 32" in sizes
+    assert "--hash-secret-file" in secrets
+
+
 def test_a_worker_without_events_needs_no_secret() -> None:
     router = make_router(secret_mark=7)
 
