@@ -79,6 +79,17 @@ async def router(
         yield url
 
 
+@contextlib.asynccontextmanager
+async def ended(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    """Kill a process that a failed block left running."""
+    try:
+        yield
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 def router_without_nats(*arguments: str) -> AbstractAsyncContextManager[httpx.AsyncClient]:
     """Run `kvmesh router` as a process that cannot import nats; SIGTERM must end it well."""
     return router_process(*arguments, command=("-c", WITHOUT_NATS))
@@ -103,11 +114,14 @@ async def router_process(
         if '"router serves"' in line:
             url = line.split('"url": "')[1].split('"')[0]
     log = asyncio.create_task(process.stderr.read())
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        yield client
-    process.terminate()
-    await process.wait()
-    assert process.returncode == 0, (await log).decode()
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            yield client
+    finally:
+        process.terminate()
+        await process.wait()
+        told = (await log).decode()
+    assert process.returncode == 0, told
 
 
 @contextlib.asynccontextmanager

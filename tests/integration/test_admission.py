@@ -22,7 +22,7 @@ from kvmesh.request_settings import AdmissionSettings, StreamSettings
 from kvmesh.settings import NatsSettings, RouterSettings
 from tests.conftest import Eventually
 from tests.integration.gated_engine import GatedEngine, gated_engine
-from tests.integration.live_router import chat, free_port, router, serving
+from tests.integration.live_router import chat, ended, free_port, router, serving
 
 pytestmark = pytest.mark.integration
 
@@ -266,7 +266,7 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
             r'"router serves".*"url": "([^"]+)"|"url": "([^"]+)".*router serves', line
         )
     url = found.group(1) or found.group(2)
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with ended(process), httpx.AsyncClient(base_url=url, timeout=60) as client:
         first = asked(client, "first")
         await eventually(lambda: engine.waiting == 1)
         second = asked(client, "second")
@@ -281,8 +281,8 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
         refused = await third
         engine.let_go()
         answers = await asyncio.gather(first, second)
+        _, rest = await process.communicate()
 
-    _, rest = await process.communicate()
     assert process.returncode == 0, rest.decode()
     assert [answer.status_code for answer in answers] == [200, 200]
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_timeout")

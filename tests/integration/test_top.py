@@ -89,11 +89,12 @@ async def test_a_terminal_shows_requests_as_they_come_and_ends_on_ctrl_c(url: st
     os.close(terminal)
     os.set_blocking(screen, False)
 
-    shown = await read_until(screen, "w0")
-    request_id = await send(url)
-    shown = await read_until(screen, request_id[:16])
-    process.send_signal(signal.SIGINT)
-    code = await asyncio.wait_for(process.wait(), 60)
+    async with live_router.ended(process):
+        shown = await read_until(screen, "w0")
+        request_id = await send(url)
+        shown = await read_until(screen, request_id[:16])
+        process.send_signal(signal.SIGINT)
+        code = await asyncio.wait_for(process.wait(), 60)
     os.close(screen)
 
     assert "workers" in shown

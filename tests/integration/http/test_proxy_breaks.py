@@ -26,6 +26,7 @@ from tests.integration.http.peers import (
     living,
 )
 from tests.integration.http.proxied import Proxy
+from tests.integration.live_router import ended
 from tests.unit.transport.http.malformed import post
 
 pytestmark = pytest.mark.integration
@@ -412,9 +413,12 @@ async def test_a_worker_killed_in_the_middle_gives_the_openai_client_an_error(
     port = int(await process.stdout.readline())
     proxy._upstream.port = port
     tokens = 0
-    async with openai.AsyncOpenAI(
-        api_key="k", base_url=f"http://127.0.0.1:{proxy.server.port}/v1", max_retries=0
-    ) as client:
+    async with (
+        ended(process),
+        openai.AsyncOpenAI(
+            api_key="k", base_url=f"http://127.0.0.1:{proxy.server.port}/v1", max_retries=0
+        ) as client,
+    ):
         stream = await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "hi"}], stream=True
         )
