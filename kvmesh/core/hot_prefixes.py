@@ -71,7 +71,7 @@ class HotPrefixes:
                 node = self._nodes[key] = _Node(parent, depth)
             node.visits += 1
             node.weight += weight
-            node.cached += weight * min(cached_blocks, depth) / depth
+            node.cached += weight if depth <= cached_blocks else weight * cached_blocks / depth
             parent = key
         if len(self._nodes) > self._max_nodes:
             self._shrink()

@@ -19,6 +19,9 @@ _PRIOR_SAMPLES: Final = 4.0
 _NEWEST_WEIGHT: Final = 0.05
 """A family's mean follows its newest answers at least so much."""
 
+_PLAIN_SAMPLES: Final = int(1 / _NEWEST_WEIGHT)
+"""Until then the mean is that of all answers."""
+
 
 class OutputForecast(msgspec.Struct, frozen=True, gc=False):
     """An answer's expected length, tokens; 0: nothing is known yet.
@@ -58,7 +61,8 @@ class _Mean:
 
     def fold(self, tokens: float) -> None:
         self.samples += 1
-        self.tokens += max(1.0 / self.samples, _NEWEST_WEIGHT) * (tokens - self.tokens)
+        weight = 1.0 / self.samples if self.samples < _PLAIN_SAMPLES else _NEWEST_WEIGHT
+        self.tokens += weight * (tokens - self.tokens)
 
 
 class OutputLengths:
