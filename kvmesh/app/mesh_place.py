@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,6 +35,14 @@ def hold_data_dir(path: Path) -> Iterator[None]:
                 "one a --data-dir and a --http-port of its own"
             ) from error
         yield
+
+
+def stream_room(path: Path, streams: int) -> int:
+    """Return how many bytes each of `streams` may reserve: half of what is free at `path`, shared.
+
+    A NATS server promises no more than three quarters of the disk, and snapshots need room, too.
+    """
+    return shutil.disk_usage(path).free // 2 // streams
 
 
 def refuse_taken_ports(ports: Iterable[int], flag: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvmesh.app.member_name import check_name
-from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports
+from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.supervisor import (
@@ -25,10 +26,11 @@ from kvmesh.app.supervisor import (
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
-from kvmesh.settings import UpSettings
+from kvmesh.settings import NatsSettings, UpSettings
 
 ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
 MOST_ENGINES, MOST_ROUTERS = 100, 99
+STREAM_VARIABLE = "KVMESH_STREAM_MAX_BYTES"
 READY_TIMEOUT_S = 60.0
 
 
@@ -46,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True):
         return [*self.engines, *self.sidecars, *self.routers, self.front]
 
 
-def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
+def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str] = ()) -> Plan:
     """Return what to start. Ports: front door P, routers P+1…, engines P+100…, events P+200….
 
     Raises `ConfigError` when there are more buckets than engines, more of something than ports,
@@ -80,6 +82,7 @@ def plan_mesh(settings: UpSettings, nats_url: str) -> Plan:
         port = base + ROUTER_OFFSET + number
         replica = f"{bucket}-{number % settings.replicas}"
         router = ["router", "--bucket", bucket, "--router-id", replica, *nats, *tokenizer]
+        router += stream_options
         router += ["--http-port", str(port), "--router-mode", settings.router_mode]
         router += ["--kv-cache-block-size", str(settings.kv_cache_block_size)]
         ready = f"http://127.0.0.1:{port}/ready"
@@ -123,7 +126,7 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
         refuse_taken_ports(plan_mesh(settings, "").ports, f"--http-port {settings.http_port}")
         stack.enter_context(hold_data_dir(settings.data_dir))
         nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
-        plan = plan_mesh(settings, nats_url)
+        plan = plan_mesh(settings, nats_url, small_streams(settings))
         log_dir = settings.data_dir / "logs"
         log_dir.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {DIE_WITH_PARENT: "1"}
@@ -143,6 +146,14 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
             waiting.cancel()
             stopping.cancel()
         console.print("stopping …")
+
+
+def small_streams(settings: UpSettings) -> list[str]:
+    """Return what routers are told where the embedded server's disk is too small for defaults."""
+    if settings.nats_url or STREAM_VARIABLE in os.environ:
+        return []
+    room = stream_room(settings.data_dir, len(read_buckets(settings)))
+    return [] if room >= NatsSettings.stream_max_bytes else ["--stream-max-bytes", str(room)]
 
 
 async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:

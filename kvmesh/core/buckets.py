@@ -170,10 +170,11 @@ class BucketTable:
         known = self.buckets()
         if bucket not in known and bucket in self._heard:
             raise NoWorkerError(f"{place}: bucket {bucket!r} has lost all its replicas")
+        if not known and not self._heard:
+            raise NoWorkerError(f"{place}: no replica of bucket {bucket!r} was heard of yet")
         if bucket not in known:
-            listed = ", ".join(known) or "none yet"
             raise RequestError(
-                f"{place}: bucket {bucket!r} is unknown; known are {listed}",
+                f"{place}: bucket {bucket!r} is unknown; known are {', '.join(known) or 'none'}",
                 status=404,
                 param="bucket",
             )

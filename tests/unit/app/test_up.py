@@ -1,10 +1,11 @@
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports
-from kvmesh.app.up import plan_mesh
+from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.up import plan_mesh, small_streams
 from kvmesh.errors import ConfigError
 from kvmesh.settings import UpSettings
 
@@ -86,3 +87,26 @@ def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         hold_data_dir(tmp_path / "file" / "x"),
     ):
         pass
+
+
+def test_streams_share_half_of_a_small_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = UpSettings(buckets="chat,code", data_dir=tmp_path)
+    monkeypatch.delenv("KVMESH_STREAM_MAX_BYTES", raising=False)
+
+    def has_free(free: int) -> None:
+        disk = SimpleNamespace(free=free)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: disk)
+
+    has_free(4000)
+    assert stream_room(tmp_path, 2) == 1000
+    assert small_streams(settings) == ["--stream-max-bytes", "1000"]
+    routers = plan_mesh(settings, "nats://n:1", small_streams(settings)).routers
+    assert all("--stream-max-bytes 1000" in " ".join(spec.args) for spec in routers)
+
+    has_free(2**40)
+    assert small_streams(settings) == []
+    has_free(0)
+    monkeypatch.setenv("KVMESH_STREAM_MAX_BYTES", "7")
+    assert small_streams(settings) == []

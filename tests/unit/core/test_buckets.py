@@ -105,8 +105,18 @@ def test_an_unknown_bucket_is_the_clients_mistake() -> None:
     ) as caught:
         make_table("chat/a1", "code/b1").route(BucketRequest(bucket="cde"), 0.0)
     assert caught.value.status == 404
-    with pytest.raises(RequestError, match="known are none yet"):
-        make_table().route(BucketRequest(bucket="chat"), 0.0)
+
+
+def test_before_any_replica_was_heard_of_no_bucket_is_called_unknown() -> None:
+    table = make_table()
+
+    with pytest.raises(NoWorkerError, match="no replica of bucket 'chat' was heard of yet"):
+        table.route(BucketRequest(bucket="chat"), 0.0)
+
+    table.set_replica(Replica("b1", "code", "http://b1"))
+    table.remove_replica("b1")
+    with pytest.raises(RequestError, match="known are none"):
+        table.route(BucketRequest(bucket="chat"), 0.0)
 
 
 def test_a_bucket_whose_replicas_are_gone_says_why() -> None:
