@@ -40,7 +40,8 @@ async def test_a_killed_server_costs_no_acked_message(
         await eventually(lambda since=before: len(writer.acked) > since + 500)
 
     await finish(writer, reader, eventually)
-    assert tail.statistics().consumers >= 3
+    # One may have to do for both: the answer to a tail's wish can die with the server.
+    await eventually(lambda: tail.statistics().consumers >= 2, what="a consumer takes over")
     assert not reader.gaps
     assert not reader.recreated
 
