@@ -123,6 +123,7 @@ class DisaggregatedRequest:
         """Release all that is booked."""
         self._end_prefill()
         self._decode.on_finish(outcome)
+        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
 
     def _go_on(self) -> None:
         self.proceed()

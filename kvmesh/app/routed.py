@@ -233,6 +233,7 @@ class RoutedRequest:
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
+        self.proceed = _nobody_waits  # breaks the cycle with the forwarding: both are freed at once
         self._context.gate.leave(self._request.request_id)
         if outcome.kind == "finished" and outcome.status == OK:
             self._learn_length(usage)

@@ -3,6 +3,7 @@ when they stop."""
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.app.routed import RoutedRequest
 from kvmesh.settings import CostSettings
 from tests.integration.live_router import free_port, router, router_without_nats
 
@@ -230,3 +232,23 @@ async def test_ranks_are_workers_of_their_own() -> None:
             await _events_arrive(client, one)
 
     assert set(placed.values()) == {"w0-dp0", "w0-dp1"}
+
+
+def requests_in_memory() -> int:
+    return sum(type(one) is RoutedRequest for one in gc.get_objects())
+
+
+async def test_an_answered_request_leaves_nothing_for_the_collector() -> None:
+    async with engine(options()) as served, routed(served.url) as client:
+        await post(client, PREFIX)
+        gc.collect()
+        gc.disable()
+        try:
+            before = requests_in_memory()
+            for _ in range(5):
+                await post(client, PREFIX)
+            after = requests_in_memory()
+        finally:
+            gc.enable()
+
+    assert after <= before
