@@ -10,7 +10,7 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
-    if (PyType_Ready(&holding_type) < 0 || PyType_Ready(&table_type) < 0 ||
+    if (search_ready() < 0 || PyType_Ready(&holding_type) < 0 || PyType_Ready(&table_type) < 0 ||
         PyType_Ready(&frozen_type) < 0 || PyType_Ready(&loader_type) < 0) {
         return NULL;
     }

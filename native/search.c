@@ -1,13 +1,16 @@
 /* Where along a prompt workers drop out: what `kvmesh.core.index_search.find_drops` does.
  *
  * The look-ups are the same ones in the same order, so that answers are equal even where a worker's
- * stream broke its promise. Each is a cache miss of 0.3 us in a large table: while one is waited
- * for, the two that may follow it are fetched.
+ * stream broke its promise. Each is a cache miss of 0.3 us in a large table: those that
+ * three halvings may need are fetched at once.
  */
 #include "table.h"
 
 #define AHEAD 64
+#define STACK_WORDS 32
 #define NOBODY UINT32_MAX
+
+static PyObject *upto_name; /* the name of the method asked for hashes */
 
 /* Who holds a block: a set of each table, NO_SET for none in one; NOBODY, NOBODY: not there. */
 typedef struct {
@@ -58,6 +61,19 @@ static void fetch(const Search *self, Py_ssize_t at) {
         if (self->older != NULL) {
             shard_prefetch(self->older->shards + (block & 255), block);
         }
+    }
+}
+
+/* The same for all that three halvings may look at: integers, then entries, each at once. */
+static void fetch_between(const Search *self, Py_ssize_t low, Py_ssize_t high) {
+    Py_ssize_t middle = (low + high) >> 1, left = (low + middle) >> 1, right = (middle + high) >> 1;
+    Py_ssize_t places[] = {middle, left, right, (low + left) >> 1, (left + middle) >> 1,
+                           (middle + right) >> 1, (right + high) >> 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        __builtin_prefetch(PyList_GET_ITEM(self->blocks, places[i]));
+    }
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        fetch(self, places[i]);
     }
 }
 
@@ -139,7 +155,10 @@ static int check_unchanged(const Search *self) {
 
 /* Let the prompt be hashed up to so many blocks. -1 with an error set. */
 static int ask(Search *self, Py_ssize_t count) {
-    PyObject *blocks = PyObject_CallMethod(self->hashes, "upto", "n", count);
+    PyObject *wanted = PyLong_FromSsize_t(count);
+    PyObject *blocks =
+        wanted == NULL ? NULL : PyObject_CallMethodOneArg(self->hashes, upto_name, wanted);
+    Py_XDECREF(wanted);
     if (blocks == NULL) {
         return -1;
     }
@@ -182,9 +201,10 @@ static int bisect(Search *self, Py_ssize_t high) {
         Py_ssize_t low = post.at, middle;
         Holders mask = post.holders;
         if (!same(self, mask, beyond)) {
-            while ((middle = (low + high) >> 1) != low) {
-                fetch(self, (low + middle) >> 1);
-                fetch(self, (middle + high) >> 1);
+            for (unsigned step = 0; (middle = (low + high) >> 1) != low; step++) {
+                if (step % 3 == 0) {
+                    fetch_between(self, low, high);
+                }
                 if (look_up(self, middle, &found) < 0) {
                     return -1;
                 }
@@ -219,8 +239,9 @@ static int search(Search *self) {
     }
     while (low < PyList_GET_SIZE(self->blocks)) {
         last = PyList_GET_SIZE(self->blocks) - 1;
+        fetch(self, low);
         fetch(self, last);
-        fetch(self, (low + last) >> 1);
+        fetch_between(self, low, last);
         if (look_up(self, low, &found) < 0) {
             return -1;
         }
@@ -248,6 +269,11 @@ static int search(Search *self) {
     return bisect(self, low + 1);
 }
 
+int search_ready(void) {
+    upto_name = PyUnicode_InternFromString("upto");
+    return upto_name == NULL ? -1 : 0;
+}
+
 PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs < 2 || nargs > 3) {
         return PyErr_Format(PyExc_TypeError, "find_drops takes 2 or 3 arguments, not %zd", nargs);
@@ -263,7 +289,11 @@ PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     /* Seen bits, and behind them those of one drop. */
-    state.seen = PyMem_Calloc((size_t)state.live.size * 2 + 1, sizeof *state.seen);
+    uint64_t stack[STACK_WORDS] = {0};
+    state.seen = stack;
+    if (state.live.size > STACK_WORDS / 2) {
+        state.seen = PyMem_Calloc((size_t)state.live.size * 2, sizeof *state.seen);
+    }
     state.drops = PyList_New(0);
     state.changes = self->changes + (state.older ? state.older->changes : 0);
     if (state.seen == NULL) {
@@ -273,7 +303,9 @@ PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs)
         Py_CLEAR(state.drops);
     }
     PyMem_Free(state.posts);
-    PyMem_Free(state.seen);
+    if (state.seen != stack) {
+        PyMem_Free(state.seen);
+    }
     PyMem_Free(state.live.words);
     Py_XDECREF(state.blocks);
     return state.drops;
