@@ -40,7 +40,7 @@ class LoadBounds:
     workers sorted, whose order depends on the prompt anyway. `line(state, fleet_ms_per_token)` may
     depend on the fleet's speed in proportion at most: all lines are made at one speed, `scale`
     makes up for what it changed since, and beyond 2 % they are made anew. A worker's place is its
-    index in `states` and `lines`.
+    index in `states` and `lines`; `idle` are those whose line has nothing but a slope.
     """
 
     def __init__(self, line: Callable[[WorkerState, float], Line]) -> None:
@@ -49,6 +49,7 @@ class LoadBounds:
         self._line = line
         self.lines: list[Line] = []
         self.places: dict[WorkerId, int] = {}
+        self.idle: set[WorkerId] = set()
         self._made_at = 0.0
         self._least: Line | None = None
 
@@ -66,12 +67,17 @@ class LoadBounds:
             drift = 0.0
             self.lines = [_NOTHING] * len(fleet)
             self.places = {state.worker: place for place, state in enumerate(fleet)}
+            self.idle.clear()
             changed = self.places
         self.scale = min(1.0, 1.0 + drift)
         for worker in changed:
             place = self.places.get(worker)
             if place is not None:
-                self.lines[place] = self._line(fleet[place], self._made_at)
+                line = self.lines[place] = self._line(fleet[place], self._made_at)
+                if line.base or line.credit or line.wait:
+                    self.idle.discard(worker)
+                else:
+                    self.idle.add(worker)
                 self._least = None
 
     def least(self, extent: Extent) -> float:

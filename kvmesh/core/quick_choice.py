@@ -1,6 +1,7 @@
 """The cheapest workers without weighing each in full."""
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final
 
@@ -19,6 +20,8 @@ BOUNDED_FROM: Final = 64
 LARGE_GROUP: Final = 0.25
 """Share of the fleet from which asking for all low bounds beats going through a group."""
 
+NOBODY: Final = frozenset[WorkerId]()
+
 _ROUNDING: Final = 1.0 + 1e-9
 
 
@@ -27,6 +30,7 @@ class QuickChoice:
 
     Small fleets are looped over. In large ones workers are weighed by group, the longest prefix
     first, and only those that, by a bound under their cost, may cost as little as the least so far.
+    Workers at rest with the same prefix are weighed as one, where the formula has them cost alike.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class _Search:
         self._costing = quick.costing(weighing)
         self._measure = quick.measure(weighing)
         self._groups = weighing.groups
+        self._overlaps = weighing.overlaps
         self._overlap_of = weighing.overlaps.get
+        self._idle = bounds.idle if quick.alike else NOBODY
         self._margin = weighing.cost.margin
         self._costs: dict[WorkerId, float] = {}
         self._least = self._limit = self._reach = inf
@@ -99,17 +105,22 @@ class _Search:
             extent = self._measure(depth)
             if bounds.least(extent) > self._reach:
                 break
-            known = [places[worker] for worker in group if worker in places]
+            if self._idle:
+                self._weigh_idle(self._alike(depth, group), extent)
+            costs = self._costs
+            known = [places[one] for one in group if one in places and one not in costs]
             if len(known) > large:
                 self._weigh(known[:1], extent)
                 known = self._below(depth, extent)
             self._weigh(known, extent)
         else:
             extent = self._measure(0)
+            if self._idle and bounds.least(extent) <= self._reach:
+                self._weigh_idle(self._idle.difference(self._overlaps), extent)
             if not self._costs:
                 self._weigh([bounds.find_least(extent)], extent)
             if bounds.least(extent) <= self._reach:
-                self._weigh(bounds.find_below(self._reach, extent), extent)
+                self._weigh(self._unweighed(bounds.find_below(self._reach, extent)), extent)
         limit = self._limit
         return sorted(worker for worker, cost in self._costs.items() if cost <= limit)
 
@@ -118,6 +129,25 @@ class _Search:
         states, overlap_of = self._bounds.states, self._overlap_of
         near = self._bounds.find_below(self._reach, extent)
         return [place for place in near if overlap_of(states[place].worker) == depth]
+
+    def _unweighed(self, places: Iterable[int]) -> list[int]:
+        """Return those of the places whose worker has no cost yet."""
+        states, costs = self._bounds.states, self._costs
+        return [place for place in places if states[place].worker not in costs]
+
+    def _alike(self, depth: int, group: tuple[WorkerId, ...]) -> set[WorkerId]:
+        """Return those of a group who are at rest and have no more overlap from elsewhere."""
+        overlap_of = self._overlap_of
+        return {one for one in self._idle.intersection(group) if overlap_of(one) == depth}
+
+    def _weigh_idle(self, alike: AbstractSet[WorkerId], extent: Extent) -> None:
+        """Weigh workers without load that have the same overlap: one for all. 0.1 us each."""
+        fresh = alike - self._costs.keys()
+        for worker in fresh:
+            self._weigh([self._bounds.places[worker]], extent)
+            if worker in self._costs:
+                self._costs.update(dict.fromkeys(fresh, self._costs[worker]))
+            break
 
     def _weigh(self, places: Iterable[int], extent: Extent) -> None:
         """Weigh those whose bound does not rule them out; none of them has more overlap than

@@ -28,10 +28,12 @@ class QuickCost(msgspec.Struct, frozen=True):
     """One formula of `core.cost`, prepared for many workers; its weights must not be negative.
 
     `line(worker, weights, block_size, fleet_ms_per_token)` may change only when the worker's loads
-    or its measured speed do, or, at most in proportion, with the fleet's.
+    or its measured speed do, or, at most in proportion, with the fleet's. `alike`: workers whose
+    lines have nothing but a slope cost the same with the same overlap.
     """
 
     line: Callable[[WorkerState, Weights, int, float], Line]
+    alike: bool
     costing: Callable[[Weighing], Costing]
     measure: Callable[[Weighing], Measure]
 
@@ -135,10 +137,10 @@ def predicted_time_measure(weighing: Weighing) -> Measure:
 
 QUICK_COSTS: Final[Mapping[str, QuickCost]] = {
     "prefill-decode": QuickCost(
-        prefill_decode_line, prefill_decode_costing, prefill_decode_measure
+        prefill_decode_line, True, prefill_decode_costing, prefill_decode_measure
     ),
     "predicted-time": QuickCost(
-        predicted_time_line, predicted_time_costing, predicted_time_measure
+        predicted_time_line, False, predicted_time_costing, predicted_time_measure
     ),
 }
 """By the name of the formula."""

@@ -234,3 +234,13 @@ def test_a_request_with_its_own_weights_or_formula_is_not_judged_by_the_fleets_b
         cheapest = fleet.bounded.find_cheapest(names, quick, weighing)
 
         assert cheapest == fleet.looped.find_cheapest(names, quick, weighing)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+def test_workers_at_rest_tie_whether_or_not_they_are_weighed_as_one(cost: str) -> None:
+    fleet = Fleet(cost)
+    fleet.load("w1", 100)
+
+    assert fleet.find([(9, NAMES[:4])]) == [NAMES[0], NAMES[2], NAMES[3]]
+    assert fleet.find([]) == [name for name in NAMES if name != NAMES[1]]
+    assert fleet.find([(9, (NAMES[1],)), (2, NAMES[2:4])])[0] in {NAMES[1], NAMES[2]}
