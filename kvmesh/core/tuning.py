@@ -14,7 +14,7 @@ TUNED: Final[Mapping[str, Weighting]] = {
     "predicted-time": {
         "overlap_score_weight": 1.0,
         "contention": 0.2,
-        "followers": 4.0,
+        "followers": 1.0,
         "decode_weight": 0.02,
     },
     "prefill-decode": {"overlap_score_weight": 1.0},

@@ -1,4 +1,4 @@
-from kvmesh.core.hearing import Hearing
+from kvmesh.core.hearing import WARNING, Hearing
 from kvmesh.core.membership import Membership
 
 
@@ -48,11 +48,13 @@ def test_a_broken_connection_pauses_at_once_and_for_as_long_as_it_takes() -> Non
     hearing.look(0.1)
 
     assert is_deaf(hearing)
+    assert hearing.warnings() == (WARNING,)
     hearing.look(1000.0)
     assert members.usable(1000.0) == ("a",)
     hearing.set_connected(up=True)
     hearing.look(1000.25)
     assert not is_deaf(hearing)
+    assert hearing.warnings() == ()
     assert members.usable(1003.7) == ("a",)
 
 
