@@ -90,13 +90,14 @@ class StaticRegistry:
     def _on_silent(self, message: EngineSilent, now: float) -> Iterable[Effect]:
         worker = message.worker
         answered = worker in self.answering
+        stranger = worker not in self._workers.membership
         self._workers.membership.observe(worker, 1, now, ready=False)
         self.answering.discard(worker)
         if not message.slow:
             self._slow.discard(worker)
         elif answered:
             self._slow.add(worker)
-        told = (_log(worker, answering=False),) if answered else ()
+        told = (_log(worker, answering=False),) if answered or stranger else ()
         return (*told, *self._settle(now))
 
     def _settle(self, now: float) -> Iterable[Effect]:

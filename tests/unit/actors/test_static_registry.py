@@ -95,6 +95,16 @@ def test_a_silent_engine_gets_nothing_and_is_told_of_once() -> None:
     assert driver.registry.answering == set()
 
 
+def test_an_engine_that_never_answered_is_told_of_once_too() -> None:
+    driver = Driver()
+
+    first = of(Log, driver.registry.receive(EngineSilent(W), 0.0))
+    again = list(driver.registry.receive(EngineSilent(W), 1.0))
+
+    assert [(line.level, line.fields["answering"]) for line in first] == [("warning", False)]
+    assert again == []
+
+
 def test_trust_follows_the_events_and_says_why() -> None:
     driver = Driver()
 
