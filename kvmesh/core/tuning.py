@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.cost import DEFAULT_WEIGHTS
 from kvmesh.errors import ConfigError
 
 Weighting = Mapping[str, float]
@@ -13,9 +14,9 @@ Weighting = Mapping[str, float]
 TUNED: Final[Mapping[str, Weighting]] = {
     "predicted-time": {
         "overlap_score_weight": 1.0,
-        "contention": 0.2,
-        "followers": 1.0,
-        "decode_weight": 0.02,
+        "contention": DEFAULT_WEIGHTS.contention,
+        "followers": DEFAULT_WEIGHTS.followers,
+        "decode_weight": DEFAULT_WEIGHTS.decode_weight,
     },
     "prefill-decode": {"overlap_score_weight": 1.0},
     "dynamo": {

@@ -196,7 +196,7 @@ def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
 
     cost = predicted_time(candidate, ALONE, DEFAULT_WEIGHTS)
 
-    assert cost == pytest.approx((50 + 100) * 3.0 + 0.02 * 0.1 * 20_000 + 7)
+    assert cost == pytest.approx((50 + 100) * 5.0 + 0.05 * 0.1 * 20_000 + 7)
 
 
 def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() -> None:
@@ -213,8 +213,8 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
     assert cost == pytest.approx((50 + 100) * (1 + 2.0 * 0.002 * 100))
     line = formula_line(COSTS["predicted-time"], cost, candidate, ALONE, Weights(followers=2.0))
     assert line == (
-        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0) * (1 + 0.2 * 0 + 2.0 * 0.0020 * 1.0"
-        " * 100.0) + 0.02 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
+        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0) * (1 + 0.4 * 0 + 2.0 * 0.0020 * 1.0"
+        " * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
     )
 
 
