@@ -4,15 +4,17 @@
     python -m benchmarks.bench_index --sizes 64x1000000 512x5000000 --blocks 512 8192
     python -m benchmarks.bench_index --parts find select --sizes 64x1000000
 
-`--sizes` are workers x (worker, block) entries, `--parts` what to measure, by default everything.
-Rows named "floor" are the C calls alone that pure Python cannot do without. Caches are flushed
-before each pass over a set of different prompts; a figure is the median over the pass and over
-rounds, a ratio the median over rounds. Without ai-dynamo-runtime 1.6.1 only our own figures are
-printed, with the reason. SGLang's tree is no peer here: the wheel sglang-router 0.3.2 exports
-`Router.start` alone, and through its HTTP service the tree's time is below the noise of the rest.
+`--sizes` are workers x (worker, block) entries, `--parts` what to measure, by default everything,
+`--cores` which of native and pure, by default both, one table each. Rows named "floor" are the C
+calls alone that pure Python cannot do without. Caches are flushed before each pass over a set of
+different prompts; a figure is the median over the pass and over rounds, a ratio the median over
+rounds. Without ai-dynamo-runtime 1.6.1 only our own figures are printed, with the reason. SGLang's
+tree is no peer here: the wheel sglang-router 0.3.2 exports `Router.start` alone, and through its
+HTTP service the tree's time is below the noise of the rest.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -26,7 +28,8 @@ from benchmarks.index_growth import longest_stops
 from benchmarks.index_measures import GOALS, PARTS, Bench, Row, measure_reads
 from benchmarks.index_peers import find_dynamo
 from benchmarks.index_workload import Workload
-from benchmarks.measure import TABLE_WIDTH, parse_options
+from benchmarks.measure import TABLE_WIDTH, BenchOptions, parse_options
+from kvmesh.compiled import CORE, NATIVE, VARIABLE
 
 QUICK_SIZES = ["8x100000", "64x200000"]
 FULL_SIZES = ["8x100000", "64x1000000", "512x1000000", "512x5000000"]
@@ -37,8 +40,22 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=None)
     parser.add_argument("--blocks", nargs="+", type=int, default=None)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--cores", nargs="+", choices=("native", "pure"), default=None)
     found, rest = parser.parse_known_args()
-    options = parse_options(__doc__ or "", rest)
+    own = "native" if NATIVE else "pure"
+    cores = (found.cores or ["native", "pure"]) if NATIVE else ["pure"]
+    if own in cores:
+        measure_core(found, parse_options(__doc__ or "", rest))
+    for core in cores:
+        if core != own:
+            # Which core is used is decided when it is imported: in a process of its own.
+            command = [sys.executable, "-m", "benchmarks.bench_index", *sys.argv[1:]]
+            environment = os.environ | {VARIABLE: core}
+            subprocess.run([*command, "--cores", core], env=environment, check=True)
+
+
+def measure_core(found: argparse.Namespace, options: BenchOptions) -> None:
+    print(f"core: {CORE}")
     sizes = found.sizes or (QUICK_SIZES if options.quick else FULL_SIZES)
     blocks = found.blocks or ([32, 512, 8192] if options.quick else [32, 128, 512, 2048, 8192])
     dynamo = find_dynamo()
@@ -120,7 +137,9 @@ def measure_growth(bench: Bench) -> None:
 
 def print_table(bench: Bench) -> None:
     table = Table(
-        title="kvmesh against ai-dynamo-runtime 1.6.1", title_justify="left", box=SIMPLE_HEAD
+        title=f"kvmesh, core: {CORE}, against ai-dynamo-runtime 1.6.1",
+        title_justify="left",
+        box=SIMPLE_HEAD,
     )
     for name in ("size", "operation", "unit"):
         table.add_column(name, overflow="fold")

@@ -86,19 +86,22 @@ void shard_remove(Shard *self, uint32_t at) {
 }
 
 int shard_copy(const Shard *self, Shard *copy) {
-    *copy = *self;
-    copy->entries = NULL;
+    *copy = (Shard){0};
     if (!self->used) {
-        *copy = (Shard){0};
         return 0;
     }
-    copy->entries = PyMem_RawMalloc((size_t)self->room * sizeof *copy->entries);
+    copy->entries = PyMem_RawMalloc(((size_t)self->used + 1) * sizeof *copy->entries);
     if (copy->entries == NULL) {
-        *copy = (Shard){0};
         PyErr_NoMemory();
         return -1;
     }
-    memcpy(copy->entries, self->entries, (size_t)self->room * sizeof *copy->entries);
+    uint32_t used = 0; /* free entries are overwritten: a jump would be guessed wrong too often */
+    for (uint32_t at = 0; at < self->room; at++) {
+        copy->entries[used] = self->entries[at];
+        used += self->entries[at].set != 0;
+    }
+    copy->room = copy->used = used;
+    copy->next = self->next;
     return 0;
 }
 

@@ -37,7 +37,7 @@ void shard_remove(Shard *self, uint32_t at);
  * MemoryError set and nothing changed. */
 int shard_resize(Shard *self, uint32_t blocks);
 
-/* Return a copy's entries, which need as much room; NULL with MemoryError set when there are any. */
+/* Copy the entries without gaps, to be read in order, not to be searched; -1 with MemoryError. */
 int shard_copy(const Shard *self, Shard *copy);
 
 /* Return the places of all entries in the order they came, for PyMem_Free; NULL with MemoryError. */
