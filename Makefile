@@ -93,7 +93,7 @@ $(VENV)/.mutation: $(VENV)/.dev
 	@touch $@
 
 mutants: $(VENV)/.mutation
-	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
+	HYPOTHESIS_PROFILE=mutants KVMESH_CORE=pure $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
 	$(BIN)/mutmut results
 
 native-check: $(VENV)/.dev
