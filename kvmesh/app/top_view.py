@@ -120,7 +120,7 @@ def _traffic(present: Present) -> Text:
         ("  cached ", "dim"),
         (percent(present.hit_share), "bold green"),
         (f" (round robin {percent(present.round_robin_share)})", "dim"),
-        ("  TTFT p50 ", "dim"),
+        ("\nTTFT p50 ", "dim"),
         _ms(present.ttft_p50_ms),
         ("  p90 ", "dim"),
         _ms(present.ttft_p90_ms),

@@ -174,3 +174,12 @@ def test_a_request_is_named_as_explain_takes_it_however_narrow_the_terminal() ->
     assert uuid in text
     assert "x-the-end" in text
     assert long not in text
+
+
+def test_no_line_of_the_traffic_is_broken_in_80_columns() -> None:
+    lines = drawn(overview(), width=80).splitlines()
+
+    rates = next(line for line in lines if "requests/s" in line)
+    assert "round robin" in rates
+    assert rates.rstrip().endswith(")")
+    assert any(line.startswith("TTFT p50") and "p90" in line for line in lines)
