@@ -41,6 +41,15 @@ class Ratio:
         self.tokens = self.tokens * keep + tokens
         self.squares = self.squares * keep * keep + tokens * tokens
 
+    def age(self, fleet_ms_per_token: float) -> None:
+        """Go half of the way to the fleet's mean, half as sure: no sample came for long."""
+        self.ms = 0.25 * (self.ms + fleet_ms_per_token * self.tokens)
+        self.tokens *= 0.5
+        self.squares *= 0.5
+        if self.tokens < 1.0:
+            self.ms = self.tokens = self.squares = 0.0
+            self.factor = 1.0
+
 
 class Scatter:
     """How far single prefills are from what their worker's mean foretold, over the whole fleet.

@@ -21,6 +21,7 @@ SAME_STEP_S: Final = 0.002
 _PRIOR_TOKENS: Final = 16.0
 _DRIFT: Final = 0.05
 _COMPARED_EVERY: Final = 64
+_AGED_AFTER: Final = 4
 _HALF_LIFE_TOKENS: Final = 65_536.0
 _OUTLIER: Final = 8.0
 _INTERVAL_WEIGHT: Final = 0.02
@@ -55,6 +56,7 @@ class _Worker:
         "open_tokens",
         "prefill",
         "residence_ms",
+        "seen",
     )
 
     def __init__(self) -> None:
@@ -66,13 +68,15 @@ class _Worker:
         self.residence_ms = 0.0
         self.clipped = 0
         self.measured: tuple[int, int] | None = None
+        self.seen = False
 
 
 class Speeds:
     """Decayed ratios per worker, which are the fleet's as far as their difference may be chance.
 
     Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
-    overlap moves it far at once; steady change is followed within some ten prompts. No history,
+    overlap moves it far at once; steady change is followed within some ten prompts. A worker that
+    gets none is in time taken to be like the others. No history,
     no report and no clock but the caller's is needed.
     """
 
@@ -86,6 +90,7 @@ class Speeds:
         self._scatter = Scatter()
         self._compared_to = prior_ms_per_token
         self._since_compared = 0
+        self._since_aged = 0
         self._least_factor = 1.0
         self._fastest: _Worker | None = None
         self._interval_ms = 0.0
@@ -227,9 +232,13 @@ class Speeds:
         own.fold(ms, tokens, _HALF_LIFE_TOKENS)
         self._fleet.fold(ms, tokens, 4 * _HALF_LIFE_TOKENS)
         fleet = self.fleet_ms_per_token
+        known.seen = True
         self._since_compared += 1
+        self._since_aged += 1
+        if self._since_aged >= max(_COMPARED_EVERY, _AGED_AFTER * len(self._workers)):
+            self._age()
         drift = abs(fleet / self._compared_to - 1.0)
-        if drift > _DRIFT or self._since_compared == _COMPARED_EVERY:
+        if drift > _DRIFT or self._since_compared >= _COMPARED_EVERY:
             self._compare_all(fleet)
             return
         own.factor = self._scatter.factor(own, fleet)
@@ -238,6 +247,18 @@ class Speeds:
             self._least_factor, self._fastest = own.factor, known
         elif known is self._fastest:
             self._find_fastest()
+
+    def _age(self) -> None:
+        """Doubt the speeds of those who had no prompt while the others had several each.
+
+        Else a worker that was believed slow by mistake would get no prompt to show it. O(workers).
+        """
+        self._since_aged = 0
+        for known in self._workers.values():
+            if not known.seen:
+                known.prefill.age(self.fleet_ms_per_token)
+            known.seen = False
+        self._since_compared = _COMPARED_EVERY
 
     def _compare_all(self, fleet_ms_per_token: float) -> None:
         """Compare everyone with the fleet again. O(workers)."""

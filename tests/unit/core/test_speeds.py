@@ -46,6 +46,31 @@ def test_mixed_speeds_are_told_apart_and_strangers_get_the_fleets() -> None:
     assert speeds.least_ms_per_token() <= speeds.ms_per_token(W1)
 
 
+def test_a_worker_believed_slow_that_gets_no_prompts_is_tried_again() -> None:
+    speeds = Speeds()
+    for _ in range(40):
+        feed(speeds, W1, 0.1, prompts=1)
+        feed(speeds, W2, 0.3, prompts=1)
+    assert speeds.ms_per_token(W2) > 2.0 * speeds.ms_per_token(W1)
+
+    feed(speeds, W1, 0.1, prompts=1000)
+
+    assert speeds.ms_per_token(W2) == pytest.approx(speeds.ms_per_token(W1), rel=0.05)
+    feed(speeds, W1, 0.1, prompts=1000)
+    assert speeds.prefill_ratio(W2).tokens == 0.0
+    feed(speeds, W2, 0.3, prompts=40)
+    assert speeds.ms_per_token(W2) > 2.0 * speeds.ms_per_token(W1)
+
+
+def test_a_slow_worker_that_gets_a_few_prompts_stays_known_as_slow() -> None:
+    speeds = Speeds()
+    for _ in range(100):
+        feed(speeds, W1, 0.1, prompts=10)
+        feed(speeds, W2, 0.3, prompts=1)
+
+    assert speeds.ms_per_token(W2) > 2.0 * speeds.ms_per_token(W1)
+
+
 def test_one_stall_moves_little_and_is_reported() -> None:
     speeds = Speeds()
     feed(speeds, W1, 0.1, prompts=60)
@@ -126,7 +151,9 @@ def test_the_least_speed_is_found_again_when_the_fastest_slows_or_leaves() -> No
         feed(speeds, W2, 0.08, prompts=1)
     assert speeds.least_ms_per_token() == pytest.approx(0.02, rel=0.3)
 
-    feed(speeds, W1, 0.5, prompts=600)
+    for _ in range(60):
+        feed(speeds, W1, 0.5, prompts=10)
+        feed(speeds, W2, 0.08, prompts=1)
     assert speeds.least_ms_per_token() == pytest.approx(0.08, rel=0.6)
 
     speeds.remove_worker(W2)
