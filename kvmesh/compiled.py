@@ -1,4 +1,4 @@
-"""The compiled core of `native/`, where this installation has it: the same answers, sooner.
+"""The compiled core of `kvmesh/native/`, where this installation has it: the same answers, sooner.
 
 `KVMESH_CORE=pure` in the environment forbids it, to this process and its children.
 """
@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
 VERSION: Final = 2
-"""The interface that this code was written for, `NATIVE_VERSION` in native/core.h."""
+"""The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
 class Native(Protocol):

@@ -2,7 +2,7 @@
 # Build the compiled core with gcc's address and undefined-behaviour sanitizers, every warning an
 # error, in a copy of the package, and run its tests there: `make native-check`.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 PYTHON="${PYTHON:-.venv/bin/python}"
 copy=build/sanitized
 rm -rf "$copy"
@@ -13,7 +13,7 @@ suffix="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SU
 rm -f "$copy"/kvmesh/_native*
 gcc -shared -fPIC -O1 -g -std=c11 -Wall -Wextra -Werror -Wno-missing-field-initializers \
     -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-    -I"$include" native/*.c -o "$copy/kvmesh/_native$suffix"
+    -I"$include" kvmesh/native/*.c -o "$copy/kvmesh/_native$suffix"
 # Python's own allocator would hide errors; what it keeps until it exits is no leak.
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH="$copy" KVMESH_CORE=native \
