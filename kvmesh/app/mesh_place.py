@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from kvmesh.errors import ConfigError
@@ -15,7 +15,7 @@ MOST = 65535
 
 
 @contextlib.contextmanager
-def hold_data_dir(path: Path) -> Iterator[None]:
+def hold_data_dir(path: Path) -> Generator[None]:
     """Keep other meshes out of `path` until the end, or until this process dies.
 
     Raises `ConfigError` where one is at work already (two NATS servers would write the same
