@@ -26,7 +26,7 @@ class Slots:
         self._released: list[int] = []
         self._reclaiming: list[int] = []
         self._decoded: dict[int, tuple[WorkerId, ...]] = {}
-        self._spread: dict[int, tuple[int, dict[WorkerId, int]]] = {}
+        self._spread: dict[tuple[int, int], dict[WorkerId, int]] = {}
 
     def assign(self, worker: WorkerId) -> int:
         """Return the mask with only the bit that `worker` gets; it must have none. O(1)."""
@@ -84,14 +84,15 @@ class Slots:
     def spread(self, mask: int, depth: int) -> dict[WorkerId, int]:
         """Return a new dict of the workers of `mask`, each with `depth`.
 
-        The same many workers mostly end at the same depth, where a system prompt does: 256 of them
-        are then copied in 0.5 us instead of put together in 15.
+        The same many workers mostly end at the same depths, where system prompts do: 50 of them are
+        then copied in 0.2 us instead of put together in 1.5.
         """
         if mask.bit_count() == 1:
             return {self._names[mask.bit_length() - 1]: depth}
-        known = self._spread.get(mask)
-        if known is None or known[0] != depth:
+        place = mask, depth
+        known = self._spread.get(place)
+        if known is None:
             if len(self._spread) >= _SPREAD:
                 self._spread.clear()
-            known = self._spread[mask] = depth, dict.fromkeys(self.decode(mask), depth)
-        return known[1].copy()
+            known = self._spread[place] = dict.fromkeys(self.decode(mask), depth)
+        return known.copy()

@@ -33,6 +33,20 @@ def test_workers_are_grouped_by_how_much_they_hold_deepest_first() -> None:
     assert index.find_matches(asked([1, 2, 3])) == {}
 
 
+def test_an_answer_is_the_callers_own_at_every_depth() -> None:
+    index = KvIndex()
+    for worker in (A, B):
+        index.apply(worker, stored(PROMPT[:9]))
+
+    for depth in (9, 4, 9, 4):
+        matches = index.find_matches(asked(PROMPT[:depth]))
+        assert list(matches.items()) == [(A, depth), (B, depth)]
+        matches.clear()
+    for many in range(1, 300):
+        index.apply(WorkerId(f"w{many}"), stored(PROMPT[:many]))
+        assert index.find_matches(asked(PROMPT[:1])).keys() == set(index.workers())
+
+
 def test_a_prompt_is_hashed_little_further_than_it_is_held() -> None:
     index = KvIndex()
     index.apply(A, stored(PROMPT[:10]))
