@@ -46,7 +46,7 @@ class ApproxIndex:
     """Believes a prompt cached where it was sent, for a while: needs no events at all.
 
     An entry lives for its TTL after the last prompt that covered it, up to 1/16 of it longer (at
-    most 8 s): prompts of one such tick share their work, 1 ms for 6,000 blocks. Above
+    most 8 s): prompts of one such tick share their work, 35 us for 6,000 blocks. Above
     `max_entries` the entries that end first go, down to `prune_target` of it, in slices. With
     `worker_blocks` each worker also loses its least recently used blocks beyond that many, to the
     second: use a long TTL for a pure LRU.
@@ -82,14 +82,11 @@ class ApproxIndex:
         hashes: Hashes | Sequence[int],
         now: float,
         ttl_s: float | None = None,
-        *,
-        revocable: bool = False,
     ) -> None:
         """Believe the blocks of `hashes`, root first, cached at `worker` from `now` on.
 
-        `ttl_s` is for this prompt, default the index's own; if `revocable` it ends with any block
-        before it in `revoke`. What ended before `now` is dropped on
-        the way, a slice at a time. O(log(depth) + blocks not believed yet).
+        `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
+        the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
         """
         self.expire(now, _SLICE)
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
@@ -99,7 +96,7 @@ class ApproxIndex:
         tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
         until = ceil((now + ttl_s) / tick_s) * tick_s
         leases = self._leases.get(worker) or self._admit(worker)
-        news, new_end = leases.extend(blocks, until, revocable=revocable)
+        news, new_end = leases.extend(blocks, until)
         if new_end:
             heappush(self._ends, (until, next(self._serial), leases))
         holding = leases.holding

@@ -3,26 +3,33 @@
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
+from typing import Final
 
 from kvmesh.core.block_table import Holding
-from kvmesh.core.events import HASH_BYTES
-from kvmesh.core.hashing import pack_hashes, unpack_run
+from kvmesh.core.hashing import pack_hashes
+
+_RUN_BLOCKS: Final = 64
 
 
 class Leases:
     """One worker's blocks, each with the time until which it is believed to be there.
 
-    A path is always extended as a whole, so along it times never grow, and blocks taken in the
-    order of `take` never leave a held block without its parent. About 110 B a block, 200 B where
-    `extend` noted what follows what.
+    A lease is for a run of up to 64 blocks, each the next one's parent, and is split where only the
+    first of them are extended. A path is always extended as a whole, so along it times never grow,
+    and blocks taken in the order of `take` never leave a held block without its parent. About 100 B
+    a block, 280 B one that is a run of its own.
     """
 
-    __slots__ = ("_following", "_order", "_runs", "_until", "holding")
+    __slots__ = ("_due", "_following", "_lease", "_order", "_runs", "_serial", "_until", "holding")
 
     def __init__(self, holding: Holding) -> None:
         self.holding = holding
+        # Leases are numbers, from 1: the collector walks over no dictionary of numbers.
+        self._serial = 0
+        self._lease: dict[int, int] = {}
+        self._runs: dict[int, tuple[int, ...]] = {}
         self._until: dict[int, float] = {}
-        self._runs: dict[float, list[bytes]] = {}
+        self._due: dict[float, list[int]] = {}
         self._order: list[float] = []
         self._following: dict[int, list[int]] = {}
 
@@ -30,44 +37,32 @@ class Leases:
         """Return when the next lease ends."""
         return self._order[0] if self._order else None
 
-    def extend(
-        self, blocks: Sequence[int], until: float, *, revocable: bool = False
-    ) -> tuple[bytes, bool]:
+    def extend(self, blocks: Sequence[int], until: float) -> tuple[bytes, bool]:
         """Believe `blocks`, root first, until then; return, packed, those not believed before.
 
-        True comes with them when nothing ended at that time before. Only `revocable` ones end with
-        a block before them in `revoke`. O(log(blocks) + news).
+        True comes with them when nothing ended at that time before. O(log(blocks) + blocks / 64 +
+        news): 6,250 blocks that were believed 35 us, new ones 0.8 ms.
         """
-        held = self._until
+        lease_of, ends = self._lease, self._until
         low, high = 0, len(blocks)
         while low < high:
             middle = (low + high) >> 1
-            if held.get(blocks[middle], -inf) >= until:
+            if ends.get(lease_of.get(blocks[middle], 0), -inf) >= until:
                 low = middle + 1
             else:
                 high = middle
-        longer = blocks[low:]
-        if not longer:
+        if low == len(blocks):
             return b"", False
-        high = len(blocks)
-        while low < high:
-            middle = (low + high) >> 1
-            if blocks[middle] in held:
-                low = middle + 1
-            else:
-                high = middle
-        if revocable:
-            self._follow(blocks, low)
-        held.update(dict.fromkeys(longer, until))
-        run = pack_hashes(longer)
-        fresh = run[len(run) - HASH_BYTES * (len(blocks) - low) :]
-        runs = self._runs.get(until)
-        if runs is not None:
-            runs.append(run)
-            return fresh, False
-        self._runs[until] = [run]
-        heappush(self._order, until)
-        return fresh, True
+        due = self._due.get(until)
+        new_end = due is None
+        if due is None:
+            due = self._due[until] = []
+            heappush(self._order, until)
+        low = self._renew(blocks, low, until, due)
+        if low == len(blocks):
+            return b"", new_end
+        self._add(blocks, low, until, due)
+        return pack_hashes(blocks[low:]), new_end
 
     def take(self, count: int) -> list[int]:
         """Give up at most `count` blocks, those whose leases end first, leaves first.
@@ -75,49 +70,108 @@ class Leases:
         Fewer than asked for, even none, may come although more are held: call again.
         """
         until = self._order[0]
-        runs = self._runs[until]
-        run = unpack_run(runs.pop())
-        if len(run) > count:
-            runs.append(pack_hashes(run[:-count]))
-            run = run[-count:]
-        if not runs:
-            heappop(self._order)
-            del self._runs[until]
-        # A block whose lease was extended meanwhile is in a later run too.
+        due = self._due[until]
         gone: list[int] = []
-        for block in reversed(run):
-            if self._until.get(block) == until:
-                del self._until[block]
-                self._following.pop(block, None)
-                gone.append(block)
+        while due and len(gone) < count:
+            lease = due[-1]
+            # A lease that was extended meanwhile is due later, too.
+            if self._until.get(lease) != until:
+                due.pop()
+                continue
+            kept = max(len(self._runs[lease]) - (count - len(gone)), 0)
+            if not kept:
+                due.pop()
+            gone += reversed(self._cut(lease, kept))
+        if not due:
+            heappop(self._order)
+            del self._due[until]
+        for block in gone:
+            self._following.pop(block, None)
         return gone
 
     def revoke(self, blocks: Iterable[int]) -> list[int]:
         """Give up `blocks` and what follows them; return what of it was believed."""
-        held, following = self._until, self._following
-        waiting = [block for block in blocks if block in held]
+        lease_of, following = self._lease, self._following
+        waiting = [block for block in blocks if block in lease_of]
         gone: list[int] = []
         while waiting:
             block = waiting.pop()
-            if held.pop(block, None) is not None:
-                gone.append(block)
-                waiting += following.pop(block, ())
+            lease = lease_of.get(block)
+            if lease is not None:
+                cut = self._cut(lease, self._runs[lease].index(block))
+                gone += cut
+                for one in cut:
+                    waiting += following.pop(one, ())
         return gone
 
     def clear(self) -> None:
         """Give up everything; the holding is the caller's affair."""
-        self._until.clear()
-        self._runs.clear()
+        for part in (self._lease, self._runs, self._until, self._due, self._following):
+            part.clear()
         self._order.clear()
-        self._following.clear()
 
-    def _follow(self, blocks: Sequence[int], first: int) -> None:
-        """Note what `blocks` from `first` on, none of them believed yet, follow."""
-        following, held = self._following, self._until
-        if 0 < first < len(blocks):
-            siblings = following.setdefault(blocks[first - 1], [])
-            if siblings and not len(siblings) & (len(siblings) - 1):
-                siblings[:] = [one for one in siblings if one in held]
-            siblings.append(blocks[first])
-        for place in range(first + 1, len(blocks)):
-            following[blocks[place - 1]] = [blocks[place]]
+    def _renew(self, blocks: Sequence[int], place: int, until: float, due: list[int]) -> int:
+        """Extend the leases of `blocks` from `place` on; return where they are believed no more."""
+        while place < len(blocks) and (lease := self._lease.get(blocks[place])) is not None:
+            run = self._runs[lease]
+            after = place + len(run)
+            if after > len(blocks) or blocks[after - 1] != run[-1]:
+                after = place
+                while after < len(blocks) and blocks[after] == run[after - place]:
+                    after += 1
+                if after == place:
+                    # Two blocks have one hash: the later one counts.
+                    return place
+                lease = self._split(lease, after - place)
+            self._until[lease] = until
+            due.append(lease)
+            place = after
+        return place
+
+    def _split(self, lease: int, count: int) -> int:
+        """Return a new lease, of the first `count` blocks of another one.
+
+        The rest keeps its number, and with it its turn: before its parent, after its children.
+        """
+        run = self._runs[lease]
+        self._serial += 1
+        self._runs[self._serial], self._runs[lease] = run[:count], run[count:]
+        self._lease.update(dict.fromkeys(run[:count], self._serial))
+        self._follow(run[count - 1], run[count])
+        return self._serial
+
+    def _add(self, blocks: Sequence[int], low: int, until: float, due: list[int]) -> None:
+        """Lease `blocks` from `low` on, none of them believed yet."""
+        if low:
+            self._follow(blocks[low - 1], blocks[low])
+        for start in range(low, len(blocks), _RUN_BLOCKS):
+            run = tuple(blocks[start : start + _RUN_BLOCKS])
+            self._serial += 1
+            self._runs[self._serial] = run
+            self._until[self._serial] = until
+            self._lease.update(dict.fromkeys(run, self._serial))
+            due.append(self._serial)
+            if start > low:
+                self._following[blocks[start - 1]] = [run[0]]
+
+    def _follow(self, parent: int, block: int) -> None:
+        """Note that `block`, the first of a lease, follows `parent`, the last or one within."""
+        siblings = self._following.setdefault(parent, [])
+        if siblings and not len(siblings) & (len(siblings) - 1):
+            siblings[:] = [one for one in siblings if one in self._lease]
+        siblings.append(block)
+
+    def _cut(self, lease: int, kept: int) -> list[int]:
+        """Take away and return all but the first `kept` blocks of a lease."""
+        run = self._runs[lease]
+        if kept:
+            self._runs[lease] = run[:kept]
+        else:
+            del self._runs[lease], self._until[lease]
+        cut: list[int] = []
+        for block in run[kept:]:
+            # Of two blocks with one hash only the later one is found by its lease.
+            if self._lease.get(block) == lease:
+                del self._lease[block]
+                cut.append(block)
+        return cut

@@ -44,14 +44,12 @@ class RoutedIndex(SizedIndex, Protocol):
         hashes: Sequence[int],
         now: float,
         ttl_s: float,
-        *,
-        revocable: bool,
     ) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
         ...
 
     def revoke(self, worker: WorkerId, hashes: bytes) -> None:
-        """Believe packed blocks, and what follows them where revocable, no longer."""
+        """Believe packed blocks, and what follows them, no longer."""
         ...
 
     def expire(self, now: float, budget: int) -> bool:
@@ -150,7 +148,7 @@ class OverlapView:
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
         if ttl_s <= 0.0 or not len(hashes):
             return False
-        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s, revocable=exact)
+        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
         return True
 
     def cached_blocks(self, worker: WorkerId) -> int:

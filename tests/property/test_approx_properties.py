@@ -32,7 +32,7 @@ class ApproxMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, prompt=prompts, ttl=st.sampled_from(TTLS))
     def route(self, worker: WorkerId, prompt: list[int], ttl: float) -> None:
-        self.index.record(worker, prompt, self.now, ttl, revocable=True)
+        self.index.record(worker, prompt, self.now, ttl)
         for block in prompt:
             until = self.now + ttl
             self.since[worker][block] = max(self.since[worker].get(block, 0.0), until)

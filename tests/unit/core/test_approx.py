@@ -364,15 +364,15 @@ def test_a_full_worker_gives_up_what_ends_first_even_if_it_is_newest() -> None:
 
 def test_a_removed_block_ends_the_belief_in_what_follows_it() -> None:
     index = ApproxIndex()
-    index.record(A, PROMPT[:10], 0.0, revocable=True)
-    index.record(B, PROMPT[:10], 0.0, revocable=True)
+    index.record(A, PROMPT[:10], 0.0)
+    index.record(B, PROMPT[:10], 0.0)
 
     index.revoke(A, pack_hashes(PROMPT[6:7]))
     index.revoke(C, pack_hashes(PROMPT[:1]))
 
     assert index.find_matches(prompt(20)) == {A: 6, B: 10}
     assert (index.blocks(A), index.statistics().revoked) == (6, 4)
-    index.record(A, PROMPT[:10], 1.0, revocable=True)
+    index.record(A, PROMPT[:10], 1.0)
     assert index.find_matches(prompt(20)) == {A: 10, B: 10}
 
 
@@ -380,10 +380,10 @@ def test_branches_that_come_and_go_leave_nothing_behind_at_what_they_share() -> 
     index = ApproxIndex()
     for number in range(100):
         branch = [*PROMPT[:4], 10_000 + number]
-        index.record(A, branch, float(number), revocable=True)
+        index.record(A, branch, float(number))
         index.revoke(A, pack_hashes(branch[-1:]))
     for number in range(5):
-        index.record(A, [*PROMPT[:4], number, 100 + number], 101.0, revocable=True)
+        index.record(A, [*PROMPT[:4], number, 100 + number], 101.0)
 
     index.revoke(A, pack_hashes(PROMPT[:1]))
 
@@ -398,8 +398,8 @@ def test_what_follows_a_revoked_block_goes_with_it_however_it_came() -> None:
     paths = [[1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 5], *([1, 2, 10 + n] for n in range(10))]
     for number, path in enumerate(paths):
         for now in (float(number), 30.0 + number):
-            index.record(A, path, now, revocable=True)
-    index.record(A, [20, 21], 50.0, revocable=True)
+            index.record(A, path, now)
+    index.record(A, [20, 21], 50.0)
 
     index.revoke(A, pack_hashes([2]))
 
@@ -410,14 +410,3 @@ def test_what_follows_a_revoked_block_goes_with_it_however_it_came() -> None:
     assert (index.blocks(A), index.statistics().revoked) == (2, 15)
     index.revoke(A, pack_hashes([20, 21]))
     assert (index.blocks(A), index.statistics().entries) == (0, 0)
-
-
-def test_only_revocable_prompts_end_with_a_block_before_them() -> None:
-    index = ApproxIndex()
-    index.record(A, [1, 2, 3], 0.0)
-
-    index.revoke(A, pack_hashes([3]))
-
-    assert index.find_matches(BlockHashes.of([1, 2, 3], 1)) == {A: 2}
-    index.revoke(A, pack_hashes([1]))
-    assert index.blocks(A) == 1
