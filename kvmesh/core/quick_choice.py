@@ -22,6 +22,9 @@ LARGE_GROUP: Final = 0.25
 
 NOBODY: Final = frozenset[WorkerId]()
 
+_MANY: Final = 0.25
+"""Share of the fleet from which picking its cheapest in order beats sorting them."""
+
 _ROUNDING: Final = 1.0 + 1e-9
 
 
@@ -91,6 +94,8 @@ class _Search:
         self._idle = bounds.idle if quick.alike else NOBODY
         self._margin = weighing.cost.margin
         self._costs: dict[WorkerId, float] = {}
+        self._batches: list[tuple[float, AbstractSet[WorkerId]]] = []
+        self._batched: AbstractSet[WorkerId] = NOBODY
         self._least = self._limit = self._reach = inf
         self._widening = _ROUNDING / bounds.scale
 
@@ -100,19 +105,12 @@ class _Search:
         O(1) where a long prefix at an idle worker decides; a group of more than `large` workers, or
         no prefix worth its wait, costs a look at every bound.
         """
-        bounds, places = self._bounds, self._bounds.places
+        bounds = self._bounds
         for depth, group in self._groups:
             extent = self._measure(depth)
             if bounds.least(extent) > self._reach:
                 break
-            if self._idle:
-                self._weigh_idle(self._alike(depth, group), extent)
-            costs = self._costs
-            known = [places[one] for one in group if one in places and one not in costs]
-            if len(known) > large:
-                self._weigh(known[:1], extent)
-                known = self._below(depth, extent)
-            self._weigh(known, extent)
+            self._weigh_group(depth, group, extent, large)
         else:
             extent = self._measure(0)
             if self._idle and bounds.least(extent) <= self._reach:
@@ -121,8 +119,38 @@ class _Search:
                 self._weigh([bounds.find_least(extent)], extent)
             if bounds.least(extent) <= self._reach:
                 self._weigh(self._unweighed(bounds.find_below(self._reach, extent)), extent)
-        limit = self._limit
-        return sorted(worker for worker, cost in self._costs.items() if cost <= limit)
+        return self._cheapest()
+
+    def _cheapest(self) -> list[WorkerId]:
+        """Return those weighed whose cost counts as least, sorted."""
+        limit, places = self._limit, self._bounds.places
+        alone = [worker for worker, cost in self._costs.items() if cost <= limit]
+        if not self._batches:
+            return sorted(alone)
+        cheapest = set(alone).union(*[batch for cost, batch in self._batches if cost <= limit])
+        if len(cheapest) > _MANY * len(places):
+            return [worker for worker in places if worker in cheapest]
+        return sorted(cheapest)
+
+    def _weigh_group(
+        self, depth: int, group: tuple[WorkerId, ...], extent: Extent, large: float
+    ) -> None:
+        """Weigh those of a group that may matter, who have no more overlap than `depth`."""
+        if self._idle:
+            alike = self._alike(depth, group)
+            self._weigh_idle(alike, extent)
+            if len(alike) == len(group):
+                return
+        places, costs = self._bounds.places, self._costs
+        known = [places[one] for one in group if one in places and one not in costs]
+        if self._batched:
+            known = self._unweighed(known)
+        if len(known) > large:
+            self._weigh(known[:1], extent)
+            known = self._below(depth, extent)
+            if self._batched:
+                known = self._unweighed(known)
+        self._weigh(known, extent)
 
     def _below(self, depth: int, extent: Extent) -> list[int]:
         """Return the places of those with that overlap who may cost as little as the least."""
@@ -132,21 +160,26 @@ class _Search:
 
     def _unweighed(self, places: Iterable[int]) -> list[int]:
         """Return those of the places whose worker has no cost yet."""
-        states, costs = self._bounds.states, self._costs
+        states, costs, batched = self._bounds.states, self._costs, self._batched
+        if batched:
+            places = [place for place in places if states[place].worker not in batched]
         return [place for place in places if states[place].worker not in costs]
 
-    def _alike(self, depth: int, group: tuple[WorkerId, ...]) -> set[WorkerId]:
+    def _alike(self, depth: int, group: tuple[WorkerId, ...]) -> AbstractSet[WorkerId]:
         """Return those of a group who are at rest and have no more overlap from elsewhere."""
-        overlap_of = self._overlap_of
-        return {one for one in self._idle.intersection(group) if overlap_of(one) == depth}
+        alike, overlap_of = self._idle.intersection(group), self._overlap_of
+        if len(self._groups) == 1 and len(group) == len(self._overlaps):
+            return alike  # those with any overlap are this group
+        return {one for one in alike if overlap_of(one) == depth}
 
     def _weigh_idle(self, alike: AbstractSet[WorkerId], extent: Extent) -> None:
-        """Weigh workers without load that have the same overlap: one for all. 0.1 us each."""
-        fresh = alike - self._costs.keys()
+        """Weigh workers without load that have the same overlap: one for all. 0.02 us each."""
+        fresh = alike - self._batched if self._batched else alike
         for worker in fresh:
             self._weigh([self._bounds.places[worker]], extent)
             if worker in self._costs:
-                self._costs.update(dict.fromkeys(fresh, self._costs[worker]))
+                self._batches.append((self._costs[worker], fresh))
+                self._batched = self._batched | fresh if self._batched else fresh
             break
 
     def _weigh(self, places: Iterable[int], extent: Extent) -> None:
