@@ -136,7 +136,9 @@ class Leases:
         run = self._runs[lease]
         self._serial += 1
         self._runs[self._serial], self._runs[lease] = run[:count], run[count:]
-        self._lease.update(dict.fromkeys(run[:count], self._serial))
+        for block in run[:count]:
+            if self._lease.get(block) == lease:
+                self._lease[block] = self._serial
         self._follow(run[count - 1], run[count])
         return self._serial
 

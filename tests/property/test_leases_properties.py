@@ -3,7 +3,7 @@
 from itertools import count, pairwise
 from math import inf
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -95,6 +95,8 @@ TestLeases.settings = settings(max_examples=40, stateful_step_count=25)
         max_size=20,
     )
 )
+@example([([3, 2, 2, 1, 2], 1, 1), ([3, 2], 2, 2)])
+@example([([3, 2, 2, 1, 2], 1, 1), ([3, 2], 2, 0)])
 def test_hashes_that_stand_for_two_blocks_do_no_harm_beyond_themselves(
     steps: list[tuple[list[int], int, int]],
 ) -> None:
