@@ -9,6 +9,7 @@ from benchmarks.index_floor import (
     bare_columns,
     bare_dump,
     bare_restore,
+    shards_of,
     undo,
 )
 from benchmarks.index_measures import GOALS, Bench, Row, flush_caches
@@ -94,7 +95,8 @@ def bare_churn(peer: OurPeer, batches: Iterable[Sequence[Change]]) -> Candidate:
     def apply() -> Sample:
         changes = next(left)
         messages = peer.messages(changes)
-        prepared = [(data, bare_changes(peer.index, data)) for _, data in messages]
+        table = shards_of(peer.index)
+        prepared = [(data, bare_changes(table, data)) for _, data in messages]
         blocks = sum(change.last - change.first for change in changes)
         sample = once(lambda: bare_apply(prepared))
         undo(prepared)

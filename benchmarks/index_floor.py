@@ -58,7 +58,10 @@ class _RecordedShard:
 
 
 def shards_of(index: KvIndex) -> list[Shard]:
-    """Return the index's own dicts; its masks have no released bits, so every part is one."""
+    """Return a pure index's own dicts, of a compiled one such as it would have.
+
+    Its masks have no released bits, so every part is a dict.
+    """
     return [held for _, _, held in index.freeze().parts()]
 
 
@@ -112,9 +115,8 @@ class BareChange(msgspec.Struct, frozen=True):
     before: Masks
 
 
-def bare_changes(index: KvIndex, message: bytes) -> list[BareChange]:
+def bare_changes(table: list[Shard], message: bytes) -> list[BareChange]:
     """Return what the events of a journal message touch."""
-    table = shards_of(index)
     changes: list[BareChange] = []
     for event in decode_batch(message).events:
         blocks = () if isinstance(event, Cleared) else unpack_run(event.hashes)
