@@ -231,6 +231,8 @@ class UpSettings:
     """Names of the buckets, commas between them."""
     replicas: Positive = 2
     """Router replicas of each bucket."""
+    bucket_policy: BucketPolicy = "prefix-spill"
+    """Bucket of a request that names none; prefix-spill: that of its prefix, until hot."""
     http_port: Port = 8000
     """Port of the front door (the meta-router); routers and engines take free ports."""
     nats_url: str = ""

@@ -88,6 +88,7 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
         ready = f"http://127.0.0.1:{port}/ready"
         routers.append(ChildSpec(name=f"router-{replica}", args=router, ready_url=ready))
     front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
+    front += ["--bucket-policy", settings.bucket_policy]
     ready = f"http://127.0.0.1:{base}/ready"
     meta_router = ChildSpec("meta-router", front, ready)
     ports = take_ports(base, len(routers), settings.engines)

@@ -198,13 +198,27 @@ def test_the_front_door_obeys_a_named_bucket_and_refuses_an_unknown_one(mesh: Ru
     assert "poetry" in unknown.json()["error"]["message"]
 
 
-def test_the_front_door_alternates_over_buckets_and_replicas(mesh: RunningMesh) -> None:
-    def alternates() -> bool:
-        routers = {mesh.chat(f"hello {n}").headers["x-kvmesh-router"] for n in range(8)}
+def test_the_second_of_two_chats_with_one_prefix_goes_where_the_first_went(
+    mesh: RunningMesh,
+) -> None:
+    context = "You are the support agent of a bakery. " * 60
+    first = mesh.chat(context + "When do you open?")
+
+    def found() -> bool:
+        answer = mesh.chat(context + "Do you have rye bread?").headers
+        same = answer["x-kvmesh-worker"] == first.headers["x-kvmesh-worker"]
+        return same and int(answer["x-kvmesh-overlap-blocks"]) > 100
+
+    eventually(found, "the front door finds the prefix without being told the bucket")
+
+
+def test_different_prompts_reach_all_buckets_and_replicas(mesh: RunningMesh) -> None:
+    def reached() -> bool:
+        routers = {mesh.chat(f"hello {n}").headers["x-kvmesh-router"] for n in range(16)}
         return routers == {"chat-0", "chat-1", "code-0", "code-1"}
 
     # A replica that is not ready for a moment is left out for as long.
-    eventually(alternates, "eight requests reach all four replicas")
+    eventually(reached, "sixteen prompts reach all four replicas")
 
 
 def test_the_client_chooses_the_request_id(mesh: RunningMesh) -> None:
