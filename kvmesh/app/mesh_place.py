@@ -7,11 +7,11 @@ import socket
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
+from kvmesh.core.url_rules import LAST_PORT
 from kvmesh.errors import ConfigError
 
 LOCK = "up.lock"
 LOCALHOST = "127.0.0.1"
-MOST = 65535
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def stream_room(path: Path, streams: int) -> int:
 def refuse_taken_ports(ports: Iterable[int], flag: str) -> None:
     """Raise `ConfigError` naming the first of `ports` that is none or cannot be listened on."""
     for port in ports:
-        if port > MOST:
+        if port > LAST_PORT:
             raise ConfigError(f"{flag}: the mesh would need port {port}; use a lower one")
         with socket.socket() as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

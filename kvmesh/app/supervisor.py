@@ -28,6 +28,19 @@ class ChildSpec(msgspec.Struct, frozen=True):
     ready_url: str = ""
 
 
+class RestartDelay:
+    """How long to wait before each restart: twice as long each time, until one ran for long."""
+
+    def __init__(self) -> None:
+        self._next_s = RESTART_DELAY_S
+
+    def after(self, ran_s: float) -> float:
+        """Return the wait, in seconds, after a process that ran for `ran_s`."""
+        delay_s = RESTART_DELAY_S if ran_s > STABLE_S else self._next_s
+        self._next_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
+        return delay_s
+
+
 class Child:
     """One supervised process. Its output goes to `<log_dir>/<name>.log`, or where this process's
     goes. It is killed when it has not ended `terminate_s` after it was asked to.
@@ -70,12 +83,11 @@ class Child:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        delay_s = RESTART_DELAY_S
+        delay = RestartDelay()
         while self.process is not None:
             started = loop.time()
             code = await self.process.wait()
-            if loop.time() - started > STABLE_S:
-                delay_s = RESTART_DELAY_S
+            delay_s = delay.after(loop.time() - started)
             self._log.warning(
                 "child died, restarting",
                 code=code,
@@ -83,7 +95,6 @@ class Child:
                 log=str(self._log_path or "here"),
             )
             await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
             self.restarts += 1
             await self._spawn()
 

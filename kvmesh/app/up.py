@@ -15,14 +15,7 @@ from kvmesh.app.member_name import check_name
 from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import DIE_WITH_PARENT, Stop, run
-from kvmesh.app.supervisor import (
-    RESTART_DELAY_MAX_S,
-    RESTART_DELAY_S,
-    STABLE_S,
-    Child,
-    ChildSpec,
-    wait_for_ready,
-)
+from kvmesh.app.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
@@ -35,13 +28,12 @@ READY_TIMEOUT_S = 60.0
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The children of one mesh, in the order they start, and the ports they listen on."""
+    """The children of one mesh, in the order they start."""
 
     engines: list[ChildSpec]
     sidecars: list[ChildSpec]
     routers: list[ChildSpec]
     front: ChildSpec
-    ports: list[int]
 
     def all(self) -> list[ChildSpec]:
         """Return every child."""
@@ -90,9 +82,7 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
     front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
     front += ["--bucket-policy", settings.bucket_policy]
     ready = f"http://127.0.0.1:{base}/ready"
-    meta_router = ChildSpec("meta-router", front, ready)
-    ports = take_ports(base, len(routers), settings.engines)
-    return Plan(engines, sidecars, routers, meta_router, ports)
+    return Plan(engines, sidecars, routers, ChildSpec("meta-router", front, ready))
 
 
 def read_buckets(settings: UpSettings) -> list[str]:
@@ -112,11 +102,12 @@ def read_buckets(settings: UpSettings) -> list[str]:
     return buckets
 
 
-def take_ports(base: int, routers: int, engines: int) -> list[int]:
-    """Return every port of a mesh whose front door listens on `base`."""
+def mesh_ports(settings: UpSettings) -> list[int]:
+    """Return every port the mesh listens on. Raises `ConfigError` as `plan_mesh` does."""
+    base, routers = settings.http_port, len(read_buckets(settings)) * settings.replicas
     ports = [base + number for number in range(ROUTER_OFFSET + routers)]
     for offset in (ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET):
-        ports += [base + offset + number for number in range(engines)]
+        ports += [base + offset + number for number in range(settings.engines)]
     return ports
 
 
@@ -124,7 +115,7 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
     """Start everything, print where it is, restart what dies, stop it all at the end."""
     console = Console(stderr=True)
     async with contextlib.AsyncExitStack() as stack:
-        refuse_taken_ports(plan_mesh(settings, "").ports, f"--http-port {settings.http_port}")
+        refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")
         stack.enter_context(hold_data_dir(settings.data_dir))
         nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
         plan = plan_mesh(settings, nats_url, small_streams(settings))
@@ -170,15 +161,13 @@ async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:
 async def keep_nats(server: NatsServer) -> None:
     """Start the server anew, on the same port and streams, whenever it ends by itself."""
     loop, log = asyncio.get_running_loop(), get_logger(child="nats-server")
-    delay_s = RESTART_DELAY_S
+    delay = RestartDelay()
     while True:
         started = loop.time()
         await server.wait_ended()
-        if loop.time() - started > STABLE_S:
-            delay_s = RESTART_DELAY_S
+        delay_s = delay.after(loop.time() - started)
         log.warning("child died, restarting", after_s=delay_s)
         await asyncio.sleep(delay_s)
-        delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
         try:
             await server.start()
         except TransportError as error:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
-from kvmesh.app.up import plan_mesh, small_streams
+from kvmesh.app.up import mesh_ports, plan_mesh, small_streams
 from kvmesh.errors import ConfigError
 from kvmesh.settings import UpSettings
 
@@ -43,13 +43,14 @@ def test_the_secret_of_hashes_goes_to_routers_and_sidecars_and_nobody_else() -> 
 
 
 def test_every_port_of_the_plan_is_claimed() -> None:
-    plan = plan_mesh(UpSettings(engines=3, buckets="chat,code", replicas=2), "nats://n:1")
+    settings = UpSettings(engines=3, buckets="chat,code", replicas=2)
+    plan, ports = plan_mesh(settings, "nats://n:1"), mesh_ports(settings)
 
     named = {
         int(spec.ready_url.split(":")[2].split("/")[0]) for spec in plan.all() if spec.ready_url
     }
-    assert named < set(plan.ports)
-    assert len(plan.ports) == len(set(plan.ports)) == 1 + 4 + 3 * 3
+    assert named < set(ports)
+    assert len(ports) == len(set(ports)) == 1 + 4 + 3 * 3
 
 
 def test_a_port_that_is_taken_is_named() -> None:
