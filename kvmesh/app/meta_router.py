@@ -21,6 +21,7 @@ from kvmesh.app.meta_metrics import MetaMetrics
 from kvmesh.app.meta_view import MetaView
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
+from kvmesh.app.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
 from kvmesh.app.url_refusals import UrlRefusals
@@ -142,7 +143,8 @@ class MetaServer:
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint.prompt is None:
             model = parse_model(request.body) or request.path.partition("/v1/models/")[2]
-            wanted = BucketRequest(bucket=_named(request), model=model, workers=_workers(request))
+            workers = named_workers(request)
+            wanted = BucketRequest(bucket=_named(request), model=model, workers=workers)
             self._send(exchange, wanted, stream=False)
             return
         parsed = parse_request(request.body, endpoint)
@@ -151,7 +153,7 @@ class MetaServer:
     def _explain(self, exchange: Exchange) -> None:
         """Let a replica of the request's bucket explain what it would decide."""
         request = exchange.request
-        wanted = BucketRequest(bucket=_named(request), workers=_workers(request))
+        wanted = BucketRequest(bucket=_named(request), workers=named_workers(request))
         self._send(exchange, wanted, stream=False)
 
     def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
@@ -197,11 +199,9 @@ class MetaServer:
         *,
         look: bool = False,
     ) -> BucketRequest:
-        bucket, workers = _named(request), _workers(request)
-        if parsed.kvmesh is not None:
-            bucket = bucket or parsed.kvmesh.bucket or ""
-            asked = parsed.kvmesh.allowed_workers or ()
-            workers = workers or ((parsed.kvmesh.worker,) if parsed.kvmesh.worker else asked)
+        extension = parsed.kvmesh or NO_EXTENSION
+        bucket = _named(request) or extension.bucket or ""
+        workers = named_workers(request, extension)
         model = parsed.model or ""
         if not look and (bucket or not self._looks_inside):
             return BucketRequest(bucket=bucket, model=model, workers=workers)
@@ -256,14 +256,6 @@ class MetaServer:
 
 def _named(request: Request) -> str:
     return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
-
-
-def _workers(request: Request) -> tuple[str, ...]:
-    """Return the workers a request's headers name: the one, else those it may go to."""
-    pinned = request.header(b"x-kvmesh-worker-id")
-    given = pinned if pinned is not None else request.header(b"x-kvmesh-allowed-workers") or b""
-    words = (word.strip() for word in given.decode("latin-1").split(","))
-    return tuple(word for word in words if word)
 
 
 def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:

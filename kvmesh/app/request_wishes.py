@@ -15,7 +15,7 @@ from kvmesh.transport.http.request import Request
 
 _MODES: Final = get_args(RouterMode)
 _PREFIX: Final = b"x-kvmesh-"
-_NO_EXTENSION: Final = Extension()
+NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
 _Given = dict[str, str]
 
@@ -74,7 +74,7 @@ class WishReader:
                 session = value.decode("latin-1").strip()
             elif name.startswith(_PREFIX):
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
-        extension = parsed.kvmesh or _NO_EXTENSION
+        extension = parsed.kvmesh or NO_EXTENSION
         session = session or extension.session or ""
         policy = self._policies.find(parsed.model or "")
         if not self._obeyed:
@@ -89,7 +89,7 @@ class WishReader:
                 tenant=tenant,
                 priority=-(parsed.priority or 0) if self._obeyed else 0,
             )
-        pinned = given.get("x-kvmesh-worker-id") or extension.worker
+        pinned = _pinned(given, extension)
         return Wishes(
             mode=_mode(given, extension, policy),
             cost=_cost(given, extension, policy),
@@ -113,12 +113,26 @@ class WishReader:
         )
 
 
+def named_workers(request: Request, extension: Extension = NO_EXTENSION) -> frozenset[str]:
+    """Return the one worker a request names, else those it may go to; nobody: any."""
+    headers = ("x-kvmesh-worker-id", "x-kvmesh-allowed-workers")
+    values = ((name, request.header(name.encode())) for name in headers)
+    given = {name: value.decode("latin-1").strip() for name, value in values if value is not None}
+    if pinned := _pinned(given, extension):
+        return frozenset((pinned,))
+    return frozenset(_allowed(given, extension) or ())
+
+
 def read_timeout_s(request: Request) -> float | None:
     """Return for how long the client will wait for the whole answer. Raises `RequestError`."""
     value = request.header(b"x-kvmesh-timeout-s")
     if value is None:
         return None
     return _number({"x-kvmesh-timeout-s": value.decode("latin-1")}, "timeout-s", None, None) or None
+
+
+def _pinned(given: _Given, extension: Extension) -> str | None:
+    return given.get("x-kvmesh-worker-id") or extension.worker
 
 
 def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMode | None:

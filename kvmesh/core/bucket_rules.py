@@ -29,7 +29,7 @@ class BucketRequest(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     prompt_chars: int = 0
     prompt_start: str = ""
-    workers: tuple[str, ...] = ()
+    workers: frozenset[str] = frozenset()
 
 
 class BucketRule(msgspec.Struct, frozen=True):

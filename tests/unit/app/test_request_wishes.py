@@ -3,12 +3,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.app.request_wishes import Wishes, WishOptions, WishReader, read_timeout_s
+from kvmesh.app.request_wishes import (
+    Wishes,
+    WishOptions,
+    WishReader,
+    named_workers,
+    read_timeout_s,
+)
 from kvmesh.core.events import WorkerId
 from kvmesh.core.model_policy import ModelPolicies, ModelPolicy
 from kvmesh.core.sessions import session_key
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import InferenceRequest, find_endpoint, parse_request
+from kvmesh.transport.http.openai import Extension, InferenceRequest, find_endpoint, parse_request
 from kvmesh.transport.http.request import Request
 
 CHAT = find_endpoint("POST", "/v1/chat/completions", passthrough=True)
@@ -151,3 +157,24 @@ def test_a_client_may_limit_its_wait() -> None:
     assert read_timeout_s(request()) is None
     with pytest.raises(RequestError, match="x-kvmesh-timeout-s is 'soon'"):
         read_timeout_s(request(x_kvmesh_timeout_s="soon"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "extension", "named"),
+    [
+        ({}, Extension(), set()),
+        ({"x_kvmesh_worker_id": " w1 "}, Extension(worker="w2"), {"w1"}),
+        ({"x_kvmesh_allowed_workers": "w1, w2"}, Extension(), {"w1", "w2"}),
+        ({"x_kvmesh_allowed_workers": "w1"}, Extension(worker="w2"), {"w2"}),
+        ({"x_kvmesh_allowed_workers": "w1"}, Extension(allowed_workers=("w3",)), {"w1"}),
+        ({}, Extension(allowed_workers=("w3", "w4")), {"w3", "w4"}),
+    ],
+)
+def test_a_front_door_reads_the_named_workers_as_the_router_does(
+    headers: dict[str, str], extension: Extension, named: set[str]
+) -> None:
+    wishes = reader().read(request(**headers), InferenceRequest(kvmesh=extension))
+
+    assert named_workers(request(**headers), extension) == named
+    pinned = {wishes.pinned_worker} if wishes.pinned_worker else set[str]()
+    assert named == (pinned or wishes.allowed_workers or set())

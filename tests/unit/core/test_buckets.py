@@ -56,7 +56,7 @@ def test_a_named_worker_gets_the_request_into_its_bucket_whatever_rules_say() ->
         table.set_replica(Replica(name, bucket, f"http://{name}", workers=workers))
 
     def routed(*workers: str, bucket: str = "") -> tuple[str, str]:
-        request = BucketRequest(bucket=bucket, model="m", workers=workers)
+        request = BucketRequest(bucket=bucket, model="m", workers=frozenset(workers))
         route = table.route(request, 0.0)
         return route.bucket, route.why
 
