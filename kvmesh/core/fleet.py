@@ -108,15 +108,15 @@ class SimulatedFleet:
 
     def _send(self, request: FleetRequest, now: float) -> None:
         number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self.options.seed % 2**64)
-        router = self.routers[number % len(self.routers)]
+        place = number % len(self.routers)
         named: WorkerId | None = None
         if self._oracle is not None:
             named = self.engines[self._oracle.choose(self.engines, request, now)].worker
-        decision = router.ask(request, now, named)
+        decision = self.routers[place].ask(request, now, named)
         if decision is None:
-            self._load_fell(number % len(self.routers), now)
+            self._load_fell(place, now)
         else:
-            self._place(number % len(self.routers), request, now, decision)
+            self._place(place, request, now, decision)
 
     def _place(
         self, router_place: int, request: FleetRequest, sent_s: float, decision: Decision

@@ -188,10 +188,7 @@ class KvIndex:
 
         O(drops x log(depth) + workers found), see `find_groups`.
         """
-        young, live = self._device.young, self._slots.live
-        # What is asked most often goes the short way: 0.1 us.
-        aged = self._device.old is not None
-        drops = self._find_drops(hashes) if aged else young.find_drops(hashes, live)
+        drops = self._find_drops(hashes)
         if not drops:
             return {}
         # The shallowest are mostly the most, the others mostly one worker each.
@@ -276,10 +273,8 @@ class KvIndex:
 
     def _find_drops(self, hashes: Hashes) -> Drops:
         tier = self._device
-        if tier.old is None:
-            return tier.young.find_drops(hashes, self._slots.live)
-        drops = tier.find_drops(hashes, self._slots.live)
-        if drops:
+        drops = tier.young.find_drops(hashes, self._slots.live, tier.old)
+        if tier.old is not None and drops:
             self._cap.note_match(hashes, drops[0][0])
         return drops
 

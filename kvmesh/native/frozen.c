@@ -6,7 +6,6 @@
 #include "table.h"
 
 #define NARROW_SETS 65536
-#define KEY_BYTES 7
 #define SKIPPED UINT32_MAX
 #define UNKNOWN (UINT32_MAX - 1)
 

@@ -1,7 +1,6 @@
 /* Loader: fills a table from the parts of a snapshot, and counts what each set of workers got. */
 #include "table.h"
 
-#define KEY_BYTES 7
 
 typedef struct {
     PyObject_HEAD
@@ -91,13 +90,9 @@ static int add_blocks(Loader *self, uint32_t number, const uint8_t *keys, const 
         if (shard_find(shard, block) != NOWHERE) {
             return 0;
         }
-        uint32_t at = shard_insert(shard, block);
-        if (at == NOWHERE) {
+        if (add_new(self->table, shard, block, set) < 0) {
             return -1;
         }
-        shard->entries[at].set = set;
-        sets_refer(&self->table->sets, set);
-        self->table->blocks++;
         self->blocks[name]++;
         self->sums[name] += block;
     }

@@ -7,6 +7,7 @@
 #include "shard.h"
 
 #define BLOCK_BYTES 8
+#define KEY_BYTES 7 /* a block in a snapshot: its lowest byte is the number of its shard */
 
 /* What one worker holds in one table; the digest is the sum of its hashes mod 2^64. */
 typedef struct {

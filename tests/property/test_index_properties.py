@@ -235,14 +235,18 @@ TestIndex = IndexMachine.TestCase
 TestIndex.settings = settings(max_examples=60, stateful_step_count=30)
 
 
-@pytest.mark.skipif(NATIVE is None, reason=CORE)
-def test_the_compiled_index_is_exact_too() -> None:
-    class CompiledMachine(IndexMachine):
-        NEW_TABLE = TABLE
-
+def run_compiled(machine: type[RuleBasedStateMachine], max_examples: int, steps: int) -> None:
+    """Run a machine upon the compiled core."""
+    if NATIVE is None:
+        pytest.skip(CORE)
     run_state_machine_as_test(
-        CompiledMachine, settings=settings(max_examples=20, stateful_step_count=30)
+        type("CompiledMachine", (machine,), {"NEW_TABLE": TABLE}),
+        settings=settings(max_examples=max_examples, stateful_step_count=steps),
     )
+
+
+def test_the_compiled_index_is_exact_too() -> None:
+    run_compiled(IndexMachine, 20, 30)
 
 
 class CappedMachine(RuleBasedStateMachine):
@@ -355,14 +359,8 @@ TestCappedIndex = CappedMachine.TestCase
 TestCappedIndex.settings = settings(max_examples=40, stateful_step_count=40)
 
 
-@pytest.mark.skipif(NATIVE is None, reason=CORE)
 def test_the_compiled_index_keeps_its_cap_too() -> None:
-    class CompiledMachine(CappedMachine):
-        NEW_TABLE = TABLE
-
-    run_state_machine_as_test(
-        CompiledMachine, settings=settings(max_examples=15, stateful_step_count=40)
-    )
+    run_compiled(CappedMachine, 15, 40)
 
 
 events = st.one_of(
