@@ -1,10 +1,12 @@
 """A replay's report as tables for people."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvmesh.core.report import Metric, ReplayReport, ReplayRun, RunSummary, Share, metrics
 
@@ -13,6 +15,11 @@ LATE_MS: Final = 50.0
 
 EVEN: Final = 0.02
 """Ratios nearer to 1 than this are no difference."""
+
+BASELINE_COLUMNS: Final = 42
+RUN_COLUMNS: Final = 24
+"""Columns of a terminal that names and baseline need, and every further run: others have a table
+of their own below."""
 
 
 def print_report(report: ReplayReport, console: Console) -> None:
@@ -25,7 +32,10 @@ def print_report(report: ReplayReport, console: Console) -> None:
         facts.add_row(name, value)
     facts.add_row("one infinite cache would hit", f"{report.infinite_hit_rate:.1%}")
     console.print(facts)
-    console.print(metric_table(report))
+    baseline, *others = report.runs
+    count = max(1, (console.width - BASELINE_COLUMNS) // RUN_COLUMNS)
+    for first in range(0, max(1, len(others)), count):
+        console.print(metric_table(baseline, others[first : first + count]))
     for run in report.runs:
         console.print(share_table(run))
         if run.summary.errors:
@@ -34,15 +44,14 @@ def print_report(report: ReplayReport, console: Console) -> None:
         console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
 
 
-def metric_table(report: ReplayReport) -> Table:
+def metric_table(baseline: ReplayRun, others: Sequence[ReplayRun]) -> Table:
     """Return one row per metric, one column per run and, from the second on, its ratio."""
-    baseline, *others = report.runs
     table = Table(title="results", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("metric")
-    table.add_column(baseline.name, justify="right")
-    for run in others:
-        table.add_column(run.name, justify="right")
-        table.add_column(f"{run.name} / {baseline.name}", justify="right")
+    table.add_column("metric", no_wrap=True)
+    for run in (baseline, *others):
+        table.add_column(Text(run.name, overflow="fold"), justify="right", min_width=11)
+        if run is not baseline:
+            table.add_column(f"/ {baseline.name}", justify="right", min_width=5, overflow="fold")
     columns = [metrics(run.summary) for run in others]
     for row, metric in enumerate(metrics(baseline.summary)):
         cells = [format_value(metric)]
@@ -88,10 +97,10 @@ def _colour(baseline: Metric, other: Metric) -> str:
 def share_table(run: ReplayRun) -> Table:
     """Return who served how much: workers first, then routers and buckets."""
     table = Table(title=f"who served: {run.name}", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("", "name"):
-        table.add_column(name)
-    for name in ("requests", "share", "hit rate", "computed tokens", "output tokens"):
-        table.add_column(name, justify="right")
+    table.add_column("")
+    table.add_column("name", overflow="fold")
+    for name in ("requests", "share", "hit\nrate", "computed\ntokens", "output\ntokens"):
+        table.add_column(name, justify="right", no_wrap=True)
     summary = run.summary
     groups = (("worker", summary.workers), ("router", summary.routers), ("bucket", summary.buckets))
     for kind, members in groups:

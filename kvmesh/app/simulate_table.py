@@ -12,6 +12,8 @@ from kvmesh.core.comparison import Cell, Verdict, compare, ratio
 EVEN: Final = 0.02
 """Ratios nearer to 1 than this are no difference."""
 
+_SHARES: Final = ("hit\nrate", "imba-\nlance", "busy\nspread")
+
 
 def print_comparison(cells: Sequence[Cell], console: Console) -> None:
     """Print one table per setting, then every policy over all settings."""
@@ -23,21 +25,18 @@ def print_comparison(cells: Sequence[Cell], console: Console) -> None:
 
 
 def setting_table(setting: str, cells: Sequence[Cell]) -> Table:
-    """Return one row per policy; ratios are against the first."""
-    table = Table(title=setting, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("policy", no_wrap=True)
-    for name in ("TTFT p50", "p90", f"/ {cells[0].policy}", "p99", "TPOT p90"):
-        table.add_column(name, justify="right")
-    for name in ("hit rate", "imbalance", "busy spread"):
-        table.add_column(name, justify="right")
+    """Return one row per policy; ratios are against the first. Times are in ms."""
+    table = _table(f"{setting}; times in ms, ratios against {cells[0].policy}")
+    for name in ("TTFT\np50", "TTFT\np90", "p90\nratio", "TTFT\np99", "TPOT\np90", *_SHARES):
+        _add_figures(table, name)
     for cell in cells:
         table.add_row(
             cell.policy,
-            f"{cell.ttft_ms_p50:,.0f} ms",
-            f"{cell.ttft_ms_p90:,.0f} ms",
+            f"{cell.ttft_ms_p50:,.0f}",
+            f"{cell.ttft_ms_p90:,.0f}",
             colour(ratio(cell.ttft_ms_p90, cells[0].ttft_ms_p90)),
-            f"{cell.ttft_ms_p99:,.0f} ms",
-            f"{cell.tpot_ms_p90:,.1f} ms",
+            f"{cell.ttft_ms_p99:,.0f}",
+            f"{cell.tpot_ms_p90:,.1f}",
             f"{cell.hit_rate:.1%}",
             f"{cell.imbalance:.2f}",
             f"{cell.busy_spread:.2f}",
@@ -46,16 +45,16 @@ def setting_table(setting: str, cells: Sequence[Cell]) -> Table:
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Return one row per policy over all settings."""
+    """Return one row per policy over all settings; where it was worst stands below the ratio."""
     title = f"all settings: geometric mean against {verdicts[0].policy}, lower is better"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("policy", no_wrap=True)
-    for name in ("TTFT p50", "p90", "p99", "TPOT p90", "worst p90", "worst / best policy"):
-        table.add_column(name, justify="right")
-    for name in ("hit rate", "imbalance", "busy spread"):
-        table.add_column(name, justify="right")
+    table = _table(title)
+    for name in ("TTFT\np50", "TTFT\np90", "TTFT\np99", "TPOT\np90"):
+        _add_figures(table, name)
+    table.add_column("worst\np90", justify="right", overflow="fold")
+    for name in ("worst\n/ best", *_SHARES):
+        _add_figures(table, name)
     for one in verdicts:
-        worst = f"{colour(one.worst)} ({one.worst_setting})"
+        worst = f"{colour(one.worst)}\n{one.worst_setting}"
         if one is verdicts[0]:
             worst = ""
         table.add_row(
@@ -71,6 +70,19 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
             f"{one.busy_spread:.2f}",
         )
     return table
+
+
+def _table(title: str) -> Table:
+    """Return a table that stays whole in 80 columns: long names are folded, figures are not."""
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False
+    )
+    table.add_column("policy", overflow="fold")
+    return table
+
+
+def _add_figures(table: Table, name: str) -> None:
+    table.add_column(name, justify="right", no_wrap=True)
 
 
 def colour(value: float) -> str:

@@ -1,3 +1,4 @@
+import re
 from io import StringIO
 
 import msgspec
@@ -9,9 +10,9 @@ from kvmesh.core.report import Metric, ReplayReport, Unit
 from tests.unit.app.replay_reports import comparison, failure, outcome, report, run
 
 
-def printed(found: ReplayReport) -> str:
+def printed(found: ReplayReport, width: int = 140) -> str:
     buffer = StringIO()
-    print_report(found, Console(file=buffer, width=140, color_system=None))
+    print_report(found, Console(file=buffer, width=width, color_system=None))
     return buffer.getvalue()
 
 
@@ -22,8 +23,20 @@ def test_two_runs_are_printed_side_by_side_with_ratios() -> None:
     assert "10.0%" in hit_rate
     assert "50.0%" in hit_rate
     assert "x5.00" in hit_rate
-    assert "kv / round-robin" in text
+    assert "/ round-robin" in text
     assert "one infinite cache would hit" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_figure_of_many_runs_is_cut_however_narrow_the_terminal(width: int) -> None:
+    names = ["round-robin", "kv", "kv:lmetric", "kv:predicted-time:contention=0.4:followers=0.5"]
+    runs = [run(name, outcome(0, ttft_ms=123_456.7, cached=5)) for name in names]
+
+    text = printed(report(*runs), width)
+
+    assert "…" not in text
+    assert len(re.findall(r"TTFT p99 .*123,456\.7 ms", text)) == (3 if width == 80 else 1)
+    assert text.count("123,456.7 ms") >= 4
 
 
 def test_every_worker_and_the_first_error_of_each_kind_are_printed() -> None:

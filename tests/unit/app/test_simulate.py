@@ -8,7 +8,9 @@ from rich.console import Console
 from kvmesh.app.replay_plan import TraceSlice
 from kvmesh.app.simulate import simulate
 from kvmesh.app.simulate_options import SimulateOptions, check_simulation
+from kvmesh.app.simulate_table import print_comparison
 from kvmesh.app.simulator import Simulator
+from kvmesh.core.comparison import Cell
 from kvmesh.errors import ConfigError
 from tests.unit.core.fleet_cases import families
 
@@ -53,6 +55,27 @@ def test_policies_are_printed_side_by_side_for_every_load(tmp_path: Path) -> Non
     assert "TTFT alone on an idle engine that has it: p50" in out
     assert "\n" not in shown.strip()
     assert "requests/s of processor time" in shown
+
+
+def test_a_table_is_whole_in_80_columns() -> None:
+    names = (
+        "round-robin",
+        "kv:overlap-usage-waiting",
+        "kv:predicted-time:contention=0.4:followers=1",
+    )
+    cells = [
+        Cell(f"load {load} (123.45/s)", name, 123_456, 234_567, 345_678, 1234.5, 1.0, 12.34, 0.45)
+        for load in (0.5, 0.9)
+        for name in names
+    ]
+    out = StringIO()
+
+    print_comparison(cells, Console(file=out, width=80))
+
+    assert "…" not in out.getvalue()
+    whole = "123,456 234,567 x1.00 345,678 1,234.5 100.0% 12.34   0.45"
+    assert out.getvalue().count(whole) == len(cells)
+    assert out.getvalue().count("100.0% 12.34   0.45") == len(cells) + len(names)
 
 
 def test_progress_is_drawn_on_a_terminal(tmp_path: Path) -> None:
