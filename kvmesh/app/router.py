@@ -57,6 +57,7 @@ from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.sessions import SessionOptions, Sessions
 from kvmesh.core.shadow_policy import ShadowPolicies, parse_shadow
+from kvmesh.core.thinned import ThinnedIndex
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import RouterSettings
@@ -98,7 +99,7 @@ class RouterServer:
             membership=Membership(),
             sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
             index=self.index if settings.kv_events else None,
-            routed=self.routed,
+            routed=ThinnedIndex(self.routed),
         )
         static = parse_workers(settings.worker, empty=True)
         self._guard = url_guard(settings.upstream, [one.url for one in static])

@@ -18,6 +18,7 @@ from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.selection import Random
 from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.thinned import ThinnedIndex
 
 KEY_TOKENS: Final = 256
 """Tokens between two sharing keys, as with 16 blocks of 16."""
@@ -49,7 +50,7 @@ class FleetRouter:
             membership=membership,
             sequences=self.sequences,
             index=index,
-            routed=ApproxIndex(),
+            routed=ThinnedIndex(ApproxIndex()),
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, tuple[FleetRequest, float]] = {}

@@ -13,6 +13,10 @@ MAX_ENTRIES: Final = 1 << 18
 STRIDE: Final = 8
 """Blocks an entry stands for, doubled until the fleet's caches fit into the bound."""
 
+FINE_STRIDES: Final = 32
+COARSE: Final = 8
+"""Behind so many strides of a prompt, 256 blocks, an entry stands for so many of them."""
+
 
 class RoundRobinShadow:
     """Sends prompts to one worker after the other, in thought, and counts what that one holds.
@@ -28,7 +32,7 @@ class RoundRobinShadow:
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._caches: list[OrderedDict[int, None]] = []
+        self._caches: list[_Cache] = []
         self._turn = 0.0
         self._turns = 1.0
         self._stride = STRIDE
@@ -42,8 +46,8 @@ class RoundRobinShadow:
 
         None when its turn falls to a worker that is not modelled.
         `hashes` are all its sequence hashes, root first; `worker_blocks` is a worker's cache, 0
-        for unknown. Exact to half a stride,
-        and for a prompt that came before. O(blocks / stride), about 0.1 us an entry.
+        for unknown. Exact to half a stride, to four behind 256 blocks, and for a prompt that came
+        before. O(blocks / 64), about 0.1 us an entry.
         """
         blocks = worker_blocks or DEFAULT_WORKER_BLOCKS
         if (workers, blocks, replicas) != self._fleet:
@@ -51,33 +55,16 @@ class RoundRobinShadow:
         self._turn = (self._turn + 1.0) % self._turns
         if self._turn >= int(self._turns):
             return None
-        cache = self._caches[int(self._turn)]
-        fine = self._fine
-        keys = [hashes[depth - 1] for depth in fine if depth <= len(hashes)]
-        keys += hashes[self._stride - 1 : len(hashes) : self._stride]
-        if keys and keys[-1] != hashes[-1]:
-            keys.append(hashes[-1])
-        found = 0
-        for key in keys:
-            if key not in cache:
-                break
-            found += 1
-        # Leaves first: a block then never outlives the one before it.
-        for key in reversed(keys[found:]):
-            cache[key] = None
-        for key in reversed(keys[:found]):
-            cache.move_to_end(key)
-        limit = max(1, blocks // self._stride)
-        while len(cache) > limit:
-            cache.popitem(last=False)
-        if found in (0, len(keys)):
-            return len(hashes) if found else 0
-        last = min(self._depth(found), len(hashes)) - 1
-        return (self._depth(found - 1) + last) // 2
+        whole = len(hashes)
+        depths = self._depths(whole)
+        found = self._caches[int(self._turn)].put(hashes, depths, self._stride, blocks)
+        if found in (0, len(depths)):
+            return whole if found else 0
+        return (depths[found - 1] + depths[found] - 1) // 2
 
     def entries(self) -> int:
         """Return how many entries all caches hold."""
-        return sum(map(len, self._caches))
+        return sum(len(cache.entries) for cache in self._caches)
 
     def _resize(self, workers: int, blocks: int, replicas: int) -> None:
         """Follow the fleet. A coarser stride looks at some of the same depths: nothing is lost."""
@@ -88,9 +75,57 @@ class RoundRobinShadow:
         while modelled * (blocks // self._stride) > self._max_entries:
             self._stride *= 2
         self._fine = tuple(1 << power for power in range(self._stride.bit_length() - 1))
-        self._caches += [OrderedDict() for _ in range(modelled - len(self._caches))]
+        for cache in self._caches:
+            cache.coarsen(self._stride)
+        self._caches += [_Cache() for _ in range(modelled - len(self._caches))]
 
-    def _depth(self, number: int) -> int:
-        """Return the blocks that the entry of that number, counted from 0, stands at the end of."""
-        fine = self._fine
-        return fine[number] if number < len(fine) else self._stride * (number - len(fine) + 1)
+    def _depths(self, blocks: int) -> list[int]:
+        """Return where entries of a prompt of so many blocks stand."""
+        stride = self._stride
+        fine, coarse = stride * FINE_STRIDES, stride * COARSE
+        depths = [depth for depth in self._fine if depth <= blocks]
+        depths += range(stride, min(blocks, fine) + 1, stride)
+        depths += range(fine + coarse, blocks + 1, coarse)
+        if depths and depths[-1] != blocks:
+            depths.append(blocks)
+        return depths
+
+
+class _Cache:
+    """One worker's cache: by hash how many blocks an entry stands for; `blocks` is their sum."""
+
+    __slots__ = ("blocks", "entries")
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.entries: OrderedDict[int, int] = OrderedDict()
+
+    def coarsen(self, at_least: int) -> None:
+        """Let each entry stand for so many blocks at least: then there are fewer of them."""
+        for key, size in self.entries.items():
+            if size < at_least:
+                self.entries[key] = at_least
+                self.blocks += at_least - size
+
+    def put(
+        self, hashes: Sequence[int], depths: Sequence[int], at_least: int, capacity: int
+    ) -> int:
+        """Cache a prompt at these depths; return how many of them, the first ones, were there."""
+        entries = self.entries
+        keys = [hashes[depth - 1] for depth in depths]
+        found = 0
+        for key in keys:
+            if key not in entries:
+                break
+            found += 1
+        # Leaves first: a block then never outlives the one before it.
+        for place in range(len(keys) - 1, found - 1, -1):
+            gap = depths[place] - (depths[place - 1] if place else 0)
+            self.blocks -= entries.pop(keys[place], 0)
+            entries[keys[place]] = size = max(at_least, gap)
+            self.blocks += size
+        for key in reversed(keys[:found]):
+            entries.move_to_end(key)
+        while self.blocks > capacity and len(entries) > 1:
+            self.blocks -= entries.popitem(last=False)[1]
+        return found

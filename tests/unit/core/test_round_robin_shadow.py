@@ -31,6 +31,42 @@ def test_a_shared_prefix_is_found_to_half_a_stride() -> None:
         assert abs(found - depth) <= 4
 
 
+@pytest.mark.parametrize("depth", [257, 300, 321, 900])
+def test_a_long_shared_prefix_is_found_to_four_strides(depth: int) -> None:
+    shadow = RoundRobinShadow()
+    long = prompt(1000)
+    shadow.route(long, 1, 100_000)
+
+    found = shadow.route([*long[:depth], *prompt(700, depth)], 1, 100_000)
+
+    assert found is not None
+    assert abs(found - depth) <= 32
+    assert shadow.route(long, 1, 100_000) == 1000
+    assert shadow.entries() <= 2 * (35 + 13)
+
+
+def test_a_cache_is_no_larger_than_the_workers() -> None:
+    shadow = RoundRobinShadow()
+    old, new = prompt(1000, 1), prompt(1000, 2)
+
+    found = [shadow.route(hashes, 1, 1500) for hashes in (old, new, new, old)]
+
+    assert found[:3] == [0, 0, 1000]
+    assert found[3] in range(400, 600)
+
+
+def test_a_fleet_that_grows_makes_its_caches_coarser() -> None:
+    shadow = RoundRobinShadow(max_entries=1000)
+    for number in range(100):
+        shadow.route(prompt(64, number), 1, 8000)
+    assert shadow.entries() > 500
+
+    for number in range(40):
+        shadow.route(prompt(64, number), 8, 8000)
+
+    assert shadow.entries() <= 1000
+
+
 def test_the_least_recently_used_blocks_leave_first_and_leaves_before_roots() -> None:
     shadow = RoundRobinShadow()
     old, new = prompt(64, 1), prompt(64, 2)
