@@ -4,12 +4,12 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 2
+VERSION: Final = 3
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -18,6 +18,42 @@ class Native(Protocol):
 
     def Table(self) -> object:  # noqa: N802  a type
         """Return an empty `core.block_table.Table`."""
+        ...
+
+    def Loads(self, worker: str) -> object:  # noqa: N802  a type
+        """Return a `core.loads.Loads` without any load."""
+        ...
+
+    def Ratio(self, ms: float = 0.0, tokens: float = 0.0) -> object:  # noqa: N802  a type
+        """Return a `core.relative_speed.Ratio`."""
+        ...
+
+    def WorkerState(  # noqa: N802  a type
+        self, worker: str, loads: object, prefill: object, info: object, report: object
+    ) -> object:
+        """Return a `core.worker_state.WorkerState` of native loads and ratios."""
+        ...
+
+    def predicted_time_ties(
+        self,
+        states: tuple[object, ...],
+        overlaps: object,
+        terms: tuple[float, ...],
+        memory_wait: Callable[..., float],
+        /,
+    ) -> list[str]:
+        """Return the workers of the least cost; `memory_wait` tells more of those almost full."""
+        ...
+
+    def prefill_decode_ties(
+        self,
+        states: tuple[object, ...],
+        overlaps: object,
+        terms: tuple[float, ...],
+        keys: Sequence[int],
+        /,
+    ) -> list[str]:
+        """Return the workers of the least cost."""
         ...
 
     def chain(

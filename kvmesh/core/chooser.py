@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.cost import NO_FLEET, cost_named, survey
 from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import MOST_TOKENS
 from kvmesh.core.overlaps import OverlapView
 from kvmesh.core.quick_choice import QuickChoice
 from kvmesh.core.quick_cost import QUICK_COSTS
@@ -104,8 +105,7 @@ class Chooser:
         slower = self._overlaps.find_slower(request.hashes, overlaps) if looks else {}
         deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
-        expected = request.expected_output_tokens
-        usual = int(OUTPUT_CAP * self._speeds.output_tokens)
+        usual = int(OUTPUT_CAP * self._speeds.output_tokens) or MOST_TOKENS
         size = options.block_size
         return Weighing(
             now=now,
@@ -114,7 +114,7 @@ class Chooser:
             block_size=size,
             prompt_tokens=request.prompt_tokens,
             request_blocks=-(-request.prompt_tokens // size),
-            output_blocks=-(-(min(expected, usual) if usual else expected) // size),
+            output_blocks=-(-min(request.expected_output_tokens, usual) // size),
             overlaps=overlaps,
             groups=groups,
             keys=sequences.sharing_keys(blocks) if deepest else (),

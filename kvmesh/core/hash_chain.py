@@ -11,7 +11,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.compiled import NATIVE, Native
+from kvmesh.compiled import NATIVE
 from kvmesh.errors import RequestError
 
 AHEAD: Final = 64
@@ -22,6 +22,7 @@ SPLIT_BLOCKS: Final = 512
 
 Chain = Callable[[int, bytes | memoryview, int, int, int], list[int]]
 ChainTokens = Callable[[int, Sequence[int], int, int, int], list[int]]
+QuickChain = Callable[[int, Sequence[int], int, int, int], list[int] | None]
 
 
 def hash_chain(seed: int, blocks: Sequence[bytes]) -> list[int]:
@@ -73,9 +74,8 @@ def pack_u32s(tokens: Sequence[int], position: int) -> bytes:
         raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
 
 
-def compiled_chain_tokens(native: Native) -> ChainTokens:
+def compiled_chain_tokens(quick: QuickChain) -> ChainTokens:
     """Return `pure_chain_tokens` with a short cut for lists and tuples of what is a token."""
-    quick = native.chain_tokens
 
     def chain_tokens(
         seed: int, tokens: Sequence[int], first: int, size: int, count: int
@@ -98,4 +98,6 @@ def _packer(count: int) -> Callable[..., bytes]:
 
 
 chain: Final[Chain] = NATIVE.chain if NATIVE else pure_chain
-chain_tokens: Final[ChainTokens] = compiled_chain_tokens(NATIVE) if NATIVE else pure_chain_tokens
+chain_tokens: Final[ChainTokens] = (
+    compiled_chain_tokens(NATIVE.chain_tokens) if NATIVE else pure_chain_tokens
+)

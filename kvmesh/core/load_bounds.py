@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.worker_registry import WorkerState
+from kvmesh.core.worker_state import WorkerState
 
 
 class Line(NamedTuple):

@@ -1,11 +1,16 @@
 """One worker's outstanding work, and one request's part in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 import msgspec
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
+
+MOST_TOKENS: Final = 1 << 40
+"""More than any prompt or answer has: what a request claims beyond it is not counted."""
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +63,7 @@ class Booking:
         self.request_id = request_id
         self.worker = worker
         self.owner = owner
-        self.prompt_tokens = max(0, demand.prompt_tokens)
+        self.prompt_tokens = min(max(0, demand.prompt_tokens), MOST_TOKENS)
         self.uncached_tokens = min(max(0, demand.uncached_tokens), self.prompt_tokens)
         self.streams = demand.streams
         self.keys = demand.keys
@@ -75,7 +80,8 @@ class Booking:
 
 
 class Loads:
-    """The live sums of one worker. Read freely; only `ActiveSequences` writes.
+    """The live sums of one worker. Read freely; only `ActiveSequences` writes. In C where there is
+    a compiled core (kvmesh/native/loads.c): `new_loads` knows.
 
     `prefill_tokens`: uncached prompt tokens whose prefill is not known to be done, of the
     requests in `prefilling`, oldest first; `silent` of those will show no first token.
@@ -116,6 +122,46 @@ class Loads:
         self.unseen_tokens = 0
         self.prefilling: dict[str, Booking] = {}
         self.shared: dict[int, int] = {}
+
+    def begin(self, booking: Booking, stride: int, now: float) -> None:
+        """Take a booking in, the last of those that wait for their prefill."""
+        if not self.prefilling:
+            self.progress_s = now
+        self.prefilling[booking.request_id] = booking
+        self.prefill_tokens += booking.uncached_tokens
+        self.silent += not booking.streams
+        self.prompt_tokens += booking.prompt_tokens
+        self.active_requests += 1
+        self.expected_blocks += booking.expected_blocks
+        self.active_blocks += booking.private_blocks + stride * self.hold(booking.keys)
+
+    def end_prefill(self, booking: Booking) -> None:
+        """Take a booking that is in `prefilling` out of the backlog."""
+        del self.prefilling[booking.request_id]
+        self.prefill_tokens -= booking.uncached_tokens
+        self.silent -= not booking.streams
+
+    def grow(self, blocks: int, expected_blocks: int) -> None:
+        """Take more blocks, some of them expected."""
+        self.active_blocks += blocks
+        self.expected_blocks -= expected_blocks
+
+    def end(self, booking: Booking, stride: int) -> None:
+        """Let a booking go whose prefill has ended."""
+        self.prompt_tokens -= booking.prompt_tokens
+        self.active_requests -= 1
+        self.expected_blocks -= booking.expected_blocks
+        self.active_blocks -= booking.private_blocks + stride * self.release(booking.keys)
+
+    def correct(self, requests: int, blocks: int, prefill_tokens: int, block_size: int) -> None:
+        """Count load that nobody booked in place of what was counted before."""
+        self.active_requests += requests - self.unseen_requests
+        self.active_blocks += blocks - self.unseen_blocks
+        self.prompt_tokens += (blocks - self.unseen_blocks) * block_size
+        self.prefill_tokens += prefill_tokens - self.unseen_tokens
+        self.unseen_requests = requests
+        self.unseen_blocks = blocks
+        self.unseen_tokens = prefill_tokens
 
     @property
     def booked_requests(self) -> int:
@@ -186,3 +232,7 @@ class Loads:
                 del self.shared[key]
                 freed += 1
         return freed
+
+
+new_loads: Final = cast("Callable[[WorkerId], Loads]", NATIVE.Loads) if NATIVE else Loads
+"""Return the sums of a worker with nothing to do."""

@@ -5,14 +5,17 @@ only with a worker's own load and speed: most workers are ruled out by their lin
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
+from kvmesh.compiled import NATIVE, Native
 from kvmesh.core.cost import Weights
+from kvmesh.core.events import WorkerId
 from kvmesh.core.load_bounds import Extent, Line
+from kvmesh.core.selection import tie_limit
 from kvmesh.core.weighing import MEMORY_MARGIN, Weighing
-from kvmesh.core.worker_registry import WorkerState
+from kvmesh.core.worker_state import WorkerState
 
 Costing = Callable[[WorkerState], float]
 """Worker -> what the formula gives its `Candidate`."""
@@ -22,6 +25,10 @@ Measure = Callable[[int], Extent]
 
 Less overlap never lowers a bound.
 """
+
+
+FindTies = Callable[[tuple[WorkerState, ...], Weighing], list[WorkerId]]
+"""Workers (at least one) -> those whose cost counts as least, in order: all are looked at."""
 
 
 class QuickCost(msgspec.Struct, frozen=True):
@@ -36,6 +43,7 @@ class QuickCost(msgspec.Struct, frozen=True):
     alike: bool
     costing: Callable[[Weighing], Costing]
     measure: Callable[[Weighing], Measure]
+    find_ties: FindTies
 
 
 def prefill_decode_line(
@@ -135,12 +143,76 @@ def predicted_time_measure(weighing: Weighing) -> Measure:
     return measure
 
 
+def pure_find_ties(costing: Callable[[Weighing], Costing]) -> FindTies:
+    """Return what weighs worker by worker with `costing`."""
+
+    def find_ties(states: tuple[WorkerState, ...], weighing: Weighing) -> list[WorkerId]:
+        costs = list(map(costing(weighing), states))
+        limit = tie_limit(min(costs), weighing.cost.margin)
+        return [one.worker for one, cost in zip(states, costs, strict=True) if cost <= limit]
+
+    return find_ties
+
+
+def native_prefill_decode_ties(native: Native) -> FindTies:
+    """Return the compiled `prefill_decode_costing`, asked for all workers at once."""
+
+    def find_ties(states: tuple[WorkerState, ...], weighing: Weighing) -> list[WorkerId]:
+        terms = (
+            weighing.block_size,
+            weighing.prompt_tokens,
+            weighing.request_blocks,
+            weighing.stride,
+            weighing.weights.overlap_score_weight,
+            weighing.cost.margin,
+        )
+        ties = native.prefill_decode_ties(states, weighing.overlaps, terms, weighing.keys)
+        return cast("list[WorkerId]", ties)
+
+    return find_ties
+
+
+def native_predicted_time_ties(native: Native) -> FindTies:
+    """Return the compiled `predicted_time_costing`, asked for all workers at once."""
+
+    def find_ties(states: tuple[WorkerState, ...], weighing: Weighing) -> list[WorkerId]:
+        weights, speeds = weighing.weights, weighing.speeds
+        terms = (
+            weighing.block_size,
+            weighing.prompt_tokens,
+            weighing.request_blocks + weighing.output_blocks,
+            weighing.now,
+            speeds.fleet_ms_per_token,
+            weights.overlap_score_weight,
+            weights.contention,
+            weights.followers * weighing.arrivals_per_ms,
+            weights.decode_weight,
+            speeds.steps.step_tokens,
+            weighing.cost.margin,
+        )
+        waits = weighing.memory_wait_of
+        return cast(
+            "list[WorkerId]",
+            native.predicted_time_ties(states, weighing.overlaps, terms, waits),
+        )
+
+    return find_ties
+
+
 QUICK_COSTS: Final[Mapping[str, QuickCost]] = {
     "prefill-decode": QuickCost(
-        prefill_decode_line, True, prefill_decode_costing, prefill_decode_measure
+        prefill_decode_line,
+        True,
+        prefill_decode_costing,
+        prefill_decode_measure,
+        native_prefill_decode_ties(NATIVE) if NATIVE else pure_find_ties(prefill_decode_costing),
     ),
     "predicted-time": QuickCost(
-        predicted_time_line, False, predicted_time_costing, predicted_time_measure
+        predicted_time_line,
+        False,
+        predicted_time_costing,
+        predicted_time_measure,
+        native_predicted_time_ties(NATIVE) if NATIVE else pure_find_ties(predicted_time_costing),
     ),
 }
 """By the name of the formula."""

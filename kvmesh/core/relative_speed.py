@@ -1,7 +1,10 @@
 """How much slower or faster than its fleet a worker is, as far as chance cannot explain it."""
 
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
+
+from kvmesh.compiled import NATIVE
 
 DEVIATIONS: Final = 3.0
 """So many standard errors of a worker's mean are taken for chance."""
@@ -22,7 +25,7 @@ class Ratio:
 
     `squares` is the sum of the samples' squared weights, of which the mean's error follows;
     `error` the last sample's, relative to what the mean foretold. `factor` is the worker's time
-    per token over its fleet's, 1.0 while that may be chance.
+    per token over its fleet's, 1.0 while that may be chance. In C where there is a compiled core.
     """
 
     __slots__ = ("error", "factor", "ms", "squares", "tokens")
@@ -100,3 +103,7 @@ class Scatter:
         if distance * distance <= chance:
             return 1.0
         return math.pow(ratio, 1.0 - chance / (distance * distance))
+
+
+new_ratio: Final = cast("Callable[[float, float], Ratio]", NATIVE.Ratio) if NATIVE else Ratio
+"""Return a ratio of so many ms and tokens."""

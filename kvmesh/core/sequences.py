@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.core.arrivals import Arrivals
 from kvmesh.core.events import WorkerId
-from kvmesh.core.loads import Booking, Demand, Loads
+from kvmesh.core.loads import MOST_TOKENS, Booking, Demand, Loads, new_loads
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -75,7 +75,7 @@ class ActiveSequences:
         """Return the worker's live sums; a worker never seen has zeros."""
         loads = self._loads.get(worker)
         if loads is None:
-            loads = self._loads[worker] = Loads(worker)
+            loads = self._loads[worker] = new_loads(worker)
         return loads
 
     def booking(self, request_id: str) -> Booking | None:
@@ -100,19 +100,12 @@ class ActiveSequences:
         blocks = -(-booking.prompt_tokens // self.block_size)
         booking.keys = demand.keys[: blocks // self.stride]
         booking.private_blocks = blocks - len(booking.keys) * self.stride
-        booking.expected_blocks = -(-max(0, demand.expected_output_tokens) // self.block_size)
+        expected = min(max(0, demand.expected_output_tokens), MOST_TOKENS)
+        booking.expected_blocks = -(-expected // self.block_size)
         self._bookings[request_id] = booking
-        if not loads.prefilling:
-            loads.progress_s = now
-        loads.prefilling[request_id] = booking
-        loads.prefill_tokens += booking.uncached_tokens
-        loads.silent += not booking.streams
-        if loads.silent:
+        loads.begin(booking, self.stride, now)
+        if not booking.streams:
             self._silent[worker] = None
-        loads.prompt_tokens += booking.prompt_tokens
-        loads.active_requests += 1
-        loads.expected_blocks += booking.expected_blocks
-        loads.active_blocks += booking.private_blocks + self.stride * loads.hold(booking.keys)
         self.changed.add(worker)
         return True
 
@@ -176,12 +169,10 @@ class ActiveSequences:
         booking.output_tokens = output_tokens
         if after == before:
             return
-        loads = self._loads[booking.worker]
         booking.private_blocks += after - before
-        loads.active_blocks += after - before
         came_true = min(booking.expected_blocks, after - before)
         booking.expected_blocks -= came_true
-        loads.expected_blocks -= came_true
+        self._loads[booking.worker].grow(after - before, came_true)
         self.changed.add(booking.worker)
 
     def finish(self, request_id: str) -> Booking | None:
@@ -192,10 +183,7 @@ class ActiveSequences:
         loads = self._loads[booking.worker]
         if booking.prefilling:
             self._end_prefill(loads, booking)
-        loads.prompt_tokens -= booking.prompt_tokens
-        loads.active_requests -= 1
-        loads.expected_blocks -= booking.expected_blocks
-        loads.active_blocks -= booking.private_blocks + self.stride * loads.release(booking.keys)
+        loads.end(booking, self.stride)
         self.changed.add(booking.worker)
         return booking
 
@@ -204,14 +192,10 @@ class ActiveSequences:
 
         The prompts of those `requests` are taken to fill the `blocks`.
         """
-        loads = self.loads(worker)
-        loads.active_requests += requests - loads.unseen_requests
-        loads.active_blocks += blocks - loads.unseen_blocks
-        loads.prompt_tokens += (blocks - loads.unseen_blocks) * self.block_size
-        loads.prefill_tokens += prefill_tokens - loads.unseen_tokens
-        loads.unseen_requests = requests
-        loads.unseen_blocks = blocks
-        loads.unseen_tokens = prefill_tokens
+        most = MOST_TOKENS
+        self.loads(worker).correct(
+            min(requests, most), min(blocks, most), min(prefill_tokens, most), self.block_size
+        )
         self.changed.add(worker)
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
@@ -268,10 +252,7 @@ class ActiveSequences:
 
     def _end_prefill(self, loads: Loads, booking: Booking) -> None:
         """Take a request out of the backlog; whether it is done the caller knows."""
-        del loads.prefilling[booking.request_id]
-        loads.prefill_tokens -= booking.uncached_tokens
+        loads.end_prefill(booking)
         self.changed.add(booking.worker)
-        if not booking.streams:
-            loads.silent -= 1
-            if not loads.silent:
-                self._silent.pop(booking.worker, None)
+        if not booking.streams and not loads.silent:
+            self._silent.pop(booking.worker, None)

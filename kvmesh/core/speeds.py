@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.relative_speed import Ratio, Scatter
+from kvmesh.core.relative_speed import Ratio, Scatter, new_ratio
 from kvmesh.core.step_times import GRACE_MS, StepTimes
 
 PRIOR_MS_PER_TOKEN: Final = 0.05
@@ -60,7 +60,7 @@ class _Worker:
     )
 
     def __init__(self) -> None:
-        self.prefill = Ratio()
+        self.prefill = new_ratio(0.0, 0.0)
         self.open_ms = 0.0
         self.open_tokens = 0
         self.open_s = 0.0
@@ -83,7 +83,7 @@ class Speeds:
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
         self.steps = StepTimes()
         self.changed: set[WorkerId] = set()
-        self._fleet = Ratio(prior_ms_per_token * _PRIOR_TOKENS, _PRIOR_TOKENS)
+        self._fleet = new_ratio(prior_ms_per_token * _PRIOR_TOKENS, _PRIOR_TOKENS)
         self._workers: dict[WorkerId, _Worker] = {}
         self.uncached_tokens = 0.0
         self.output_tokens = 0.0

@@ -9,7 +9,7 @@ from kvmesh.core.cost import Candidate, Cost, Fleet, Weights
 from kvmesh.core.events import WorkerId
 from kvmesh.core.prefix_index import Groups
 from kvmesh.core.speeds import Speeds
-from kvmesh.core.worker_registry import WorkerState
+from kvmesh.core.worker_state import WorkerState
 
 MEMORY_MARGIN: Final = 0.95
 """Share of an engine's KV blocks above which it is taken to queue or preempt."""

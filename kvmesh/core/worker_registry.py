@@ -6,12 +6,12 @@ from typing import Final, cast
 from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.known_names import KnownNames
-from kvmesh.core.loads import Loads
+from kvmesh.core.loads import MOST_TOKENS
 from kvmesh.core.membership import Membership
-from kvmesh.core.relative_speed import Ratio
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.url_guard import UrlGuard
+from kvmesh.core.worker_state import WorkerState, new_worker_state
 from kvmesh.errors import NoWorkerError
 
 NAMED_IN_ERRORS: Final = 8
@@ -23,21 +23,6 @@ _MODELS_CACHED: Final = 64
 _MODELS_REMEMBERED: Final = 256
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
-
-
-class WorkerState:
-    """All that is known of one worker, for the loop over the candidates."""
-
-    __slots__ = ("capacity_blocks", "gaps", "info", "loads", "prefill", "report", "worker")
-
-    def __init__(self, worker: WorkerId, loads: Loads, prefill: Ratio) -> None:
-        self.worker = worker
-        self.loads = loads
-        self.prefill = prefill
-        self.info = _NO_INFO
-        self.report = _NO_REPORT
-        self.capacity_blocks = 0
-        self.gaps: tuple[tuple[int, int, int], ...] = ()
 
 
 class WorkerRegistry:
@@ -72,7 +57,8 @@ class WorkerRegistry:
         state = self._states.get(worker)
         if state is None:
             loads, prefill = self._sequences.loads(worker), self._speeds.prefill_ratio(worker)
-            state = self._states[worker] = WorkerState(worker, loads, prefill)
+            state = new_worker_state(worker, loads, prefill, _NO_INFO, _NO_REPORT)
+            self._states[worker] = state
         return state
 
     def describe(self, worker: WorkerId, info: WorkerInfo) -> None:
@@ -85,7 +71,7 @@ class WorkerRegistry:
         self._picky += bool(info.models) - bool(state.info.models)
         self._tainted += bool(info.taints) - bool(state.info.taints)
         state.info = info
-        state.capacity_blocks = state.report.total_blocks or info.total_blocks
+        state.capacity_blocks = _capacity(state)
         if info.trust in (Trust.DEGRADED, Trust.APPROX):
             self.distrusted.add(worker)
         else:
@@ -100,7 +86,7 @@ class WorkerRegistry:
         """
         state = self.state(worker)
         state.report = report
-        state.capacity_blocks = report.total_blocks or state.info.total_blocks
+        state.capacity_blocks = _capacity(state)
         if report.prefill_busy_us:
             self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
         loads = state.loads
@@ -265,6 +251,11 @@ class WorkerRegistry:
         if self._is_unknown(request.model):
             return f"the model {request.model!r} does not exist: no worker serves it ({listed})"
         return f"request {request.request_id}: no worker may take it ({listed})"
+
+
+def _capacity(state: WorkerState) -> int:
+    """Return the KV blocks a worker says to have, no more than anyone can mean."""
+    return min(state.report.total_blocks or state.info.total_blocks, MOST_TOKENS)
 
 
 def _unserved(info: WorkerInfo, request: RouteRequest) -> str | None:

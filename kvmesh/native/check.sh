@@ -19,4 +19,6 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH="$copy" KVMESH_CORE=native \
     "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist -o "pythonpath=$copy ." \
     -k "not leaks" tests/property/test_native_*.py tests/property/test_index_properties.py \
-    tests/unit/core/test_index*.py tests/unit/core/test_snapshot.py tests/unit/core/test_hashing.py "$@"
+    tests/unit/core/test_index*.py tests/unit/core/test_snapshot.py tests/unit/core/test_hashing.py \
+    tests/unit/core/test_sequences.py tests/unit/core/test_quick*.py tests/unit/core/test_speeds.py \
+    tests/property/test_scheduler_properties.py tests/property/test_sequences_properties.py "$@"

@@ -15,7 +15,7 @@ if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
 
 chain, chain_tokens = NATIVE.chain, NATIVE.chain_tokens
-careful = compiled_chain_tokens(NATIVE)
+careful = compiled_chain_tokens(NATIVE.chain_tokens)
 
 U64 = 2**64 - 1
 seeds = st.sampled_from([0, 1, U64, -1, 2**70 + 5]) | st.integers(0, U64)

@@ -12,6 +12,6 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "native" and quick is None:
         pytest.skip(CORE)
     monkeypatch.setattr("kvmesh.core.index_core.TABLE", quick.Table if quick else BlockTable)
-    chain_tokens = compiled_chain_tokens(quick) if quick else pure_chain_tokens
+    chain_tokens = compiled_chain_tokens(quick.chain_tokens) if quick else pure_chain_tokens
     monkeypatch.setattr("kvmesh.core.hashing.chain", quick.chain if quick else pure_chain)
     monkeypatch.setattr("kvmesh.core.hashing.chain_tokens", chain_tokens)

@@ -3,7 +3,8 @@ from kvmesh.core.load_bounds import Extent, Line, LoadBounds
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
 from kvmesh.core.sequences import ActiveSequences
-from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.core.worker_state import WorkerState
 
 WORKERS = tuple(WorkerId(f"w{number}") for number in range(4))
 STRANGER = WorkerId("stranger")

@@ -13,7 +13,8 @@ from kvmesh.core.quick_cost import QUICK_COSTS, Costing
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.weighing import Weighing
-from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.core.worker_state import WorkerState
 
 NAMES = tuple(WorkerId(f"w{number}") for number in range(6))
 WEIGHTS = Weights()

@@ -9,7 +9,8 @@ from kvmesh.core.quick_cost import QUICK_COSTS
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.weighing import Weighing
-from kvmesh.core.worker_registry import WorkerRegistry, WorkerState
+from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.core.worker_state import WorkerState
 
 W = WorkerId("w")
 SIZE = 16

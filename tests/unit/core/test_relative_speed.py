@@ -1,9 +1,10 @@
 import random
+from collections.abc import Callable
 
 import pytest
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.relative_speed import FIRST_VARIANCE, MOST_ERROR, Ratio, Scatter
+from kvmesh.core.relative_speed import FIRST_VARIANCE, MOST_ERROR, Ratio, Scatter, new_ratio
 from kvmesh.core.speeds import Speeds
 
 HALF_LIFE_TOKENS = 65_536.0
@@ -65,3 +66,17 @@ def test_noise_that_lasts_a_while_keeps_equal_workers_equal() -> None:
             differing += any(speeds.prefill_ratio(one).factor != 1.0 for one in names)
 
     assert differing < 0.02 * 10 * 400
+
+
+@pytest.mark.parametrize("make", [Ratio, new_ratio])
+def test_a_ratio_of_next_to_nothing_is_forgotten_with_age(
+    make: Callable[[float, float], Ratio],
+) -> None:
+    ratio = make(0.0, 0.0)
+    ratio.fold(30.0, 3.0, HALF_LIFE_TOKENS)
+    ratio.factor = 2.0
+
+    ratio.age(4.0)
+    assert (ratio.ms, ratio.tokens, ratio.squares, ratio.factor) == (10.5, 1.5, 4.5, 2.0)
+    ratio.age(4.0)
+    assert (ratio.ms, ratio.tokens, ratio.squares, ratio.factor) == (0.0, 0.0, 0.0, 1.0)

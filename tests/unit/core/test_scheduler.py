@@ -17,13 +17,14 @@ from kvmesh.core.decision import (
 from kvmesh.core.events import ROOT, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index import KvIndex
-from kvmesh.core.loads import Demand
+from kvmesh.core.loads import MOST_TOKENS, Demand
 from kvmesh.core.membership import Membership
 from kvmesh.core.quick_cost import Costing, prefill_decode_costing
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.weighing import Weighing
-from kvmesh.core.worker_registry import WorkerState
+from kvmesh.core.worker_registry import REPORTS_TO_BELIEVE
+from kvmesh.core.worker_state import WorkerState
 from kvmesh.errors import ConfigError, NoWorkerError
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
@@ -585,3 +586,18 @@ def test_a_formula_without_a_margin_draws_among_equals() -> None:
         chosen.add(scheduler.schedule(make_request("x", 4), 0.0).worker)
 
     assert chosen == {W1, W2, W3}
+
+
+def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    beyond = 1 << 80
+    scheduler.workers.describe(W1, WorkerInfo(total_blocks=beyond))
+    for _ in range(REPORTS_TO_BELIEVE):
+        scheduler.workers.report(W1, LoadReport(beyond, beyond, beyond, beyond, beyond))
+
+    decision = scheduler.schedule(make_request("r1", expected_output_tokens=beyond), 0.0)
+    scheduler.finish("r1", 1.0)
+
+    assert decision.worker == W2
+    assert scheduler.sequences.loads(W1).active_requests == MOST_TOKENS
+    assert scheduler.sequences.loads(W2).expected_blocks == 0

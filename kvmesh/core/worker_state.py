@@ -1,0 +1,37 @@
+"""All that is known of one worker."""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.decision import LoadReport, WorkerInfo
+from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Loads
+from kvmesh.core.relative_speed import Ratio
+
+
+class WorkerState:
+    """A worker's load, speed and own words, for the loop over the candidates.
+
+    `gaps`: load that nobody here booked, by its last reports. In C where there is a compiled core
+    (kvmesh/native/states.c).
+    """
+
+    __slots__ = ("capacity_blocks", "gaps", "info", "loads", "prefill", "report", "worker")
+
+    def __init__(
+        self, worker: WorkerId, loads: Loads, prefill: Ratio, info: WorkerInfo, report: LoadReport
+    ) -> None:
+        self.worker = worker
+        self.loads = loads
+        self.prefill = prefill
+        self.info = info
+        self.report = report
+        self.capacity_blocks = 0
+        self.gaps: tuple[tuple[int, int, int], ...] = ()
+
+
+NewWorkerState = Callable[[WorkerId, Loads, Ratio, WorkerInfo, LoadReport], WorkerState]
+
+new_worker_state: Final = cast("NewWorkerState", NATIVE.WorkerState) if NATIVE else WorkerState
+"""Return what is known of a worker before it has said anything but this."""

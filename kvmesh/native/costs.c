@@ -1,0 +1,155 @@
+/* What a request costs at each of many workers, and where it costs least: core.quick_cost, to the
+ * last bit, hence no fused multiply and add.
+ */
+#include "loads.h"
+
+#define STACK_COSTS 1024
+#define MEMORY_MARGIN 0.95 /* core.weighing.MEMORY_MARGIN */
+
+/* One request; the terms are those that the twin in Python reads from its Weighing. */
+typedef struct {
+    PyObject *overlaps; /* dict: worker -> cached prefix, blocks */
+    PyObject *keys;     /* tuple; prefill-decode alone */
+    PyObject *memory_wait; /* worker state -> ms; predicted-time alone */
+    long long block_size, prompt_tokens, blocks, stride;
+    double now, fleet, weight, contention, followers, decode_weight, step_tokens, margin;
+} Asked;
+
+/* Return the worker's cached prefix in blocks, -1 with an error set. */
+static inline long long overlap_at(const Asked *asked, PyObject *worker) {
+    PyObject *found = PyDict_GetItemWithError(asked->overlaps, worker);
+    if (found == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    return PyLong_AsLongLong(found);
+}
+
+static int cost_predicted_time(const Asked *asked, WorkerState *state, double *cost) {
+    long long overlap = overlap_at(asked, state->worker);
+    const Loads *loads = state->loads;
+    if (overlap < 0) {
+        return -1;
+    }
+    double rate = asked->fleet * state->prefill->factor;
+    long long uncached = asked->prompt_tokens - overlap * asked->block_size;
+    double own = asked->weight * rate * ((double)(uncached > 0 ? uncached : 0) + asked->step_tokens);
+    double wait = 0.0;
+    if (loads->prefill_tokens) {
+        wait = loads_wait_ms(loads, rate, asked->now, asked->step_tokens);
+    }
+    double delayed = 1.0 + asked->contention * (double)loads->active_requests +
+                     asked->followers * own;
+    double slowed = (wait + own) * delayed;
+    *cost = slowed + asked->decode_weight * rate * (double)loads->prompt_tokens;
+    long long most = loads->active_blocks + loads->expected_blocks + asked->blocks;
+    if (state->capacity_blocks &&
+        (double)most / (double)state->capacity_blocks > MEMORY_MARGIN) {
+        PyObject *waits = PyObject_CallOneArg(asked->memory_wait, (PyObject *)state);
+        double more = waits == NULL ? -1.0 : PyFloat_AsDouble(waits);
+        Py_XDECREF(waits);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        *cost += more;
+    }
+    return 0;
+}
+
+static int cost_prefill_decode(const Asked *asked, WorkerState *state, double *cost) {
+    long long overlap = overlap_at(asked, state->worker), shared = 0;
+    const Loads *loads = state->loads;
+    if (overlap > 0 && PyTuple_GET_SIZE(asked->keys) > 0) {
+        Py_INCREF(loads); /* comparing keys may run anything */
+        shared = loads_shared_blocks(loads, asked->keys, asked->stride, overlap);
+        Py_DECREF(loads);
+        loads = state->loads;
+    }
+    if (overlap < 0 || shared < 0) {
+        return -1;
+    }
+    long long uncached = asked->prompt_tokens - overlap * asked->block_size;
+    long long needed = loads->active_blocks + asked->blocks - shared;
+    long long work = loads->prefill_tokens + (uncached > 0 ? uncached : 0);
+    *cost = asked->weight * ((double)work / (double)asked->block_size) + (double)needed;
+    return 0;
+}
+
+typedef int (*Formula)(const Asked *asked, WorkerState *state, double *cost);
+
+/* Return the names, in order, of those whose cost counts as least. */
+static PyObject *find_ties(const Asked *asked, PyObject *states, Formula formula) {
+    double stack[STACK_COSTS], *costs = stack, limit = 0.0;
+    Py_ssize_t count = PyTuple_GET_SIZE(states), done = 0;
+    if (count > STACK_COSTS && (costs = PyMem_Malloc((size_t)count * sizeof *costs)) == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *ties = PyList_New(0);
+    for (; ties != NULL && done < count; done++) {
+        PyObject *state = PyTuple_GET_ITEM(states, done);
+        if (!Py_IS_TYPE(state, &worker_state_type)) {
+            PyErr_Format(PyExc_TypeError, "a WorkerState, not %.100s", Py_TYPE(state)->tp_name);
+            break;
+        }
+        if (formula(asked, (WorkerState *)state, costs + done) < 0) {
+            break;
+        }
+        limit = done == 0 || costs[done] < limit ? costs[done] : limit;
+    }
+    limit = limit * (1.0 + asked->margin);
+    for (Py_ssize_t i = 0; done == count && ties != NULL && i < count; i++) {
+        PyObject *worker = ((WorkerState *)PyTuple_GET_ITEM(states, i))->worker;
+        if (costs[i] <= limit && PyList_Append(ties, worker) < 0) {
+            Py_CLEAR(ties);
+        }
+    }
+    if (costs != stack) {
+        PyMem_Free(costs);
+    }
+    if (done < count) {
+        Py_CLEAR(ties);
+    }
+    return ties;
+}
+
+/* predicted_time_ties(states, overlaps, terms, memory_wait) */
+static PyObject *predicted_time_ties(PyObject *module, PyObject *args) {
+    Asked asked = {0};
+    PyObject *states;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!O!(LLLdddddddd)O", &PyTuple_Type, &states, &PyDict_Type,
+                          &asked.overlaps, &asked.block_size, &asked.prompt_tokens, &asked.blocks,
+                          &asked.now, &asked.fleet, &asked.weight, &asked.contention,
+                          &asked.followers, &asked.decode_weight, &asked.step_tokens,
+                          &asked.margin, &asked.memory_wait)) {
+        return NULL;
+    }
+    return find_ties(&asked, states, cost_predicted_time);
+}
+
+/* prefill_decode_ties(states, overlaps, terms, keys) */
+static PyObject *prefill_decode_ties(PyObject *module, PyObject *args) {
+    Asked asked = {0};
+    PyObject *states, *keys;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!O!(LLLLdd)O", &PyTuple_Type, &states, &PyDict_Type,
+                          &asked.overlaps, &asked.block_size, &asked.prompt_tokens, &asked.blocks,
+                          &asked.stride, &asked.weight, &asked.margin, &keys)) {
+        return NULL;
+    }
+    if (asked.stride < 1 || asked.block_size < 1) {
+        return PyErr_Format(PyExc_ValueError, "block size and stride are at least 1");
+    }
+    asked.keys = PySequence_Tuple(keys);
+    PyObject *ties =
+        asked.keys == NULL ? NULL : find_ties(&asked, states, cost_prefill_decode);
+    Py_XDECREF(asked.keys);
+    return ties;
+}
+
+PyMethodDef native_cost_methods[] = {
+    {"predicted_time_ties", predicted_time_ties, METH_VARARGS,
+     "Return the workers where a request has the least predicted time."},
+    {"prefill_decode_ties", prefill_decode_ties, METH_VARARGS,
+     "Return the workers where a request has the least prefill and decode blocks."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,212 @@
+"""The compiled sums, speeds and costs do what the pure ones do, to the last bit."""
+
+import random
+from math import inf, nextafter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.cost import COSTS, Weights
+from kvmesh.core.decision import LoadReport, WorkerInfo
+from kvmesh.core.events import WorkerId
+from kvmesh.core.loads import Booking, Demand, Loads, new_loads
+from kvmesh.core.quick_cost import (
+    QUICK_COSTS,
+    predicted_time_costing,
+    prefill_decode_costing,
+    pure_find_ties,
+)
+from kvmesh.core.relative_speed import Ratio, new_ratio
+from kvmesh.core.speeds import Speeds
+from kvmesh.core.weighing import Weighing
+from kvmesh.core.worker_state import WorkerState, new_worker_state
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+W = WorkerId("w")
+SUMS = (
+    "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks",
+    "silent", "unseen_requests", "unseen_blocks", "unseen_tokens", "progress_s", "prefilling",
+    "shared", "worker", "booked_requests", "booked_blocks", "booked_tokens",
+)  # fmt: skip
+counts = st.integers(0, 3000)
+
+
+def make_booking(name: str, tokens: int, uncached: int, keys: int, *, streams: bool) -> Booking:
+    demand = Demand(tokens, uncached, keys=tuple(range(keys)), streams=streams)
+    booking = Booking(name, W, "", demand, 0.0)
+    booking.private_blocks = tokens // 7
+    booking.expected_blocks = uncached // 5
+    return booking
+
+
+class BothLoads(RuleBasedStateMachine):
+    """One worker's life, kept twice."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.twins = (Loads(W), new_loads(W))
+        self.live: list[Booking] = []
+        self.now = 0.0
+
+    @rule(tokens=counts, uncached=counts, keys=st.integers(0, 6), streams=st.booleans())
+    def book(self, *, tokens: int, uncached: int, keys: int, streams: bool) -> None:
+        self.now += 0.25
+        booking = make_booking(f"r{self.now}", tokens, uncached, keys, streams=streams)
+        self.live.append(booking)
+        for twin in self.twins:
+            twin.begin(booking, 4, self.now)
+
+    @rule(number=st.integers(0, 50))
+    def end_prefill(self, number: int) -> None:
+        waiting = list(self.twins[0].prefilling.values())
+        for twin in self.twins if waiting else ():
+            twin.end_prefill(waiting[number % len(waiting)])
+
+    @rule(number=st.integers(0, 50))
+    def end(self, number: int) -> None:
+        done = [one for one in self.live if one.request_id not in self.twins[0].prefilling]
+        if done:
+            booking = done[number % len(done)]
+            self.live.remove(booking)
+            for twin in self.twins:
+                twin.end(booking, 4)
+
+    @rule(blocks=counts, expected=counts)
+    def grow(self, blocks: int, expected: int) -> None:
+        for twin in self.twins:
+            twin.grow(blocks, expected)
+
+    @rule(requests=counts, blocks=counts, tokens=counts)
+    def correct(self, requests: int, blocks: int, tokens: int) -> None:
+        for twin in self.twins:
+            twin.correct(requests, blocks, tokens, 16)
+
+    @rule(keys=st.integers(0, 8), overlap=st.integers(0, 40), later=st.floats(-1.0, 3.0))
+    def ask(self, keys: int, overlap: int, later: float) -> None:
+        pure, native = self.twins
+        known = list(range(keys))
+        assert pure.shared_blocks(known, 4, overlap) == native.shared_blocks(known, 4, overlap)
+        for step_tokens in (0.0, 12.5):
+            asked = (0.0731, self.now + later, step_tokens)
+            assert pure.wait_ms(*asked) == native.wait_ms(*asked)
+        assert pure.wait_ms(0.5, self.now) == native.wait_ms(0.5, self.now)
+
+    @invariant()
+    def the_same(self) -> None:
+        pure, native = self.twins
+        assert [getattr(pure, name) for name in SUMS] == [getattr(native, name) for name in SUMS]
+        assert list(pure.prefilling) == list(native.prefilling)
+
+
+TestBothLoads = BothLoads.TestCase
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1e6), st.floats(0.1, 1e6)), max_size=20))
+def test_ratios_are_the_same_to_the_last_bit(samples: list[tuple[float, float]]) -> None:
+    twins = (Ratio(), new_ratio(0.0, 0.0))
+
+    for number, (ms, tokens) in enumerate(samples):
+        for twin in twins:
+            twin.fold(ms, tokens, 65_536.0)
+            twin.error = ms
+            twin.factor = tokens
+            if number % 3 == 2:
+                twin.age(0.05)
+
+        pure, native = ([getattr(twin, name) for name in Ratio.__slots__] for twin in twins)
+        assert pure == native
+
+
+class TwoFleets:
+    """The same workers with pure and with compiled states."""
+
+    def __init__(self, seed: int, workers: int) -> None:
+        self.rng = rng = random.Random(seed)
+        pure: list[WorkerState] = []
+        native: list[WorkerState] = []
+        for number in range(workers):
+            name = WorkerId(f"w{number:03d}")
+            factor = rng.choice([1.0, 1.0, rng.uniform(0.3, 3.0)])
+            capacity = rng.choice([0, 50, 500, 1 << 30])
+            bookings = [
+                make_booking(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
+                for one in range(rng.choice([0, 0, 1, 5]))
+            ]
+            info, report = WorkerInfo(), LoadReport()
+            twins = (
+                WorkerState(name, Loads(name), Ratio(), info, report),
+                new_worker_state(name, new_loads(name), new_ratio(0.0, 0.0), info, report),
+            )
+            for twin in twins:
+                twin.prefill.factor = factor
+                twin.capacity_blocks = capacity
+                for place, booking in enumerate(bookings):
+                    twin.loads.begin(booking, 2, 10.0 + place / 100)
+            pure.append(twins[0])
+            native.append(twins[1])
+        self.pure, self.native = tuple(pure), tuple(native)
+        self.speeds = Speeds()
+        self.speeds.steps.step_tokens = rng.choice([0.0, 33.3])
+        self.speeds.finished(W, 0.7, 90)
+
+    def weighing(self, cost: str) -> Weighing:
+        rng = self.rng
+        overlaps = {one.worker: rng.randint(1, 30) for one in self.pure if rng.random() < 0.5} | {
+            WorkerId("stranger"): 3
+        }
+        prompt_tokens = rng.randrange(600)
+        return Weighing(
+            now=10.0 + rng.choice([-1.0, 0.0, 0.01, 0.3, 9.0]),
+            policy=cost,
+            cost=COSTS[cost],
+            block_size=16,
+            prompt_tokens=prompt_tokens,
+            request_blocks=-(-prompt_tokens // 16),
+            output_blocks=rng.randrange(20),
+            overlaps=overlaps,
+            groups=[],
+            keys=list(range(6)),
+            stride=2,
+            weights=Weights(overlap_score_weight=rng.choice([0.0, 1.0, 2.5]), decode_weight=0.05),
+            speeds=self.speeds,
+            arrivals_per_ms=rng.choice([0.0, 0.004]),
+        )
+
+
+COSTINGS = {"prefill-decode": prefill_decode_costing, "predicted-time": predicted_time_costing}
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("seed", range(40))
+def test_the_same_workers_cost_least(cost: str, seed: int) -> None:
+    fleet = TwoFleets(seed, workers=1 + seed % 7 if seed else 1500)
+    pure = pure_find_ties(COSTINGS[cost])
+
+    for _ in range(20):
+        weighing = fleet.weighing(cost)
+
+        assert QUICK_COSTS[cost].find_ties(fleet.native, weighing) == pure(fleet.pure, weighing)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("seed", range(10))
+def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
+    fleet = TwoFleets(seed, workers=12)
+    weighing = fleet.weighing(cost)
+    costs = list(map(COSTINGS[cost](weighing), fleet.pure))
+    pure, native = pure_find_ties(COSTINGS[cost]), QUICK_COSTS[cost].find_ties
+
+    # A margin at which a worker just about ties tells a cost from its neighbours.
+    for one in costs if min(costs) > 0.0 else ():
+        margin = one / min(costs) - 1.0
+        for wide in (margin, nextafter(margin, inf), nextafter(margin, 0.0), margin + 3e-16):
+            formula = msgspec.structs.replace(COSTS[cost], margin=wide)
+            asked = msgspec.structs.replace(weighing, cost=formula)
+
+            assert native(fleet.native, asked) == pure(fleet.pure, asked)
