@@ -14,7 +14,13 @@ from kvmesh.app.mocker_engine import EngineRunner
 from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.app.mocker_service import VERSION, GenerationService
 from kvmesh.core.chat import ChatInput
-from kvmesh.core.vllm_requests import error_body, parse_chat, parse_completion
+from kvmesh.core.vllm_dialogues import parse_embeddings, parse_messages, parse_responses
+from kvmesh.core.vllm_requests import (
+    GenerationRequest,
+    error_body,
+    parse_chat,
+    parse_completion,
+)
 from kvmesh.errors import RequestError
 from kvmesh.tokenizer import Tokenizer
 from kvmesh.transport.http.exchange import Exchange
@@ -57,8 +63,11 @@ class MockerApi:
         self._sources = sources
         self._created = int(time.time())
         self._routes: dict[str, dict[str, Route]] = {
-            "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._complete},
+            "/v1/chat/completions": {"POST": self._serving(parse_chat)},
+            "/v1/completions": {"POST": self._serving(parse_completion)},
+            "/v1/responses": {"POST": self._serving(parse_responses)},
+            "/v1/messages": {"POST": self._serving(parse_messages)},
+            "/v1/embeddings": {"POST": self._serving(parse_embeddings)},
             "/v1/models": {"GET": self._models},
             "/health": {"GET": _empty},
             "/ping": {"GET": _empty, "POST": _empty},
@@ -88,11 +97,8 @@ class MockerApi:
             raise RequestError("Method Not Allowed", status=405)
         return route
 
-    def _chat(self, exchange: Exchange) -> None:
-        self._service.serve(exchange, parse_chat(exchange.request.body))
-
-    def _complete(self, exchange: Exchange) -> None:
-        self._service.serve(exchange, parse_completion(exchange.request.body))
+    def _serving(self, parse: Callable[[bytes], GenerationRequest]) -> Route:
+        return lambda exchange: self._service.serve(exchange, parse(exchange.request.body))
 
     def _models(self, exchange: Exchange) -> None:
         models = self._service.models

@@ -7,7 +7,7 @@ from kvmesh.core.engine_answer import Answer, Ending, Vocabulary, plan_ending
 from kvmesh.core.engine_request import EngineRequest, Labels
 from kvmesh.core.hashing import namespace_root, sequence_hashes
 from kvmesh.core.vllm_requests import GenerationRequest, output_limit
-from kvmesh.core.vllm_responses import DONE, Counts, Part, Shape
+from kvmesh.core.vllm_responses import Counts, Part, Shape
 from kvmesh.transport.http.exchange import Exchange
 
 EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"),)
@@ -132,10 +132,8 @@ class Generation:
         self._exchange.write(data + self._shape.chunk(part, ids, counts))
 
     def _end_stream(self) -> None:
-        tail = DONE
-        if self._request.include_usage:
-            tail = self._shape.usage_chunk(self._counts(self._first_cached)) + DONE
-        self._exchange.write(tail)
+        counts = self._counts(self._first_cached)
+        self._exchange.write(self._shape.end(counts, include_usage=self._request.include_usage))
         self._exchange.end()
 
     def _respond(self) -> None:

@@ -17,7 +17,8 @@ from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.core.engine_request import Labels, Step
 from kvmesh.core.mock_transfer import MockTransfer
 from kvmesh.core.vllm_requests import GenerationRequest, Prompt, error_body
-from kvmesh.core.vllm_responses import ChatShape, CompletionShape, Header
+from kvmesh.core.vllm_responses import Header
+from kvmesh.core.vllm_shapes import ID_PREFIXES, shape_of
 from kvmesh.errors import RequestError
 from kvmesh.tokenizer import Tokenizer
 from kvmesh.transport.http.exchange import Exchange
@@ -175,11 +176,10 @@ class GenerationService:
     ) -> None:
         if exchange.disconnected:
             return
-        prefix = "chatcmpl" if request.kind == "chat" else "cmpl"
         name = request.request_id
         if name is None or exchange.request.header(b"x-request-id") is not None:
             name = exchange.request_id.decode("latin-1")
-        response_id = f"{prefix}-{name}"
+        response_id = f"{ID_PREFIXES[request.kind]}{name}"
         unique = f"{response_id}/{next(self._numbers)}"
         offered = self._transfer.begin(
             request.transfer,
@@ -189,19 +189,14 @@ class GenerationService:
             stream=request.stream,
         )
         choices = make_choices(self._engine, request, prompts, labels, unique)
-        shape_of = ChatShape if request.kind == "chat" else CompletionShape
-        shape = shape_of(
-            Header(
-                response_id,
-                int(time.time()),
-                request.model or self.models.base,
-                self._fingerprint,
-                offered,
-            ),
-            with_usage=request.continuous_usage,
-            fingerprint_at_end=not request.include_usage,
+        header = Header(
+            response_id,
+            int(time.time()),
+            request.model or self.models.base,
+            self._fingerprint,
+            offered,
         )
-        generation = Generation(exchange, request, shape, choices)
+        generation = Generation(exchange, request, shape_of(request, header, prompts), choices)
         for choice in choices:
             self._submit(generation, choice, rank)
         self.open_requests += 1

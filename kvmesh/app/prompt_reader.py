@@ -7,7 +7,8 @@ import msgspec
 
 from kvmesh.app.token_check import TokenCheck
 from kvmesh.core.byte_blocks import BYTES_A_TOKEN, byte_blocks
-from kvmesh.core.chat import ChatInput, JsonObject
+from kvmesh.core.chat import ChatInput
+from kvmesh.core.chat_forms import chat_of_turns
 from kvmesh.core.hash_memory import HashMemory
 from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
 from kvmesh.core.segment_cache import unpack_ids
@@ -153,28 +154,8 @@ class PromptReader:
 def _chat_of(body: bytes, endpoint: Endpoint, parsed: InferenceRequest) -> ChatInput:
     match endpoint.kind:
         case "messages":
-            return _chat(parsed.messages, parsed.system, parsed.tools)
+            return chat_of_turns(parsed.messages, parsed.system, parsed.tools)
         case "responses":
-            return _chat(parsed.input, parsed.instructions, parsed.tools)
+            return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
         case _:
             return ChatInput.from_body(body)
-
-
-def _chat(messages: msgspec.Raw, system: msgspec.Raw, tools: msgspec.Raw) -> ChatInput:
-    """Return Anthropic's or the responses API's prompt as a chat: system text first.
-
-    An engine may render these a little differently; then only the common prefix matches.
-    """
-    try:
-        turns = msgspec.json.decode(messages, type=str | list[JsonObject])
-    except msgspec.MsgspecError as error:
-        raise RequestError(f"prompt: {error}") from error
-    listed: list[JsonObject] = (
-        [{"role": "user", "content": turns}] if isinstance(turns, str) else (turns)
-    )
-    if bytes(system) not in {b"", b"null"}:
-        listed = [{"role": "system", "content": msgspec.json.decode(system)}, *listed]
-    body: JsonObject = {"messages": listed}
-    if bytes(tools) not in {b"", b"null"}:
-        body["tools"] = msgspec.json.decode(tools)
-    return ChatInput.from_body(body)

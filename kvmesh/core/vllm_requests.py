@@ -20,6 +20,7 @@ MAX_CHOICES: Final = 64
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Prompt = str | list[TokenId]
+Kind = Literal["chat", "completion", "responses", "messages", "embedding", "embedding-base64"]
 
 
 class _StreamOptions(msgspec.Struct):
@@ -27,8 +28,8 @@ class _StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = False
 
 
-class _Body(msgspec.Struct):
-    """The fields both endpoints share."""
+class GenerationBody(msgspec.Struct):
+    """The fields all endpoints share."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -58,11 +59,11 @@ class _Body(msgspec.Struct):
     bootstrap_room: int | None = None
 
 
-class _ChatBody(_Body):
+class _ChatBody(GenerationBody):
     max_completion_tokens: int | None = None
 
 
-class _CompletionBody(_Body):
+class _CompletionBody(GenerationBody):
     max_tokens: int | None = 16
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     prompt_embeds: object = None
@@ -70,12 +71,12 @@ class _CompletionBody(_Body):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True):
-    """One request, checked. A chat has its one prompt in `chat`, a completion in `prompts`.
+    """One request, checked. A dialogue has its one prompt in `chat`, the others in `prompts`.
 
     `max_tokens` is None for "as many as fit"; `rules` has its own filled in by `limited_rules`.
     """
 
-    kind: Literal["chat", "completion"]
+    kind: Kind
     model: str | None
     max_tokens: int | None
     rules: StopRules
@@ -109,25 +110,31 @@ _completions = msgspec.json.Decoder(_CompletionBody)
 
 def parse_chat(body: bytes) -> GenerationRequest:
     """Return the chat request in `body`. Raises `RequestError` naming the field."""
-    parsed = _decode(_chats, body)
+    parsed = decode_body(_chats, body)
     limit = parsed.max_tokens
     if parsed.max_completion_tokens is not None:
         limit = parsed.max_completion_tokens
-    return _build("chat", parsed, limit, ChatInput.from_body(body), ())
+    return build_request("chat", parsed, limit, ChatInput.from_body(body), ())
 
 
 def parse_completion(body: bytes) -> GenerationRequest:
     """Return the completion request in `body`. Raises `RequestError` naming the field."""
-    parsed = _decode(_completions, body)
+    parsed = decode_body(_completions, body)
     _refuse(parsed.prompt_embeds is not None, "prompt_embeds")
     _refuse(bool(parsed.suffix), "suffix")
-    return _build("completion", parsed, parsed.max_tokens, None, _prompts(parsed.prompt))
+    if not parsed.prompt:
+        raise RequestError(
+            "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt"
+        )
+    prompts = read_prompts(parsed.prompt, "prompt")
+    return build_request("completion", parsed, parsed.max_tokens, None, prompts)
 
 
-_AnyBody = TypeVar("_AnyBody", bound=_Body)
+_AnyBody = TypeVar("_AnyBody", bound=GenerationBody)
 
 
-def _decode(decoder: msgspec.json.Decoder[_AnyBody], body: bytes) -> _AnyBody:
+def decode_body(decoder: msgspec.json.Decoder[_AnyBody], body: bytes) -> _AnyBody:
+    """Return the body's fields. Raises `RequestError` naming the first that is wrong."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -143,12 +150,13 @@ def _refuse(unsupported: bool, field: str) -> None:
         raise RequestError(f"{field} cannot be simulated: there is no model behind", param=field)
 
 
-def _prompts(prompt: str | list[str | TokenId | list[TokenId]] | None) -> tuple[Prompt, ...]:
-    """Return the prompts: one text, one list of ids, or several of either."""
-    if not prompt:
-        raise RequestError(
-            "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt"
-        )
+def read_prompts(
+    prompt: str | list[str | TokenId | list[TokenId]], field: str
+) -> tuple[Prompt, ...]:
+    """Return the prompts of `field`: one text, one list of ids, or several of either.
+
+    Raises `RequestError`.
+    """
     if isinstance(prompt, str):
         return (prompt,)
     ids = [item for item in prompt if isinstance(item, int)]
@@ -156,19 +164,20 @@ def _prompts(prompt: str | list[str | TokenId | list[TokenId]] | None) -> tuple[
         return (ids,)
     several = tuple(item for item in prompt if not isinstance(item, int))
     if ids or not all(several):
-        raise RequestError("prompt: a text, token ids, or a list of either", param="prompt")
+        raise RequestError(f"{field}: a text, token ids, or a list of either", param=field)
     if len(several) > MAX_CHOICES:
-        raise RequestError(f"prompt: at most {MAX_CHOICES} prompts in one request", param="prompt")
+        raise RequestError(f"{field}: at most {MAX_CHOICES} prompts in one request", param=field)
     return several
 
 
-def _build(
-    kind: Literal["chat", "completion"],
-    body: _Body,
+def build_request(
+    kind: Kind,
+    body: GenerationBody,
     max_tokens: int | None,
     chat: ChatInput | None,
     prompts: tuple[Prompt, ...],
 ) -> GenerationRequest:
+    """Return the request of a body whose prompt was read. Raises `RequestError`."""
     _refuse(bool(body.echo), "echo")
     _refuse(body.logprobs is not None and body.logprobs is not False, "logprobs")
     _refuse(body.prompt_logprobs is not None, "prompt_logprobs")
@@ -219,7 +228,7 @@ def _build(
     )
 
 
-def _rules(body: _Body) -> StopRules:
+def _rules(body: GenerationBody) -> StopRules:
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if "" in stop:
         raise RequestError("stop cannot contain an empty string.", param="stop")

@@ -62,8 +62,8 @@ class Shape(Protocol):
         """Return the chunk of `part`; `prompt_ids` only with a choice's first one."""
         ...
 
-    def usage_chunk(self, counts: Counts) -> bytes:
-        """Return the chunk that reports usage, the last one before `DONE`."""
+    def end(self, counts: Counts, *, include_usage: bool) -> bytes:
+        """Return what comes behind the last token, with the usage if it was asked for."""
         ...
 
     def whole(
@@ -121,12 +121,14 @@ class ChatShape:
             chunk["system_fingerprint"] = self._header.fingerprint
         return _event(chunk)
 
-    def usage_chunk(self, counts: Counts) -> bytes:
-        """Return the usage chunk; its nulls are left out."""
+    def end(self, counts: Counts, *, include_usage: bool) -> bytes:
+        """Return the usage chunk, whose nulls are left out, and `DONE`."""
+        if not include_usage:
+            return DONE
         chunk = self._start([])
         chunk["usage"] = _usage(counts, details=True)
         chunk["system_fingerprint"] = self._header.fingerprint
-        return _event(chunk)
+        return _event(chunk) + DONE
 
     def whole(
         self, parts: Sequence[Part], prompt_ids: Sequence[Sequence[int]] | None, counts: Counts
@@ -187,12 +189,14 @@ class CompletionShape:
             chunk["system_fingerprint"] = self._header.fingerprint
         return _event(chunk)
 
-    def usage_chunk(self, counts: Counts) -> bytes:
-        """Return the usage chunk; its nulls are left out."""
+    def end(self, counts: Counts, *, include_usage: bool) -> bytes:
+        """Return the usage chunk, whose nulls are left out, and `DONE`."""
+        if not include_usage:
+            return DONE
         chunk = _chunk_head(self._header, "text_completion", [])
         chunk["usage"] = _usage(counts, details=True)
         chunk["system_fingerprint"] = self._header.fingerprint
-        return _event(chunk)
+        return _event(chunk) + DONE
 
     def whole(
         self, parts: Sequence[Part], prompt_ids: Sequence[Sequence[int]] | None, counts: Counts

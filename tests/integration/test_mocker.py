@@ -95,6 +95,42 @@ async def test_the_openai_client_streams_a_chat() -> None:
         assert [model.id async for model in client.models.list()] == ["mock"]
 
 
+async def test_the_openai_client_gets_responses_and_embeddings() -> None:
+    prompt = "What everybody asks about, again and again. " * 20
+    async with serving() as (mocker, _), openai_client(mocker) as client:
+        whole = await client.responses.create(model="mock", input=prompt, max_output_tokens=9)
+        stream = await client.responses.create(
+            model="mock", input=prompt, max_output_tokens=9, stream=True
+        )
+        events = [event async for event in stream]
+        vectors = await client.embeddings.create(model="mock", input=["a", "a", "b"])
+
+        deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+        assert len(deltas) == 9
+        assert "".join(deltas) == whole.output_text
+        ended = events[-1]
+        assert ended.type == "response.incomplete"
+        assert ended.response.usage is not None
+        assert ended.response.usage.input_tokens_details.cached_tokens >= len(prompt) - 32
+        first, second, third = (one.embedding for one in vectors.data)
+        assert first == second != third
+
+
+async def test_anthropics_messages_stream_what_they_answer_whole() -> None:
+    body = {"model": "mock", "max_tokens": 9, "system": "Be kind.", "messages": user("hi")}
+    async with serving() as (_, client):
+        whole = (await client.post("/v1/messages", json=body)).json()
+        streamed = (await client.post("/v1/messages", json=body | {"stream": True})).text
+        refused = await client.post("/v1/messages", json={"model": "mock", "messages": user("hi")})
+
+        events = [json.loads(line[6:]) for line in streamed.splitlines() if line[:5] == "data:"]
+        deltas = [one["delta"]["text"] for one in events if one["type"] == "content_block_delta"]
+        assert "".join(deltas) == whole["content"][0]["text"]
+        assert whole["stop_reason"] == "max_tokens"
+        assert events[-1] == {"type": "message_stop"}
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
 async def test_completions_take_texts_ids_and_lists_of_them() -> None:
     async with serving() as (mocker, client), openai_client(mocker) as api:
         prompts: list[Any] = ["ab", [97, 98], ["ab", "cd"], [[97, 98], [99, 100]]]

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from kvmesh.core.vllm_responses import ChatShape, CompletionShape, Counts, Header, Part, Shape
+from kvmesh.core.vllm_responses import (
+    DONE,
+    ChatShape,
+    CompletionShape,
+    Counts,
+    Header,
+    Part,
+    Shape,
+)
 
 HEADER = Header("id-1", 17, "mock", "vllm-0.32.0-ab")
 LAST = Part(0, "x", "stop", "END", None)
@@ -72,15 +80,22 @@ def test_completion_chunks_have_all_fields() -> None:
     )
 
 
+def usage(shape: Shape, counts: Counts) -> bytes:
+    end = shape.end(counts, include_usage=True)
+    assert end.endswith(DONE)
+    assert shape.end(counts, include_usage=False) == DONE
+    return end.removesuffix(DONE)
+
+
 @pytest.mark.parametrize(("shape", "head"), [(chat(), CHAT_HEAD), (completion(), TEXT_HEAD)])
 def test_the_usage_chunk_has_no_choices_and_no_nulls(shape: Shape, head: str) -> None:
-    usage = '"prompt_tokens":5,"total_tokens":8,"completion_tokens":3'
+    used = '"prompt_tokens":5,"total_tokens":8,"completion_tokens":3'
 
-    assert text(shape.usage_chunk(Counts(5, 3, 4))) == (
-        head + '"choices":[],"usage":{' + usage + ',"prompt_tokens_details":{"cached_tokens":4}},'
+    assert text(usage(shape, Counts(5, 3, 4))) == (
+        head + '"choices":[],"usage":{' + used + ',"prompt_tokens_details":{"cached_tokens":4}},'
         '"system_fingerprint":"vllm-0.32.0-ab"}'
     )
-    assert "details" not in text(shape.usage_chunk(Counts(5, 3)))
+    assert "details" not in text(usage(shape, Counts(5, 3)))
 
 
 def test_continuous_usage_is_in_every_chunk() -> None:
