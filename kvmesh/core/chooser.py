@@ -121,7 +121,7 @@ class Chooser:
             stride=sequences.stride,
             weights=weights,
             speeds=self._speeds,
-            new_block=blocks[deepest] if deepest < len(blocks) else None,
+            blocks=blocks,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
             slower=slower,
             prefilled=request.prefilled,
@@ -179,19 +179,20 @@ class Chooser:
 
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
     """Return the index of one of equally good workers: one that holds most of the prompt, and of
-    those the home of what is cached nowhere yet.
+    those the home of the first block that they lack.
 
     So replicas that do not know of each other's latest choices send the same new prefix to the
-    same worker. Formulas without a margin draw, as they are published.
+    same worker, and a hot one, whose holders are overloaded, to the same next: homes follow each
+    other in rendezvous order. Formulas without a margin draw, as they are published.
     """
     if len(names) == 1 or not weighing.cost.margin:
         return pick(len(names), rng)
     held = [weighing.overlaps.get(name, 0) for name in names]
     most = max(held)
     best = [index for index, blocks in enumerate(held) if blocks == most]
-    if weighing.new_block is None:
+    if most >= len(weighing.blocks):
         return best[pick(len(best), rng)]
-    return best[find_home([names[index] for index in best], weighing.new_block)]
+    return best[find_home([names[index] for index in best], weighing.blocks[most])]
 
 
 def _decision(

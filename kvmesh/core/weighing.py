@@ -29,7 +29,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
     is expected to take; `arrivals_per_ms` are all requests over the workers that may take this;
-    `new_block` is the prompt's first sequence hash that no worker holds.
+    `blocks` are the prompt's sequence hashes, at least up to the first that no worker holds.
     `slower`: blocks of an overlap that it costs to fetch the rest of it.
     `prefilled`: nothing is left to prefill.
     """
@@ -48,7 +48,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     weights: Weights
     speeds: Speeds
     arrivals_per_ms: float
-    new_block: int | None = None
+    blocks: Sequence[int] = ()
     slower: Mapping[WorkerId, float] = {}
     prefilled: bool = False
 

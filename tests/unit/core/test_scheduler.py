@@ -578,6 +578,37 @@ def test_equally_good_workers_are_chosen_by_the_first_block_nobody_holds() -> No
     assert set.union(*chosen.values()) == {W1, W2, W3}
 
 
+def find_homes(family: int, seed: int) -> list[WorkerId]:
+    """Return the workers that a hot prefix gets, in order, one replica deciding alone.
+
+    Whoever has the prefix is overloaded then, and no two prompts go on alike.
+    """
+    scheduler, index = make_scheduler(seed=seed)
+    homes: list[WorkerId] = []
+    for number in range(len(NAMES)):
+        tail = 10**6 * (seed * 10 + number + 1)
+        hashes = [family * 1000 + depth for depth in range(1, 9)] + [tail, tail + 1]
+        request = RouteRequest(f"r{number}", BlockHashes.of(hashes, 16), 160)
+        home = scheduler.schedule(request, 0.0).worker
+        scheduler.finish(f"r{number}", 0.0)
+        homes.append(home)
+        store(index, home, 8, family)
+        scheduler.sequences.add(f"load{number}", home, Demand(16_000, 16_000), 0.0)
+    return homes
+
+
+def test_replicas_send_a_hot_prefix_to_the_same_next_worker_when_its_homes_are_overloaded() -> None:
+    orders: set[tuple[WorkerId, ...]] = set()
+
+    for family in range(1, 31):
+        homes = find_homes(family, seed=1)
+        assert sorted(homes) == NAMES
+        assert homes == find_homes(family, seed=2)
+        orders.add(tuple(homes))
+
+    assert len(orders) > 10
+
+
 def test_a_formula_without_a_margin_draws_among_equals() -> None:
     chosen: set[WorkerId] = set()
 
