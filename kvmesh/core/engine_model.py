@@ -10,7 +10,6 @@ from collections import deque
 from operator import attrgetter
 
 from kvmesh.core.block_pool import BlockPool, Handle
-from kvmesh.core.engine_calendar import EngineCalendar
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_request import (
     BlocksRemoved,
@@ -24,6 +23,7 @@ from kvmesh.core.engine_request import (
 )
 from kvmesh.core.engine_timing import StepLoad
 from kvmesh.core.events import ROOT
+from kvmesh.core.step_calendar import StepCalendar
 from kvmesh.errors import RequestError
 
 
@@ -41,8 +41,8 @@ class EngineModel:
         self.decoding: dict[EngineRequest, None] = {}
         self._requests: dict[str, EngineRequest] = {}
         self.prefilling: EngineRequest | None = None
-        self._due = EngineCalendar()
-        self._finishing = EngineCalendar()
+        self._due = StepCalendar[EngineRequest]()
+        self._finishing = StepCalendar[EngineRequest]()
         self._events: list[EngineEvent] = []
         self._ending: list[EngineRequest] = []
         self._offsets = 0
@@ -52,14 +52,7 @@ class EngineModel:
 
     def add(self, request: EngineRequest, now: float) -> None:
         """Queue a request. Raises `RequestError` when it can never fit, or its id is in use."""
-        total = request.prompt_tokens + request.output_tokens
-        if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise RequestError(f"request {request.request_id}: prompt and answer need a token each")
-        if total > self.capacity_tokens:
-            raise RequestError(
-                f"request {request.request_id}: {total} tokens of prompt and answer are more than "
-                f"the KV cache holds ({self.capacity_tokens})"
-            )
+        request.check_size(self.capacity_tokens)
         if request.request_id in self._requests:
             raise RequestError(f"request id {request.request_id} is in use")
         request.queued_at = now
@@ -83,10 +76,9 @@ class EngineModel:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False while any is in use. A later step has the event."""
-        if not self.pool.reset():
-            return False
-        self._events.append(CacheCleared())
-        return True
+        if done := self.pool.reset():
+            self._events.append(CacheCleared())
+        return done
 
     def step(self, now: float) -> Step | None:
         """Settle the step before, schedule the next at `now`; None when there is nothing to do."""
@@ -109,6 +101,22 @@ class EngineModel:
             while prefill.budget > 0 and self.queue and self._admit(self.queue[0], prefill, now):
                 self.queue.popleft()
         return self._close(decoders, prefill, preempted)
+
+    def foresee(self, limit: float) -> list[float]:
+        """Return how long the coming steps take, s, that only give each decoding request a token.
+
+        At most `limit`; `skip` does them. A request that is added may end them. For between steps.
+        """
+        if self.queue or self._ending or self._events or self.prefilling or not self.decoding:
+            return []
+        count = min(self._due.next_step(), self._finishing.next_step()) - self._steps - 1
+        load = self._load(self._steps + 1, len(self.decoding), PrefillBatch(0))
+        return self.options.decode_s(load, int(min(count, limit)))
+
+    def skip(self, steps: int) -> None:
+        """Do so many of the steps foreseen at once."""
+        self._steps += steps
+        self._generated += steps * len(self.decoding)
 
     def statistics(self) -> EngineStatistics:
         """Return gauges and totals. O(1)."""
@@ -155,8 +163,7 @@ class EngineModel:
         return True
 
     def _take_free(self, request: EngineRequest, count: int) -> None:
-        evicted = self.pool.take(count)
-        if evicted:
+        if evicted := self.pool.take(count):
             self._events.append(BlocksRemoved(evicted))
         request.blank_blocks += count
 
@@ -246,25 +253,26 @@ class EngineModel:
         if missing:
             self._take_free(request, missing)
         self._store_full(request, before + count)
-        prefill.budget -= count
-        prefill.tokens += count
-        prefill.attention += count * (before + count / 2)
+        prefill.compute(before, count)
         if before + count == total:
             prefill.completed.append(request)
         else:
             self.prefilling = request
 
+    def _load(self, step: int, decoding: int, prefill: PrefillBatch) -> StepLoad:
+        return StepLoad(
+            prefill_tokens=prefill.tokens,
+            prefill_attention=prefill.attention,
+            decoding=decoding,
+            context_tokens=self._offsets + (step - 1) * decoding,
+            active_tokens=self.pool.active_blocks * self.options.block_size,
+        )
+
     def _close(
         self, decoders: list[EngineRequest], prefill: PrefillBatch, preempted: list[EngineRequest]
     ) -> Step:
         """Return the scheduled step, and let completed prefills decode from the next one on."""
-        load = StepLoad(
-            prefill_tokens=prefill.tokens,
-            prefill_attention=prefill.attention,
-            decoding=len(decoders),
-            context_tokens=self._offsets + (self._steps - 1) * len(decoders),
-            active_tokens=self.pool.active_blocks * self.options.block_size,
-        )
+        load = self._load(self._steps, len(decoders), prefill)
         for request in prefill.completed:
             request.offset = request.generated + 1 - self._steps
             self.decoding[request] = None
@@ -281,7 +289,7 @@ class EngineModel:
         self._generated += len(produced)
         events, self._events = self._events, []
         return Step(
-            duration_s=self.options.timing.step_ms(load) / 1000.0 / self.options.speedup_ratio,
+            duration_s=self.options.step_s(load),
             produced=produced,
             prefilled=prefill.completed,
             finished=finished,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kvmesh.core.engine_timing import PROFILES, TimingProfile
+from kvmesh.core.engine_timing import PROFILES, StepLoad, TimingProfile
 from kvmesh.errors import ConfigError
 
 
@@ -30,3 +30,19 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max_num_seqs ({self.max_num_seqs}): each running request needs one a step"
             )
+
+    def step_s(self, load: StepLoad) -> float:
+        """Return how long a step of this engine takes, s."""
+        return self.timing.step_ms(load) / 1000.0 / self.speedup_ratio
+
+    def decode_s(self, load: StepLoad, steps: int) -> list[float]:
+        """Return how long so many steps in a row take that only decode, each request one token
+        longer every time; the first is `load`.
+        """
+        if not self.timing.decode_per_context:
+            return [self.step_s(load)] * steps
+        begin, more = load.context_tokens, load.decoding
+        return [
+            self.step_s(msgspec.structs.replace(load, context_tokens=begin + step * more))
+            for step in range(steps)
+        ]

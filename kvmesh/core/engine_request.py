@@ -8,6 +8,7 @@ import xxhash
 
 from kvmesh.core.block_pool import Handle
 from kvmesh.core.events import HASH_BYTES, ROOT
+from kvmesh.errors import RequestError
 
 
 class RequestContent(Protocol):
@@ -118,6 +119,17 @@ class EngineRequest:
         self.due_step = -1
         self.finish_step = -1
 
+    def check_size(self, capacity_tokens: int) -> None:
+        """Raise `RequestError` when so large an engine can never serve it."""
+        total = self.prompt_tokens + self.output_tokens
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
+            raise RequestError(f"request {self.request_id}: prompt and answer need a token each")
+        if total > capacity_tokens:
+            raise RequestError(
+                f"request {self.request_id}: {total} tokens of prompt and answer are more than "
+                f"the KV cache holds ({capacity_tokens})"
+            )
+
     def ensure_hashes(self, blocks: int) -> list[int]:
         """Return the hashes of at least the first `blocks` blocks, made as needed."""
         hashes = self.hashes
@@ -161,6 +173,12 @@ class PrefillBatch:
         self.attention = 0.0
         self.started: list[EngineRequest] = []
         self.completed: list[EngineRequest] = []
+
+    def compute(self, before: int, count: int) -> None:
+        """Add `count` tokens of a prompt, behind `before` of it that are computed or cached."""
+        self.budget -= count
+        self.tokens += count
+        self.attention += count * (before + count / 2)
 
 
 class Step(msgspec.Struct, frozen=True):

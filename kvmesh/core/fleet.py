@@ -6,13 +6,12 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-import msgspec
 import xxhash
 
 from kvmesh.core.decision import Decision, RouterOptions
 from kvmesh.core.engine_request import Step
 from kvmesh.core.events import Event, WorkerId
-from kvmesh.core.fleet_engine import FleetEngine
+from kvmesh.core.fleet_engine import FleetEngine, make_engines
 from kvmesh.core.fleet_options import FleetOptions
 from kvmesh.core.fleet_oracle import Oracle
 from kvmesh.core.fleet_request import FleetRequest, Passage
@@ -61,7 +60,7 @@ class SimulatedFleet:
         self.options = options
         self._requests = requests
         self._speedup = speedup
-        self.engines = tuple(_make_engine(options, number) for number in range(options.engines))
+        self.engines = make_engines(options, strides=policy.mode != "direct")
         # A blind router asks nothing of an index: the same outcomes, a fifth sooner.
         index = KvIndex() if options.kv_events and policy.mode == "kv" else None
         workers = [(one.worker, one.model.pool.usable_blocks) for one in self.engines]
@@ -136,6 +135,8 @@ class SimulatedFleet:
         if not engine.awake:
             engine.awake = True
             self._at(now, partial(self._begin, engine))
+        elif engine.cut(now):
+            self._at(engine.ends_s, partial(self._end, engine, engine.turns))
 
     def _load_fell(self, place: int, now: float) -> None:
         """Have a router look soon whether the turn of a request that waits has come."""
@@ -159,17 +160,23 @@ class SimulatedFleet:
     def _begin(self, engine: FleetEngine, now: float) -> None:
         ends_s = engine.begin(now)
         if ends_s is not None:
-            self._at(ends_s, partial(self._end, engine))
+            self._at(ends_s, partial(self._end, engine, engine.turns))
 
-    def _end(self, engine: FleetEngine, now: float) -> None:
-        """Pass on what the step under way brought, and begin the next."""
+    def _end(self, engine: FleetEngine, turn: int, now: float) -> None:
+        """Pass on what the step or run under way brought, and begin the next."""
+        if turn != engine.turns:
+            return
         step = engine.step
-        assert step is not None
         engine.end(now)
-        if step.preempted or step.prefilled:
+        if step is not None and (step.preempted or step.prefilled):
             self._prefilled(engine, step, now)
         for passage in engine.grown():
             self._grew(engine, passage, now)
+        if step is not None:
+            self._ended(engine, step, now)
+        self._begin(engine, now)
+
+    def _ended(self, engine: FleetEngine, step: Step, now: float) -> None:
         for model in step.finished:
             passage = engine.passages.pop(model.request_id)
             passage.pause(engine.step_number + 1)
@@ -180,7 +187,6 @@ class SimulatedFleet:
         if step.events and self._index is not None:
             events = engine.fold(step.events)
             self._at(now + self.options.event_delay_s, partial(self._publish, engine, events))
-        self._begin(engine, now)
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
         number = engine.step_number
@@ -257,16 +263,6 @@ class SimulatedFleet:
         if delay is not None:
             due_s = now + delay / MS / self._speedup
         self._at(due_s, partial(self._send, following))
-
-
-def _make_engine(options: FleetOptions, number: int) -> FleetEngine:
-    width = len(str(options.engines - 1))
-    ratio = options.speed_ratios[number % len(options.speed_ratios)]
-    speed = options.engine.speedup_ratio * ratio
-    return FleetEngine(
-        WorkerId(f"worker-{number:0{width}d}"),
-        msgspec.structs.replace(options.engine, speedup_ratio=speed),
-    )
 
 
 def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float) -> None:

@@ -1,6 +1,10 @@
 """One engine of a simulated fleet: its steps, and what its sidecar would publish of its cache."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, chain, cycle, islice
+
+import msgspec
 
 from kvmesh.core.closure import Closure
 from kvmesh.core.decision import LoadReport
@@ -8,27 +12,36 @@ from kvmesh.core.engine_model import EngineModel
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_request import BlocksRemoved, BlocksStored, EngineEvent, Step
 from kvmesh.core.events import Event, WorkerId
+from kvmesh.core.fleet_options import FleetOptions
 from kvmesh.core.fleet_request import Passage
+from kvmesh.core.step_calendar import StepCalendar
 from kvmesh.core.tier_table import Dropped, Held, TierTable
 
 
 class FleetEngine:
-    """An `EngineModel` and its clock: `step` is under way until `ends_s`.
+    """An `EngineModel` and its clock: `step` is under way until `ends_s`, None for a run.
 
-    `busy_s` is the time spent in steps. Passages are those of requests added here.
+    A run is what would be several steps that nobody notices, each giving every request a token:
+    it takes one event instead of one a step. `strides` False: one step at a time, for those who
+    look at the model in between. `turns` counts what was begun or cut short. `busy_s` is the time
+    spent in steps that ended, and in the one under way. Passages are those of requests added here.
     """
 
-    def __init__(self, worker: WorkerId, options: EngineOptions) -> None:
+    def __init__(self, worker: WorkerId, options: EngineOptions, *, strides: bool = True) -> None:
         self.worker = worker
         self.model = EngineModel(options)
+        self.turns = 0
         self.step: Step | None = None
         self.awake = False
         self.ends_s = 0.0
         self.busy_s = 0.0
         self.passages: dict[str, Passage] = {}
         self._ends: list[float] = []
-        self._pauses: list[float] = []
-        self._growing: dict[int, list[Passage]] = {}
+        self._pauses_ms: list[float] = []
+        self._growing = StepCalendar[Passage]()
+        self.strides = strides
+        self._run_s: list[float] = []
+        self._run_ends: list[float] = []
         self._table = TierTable(0)
         self._closure = Closure()
 
@@ -38,7 +51,16 @@ class FleetEngine:
         return len(self._ends) - 1
 
     def begin(self, now: float) -> float | None:
-        """Begin the next step; return when it ends, None when there is nothing to do."""
+        """Begin the next step or run; return when it ends, None when there is nothing to do."""
+        self.turns += 1
+        if self.strides:
+            self._run_s = self.model.foresee(self._growing.next_step() - len(self._ends) + 1)
+            if self._run_s:
+                self.step = None
+                self._run_ends = ends = list(accumulate(self._run_s, initial=now))
+                del ends[0]
+                self.ends_s = ends[-1]
+                return self.ends_s
         step = self.step = self.model.step(now)
         if step is None:
             self.awake = False
@@ -47,21 +69,42 @@ class FleetEngine:
         self.ends_s = now + step.duration_s
         return self.ends_s
 
+    def cut(self, now: float) -> bool:
+        """Have a run end with its step that is under way; return whether that is sooner."""
+        ends = self._run_ends
+        done = bisect_left(ends, now) + 1
+        if done >= len(ends):
+            return False
+        self.turns += 1
+        del ends[done:]
+        self.ends_s = ends[-1]
+        return True
+
     def end(self, now: float) -> None:
-        """Note the end of the step under way."""
-        self._pauses.append(now - self._ends[-1] if self._ends else 0.0)
-        self._ends.append(now)
+        """Note the end of the step or run under way."""
+        if self.step is not None:
+            self._pauses_ms.append((now - self._ends[-1]) * 1000.0 if self._ends else 0.0)
+            self._ends.append(now)
+            return
+        ends = self._run_ends
+        self.model.skip(len(ends))
+        before = chain((self._ends[-1],), ends)
+        self._pauses_ms += [(end - last) * 1000.0 for end, last in zip(ends, before, strict=False)]
+        self._ends += ends
+        for duration_s in self._run_s[: len(ends)]:
+            self.busy_s += duration_s
+        self._run_ends = []
 
     def expect_growth(self, passage: Passage, tokens: int) -> None:
         """Have `passage` among those `grown` returns, once it has `tokens` tokens."""
         step = passage.open_step + tokens - passage.tokens_before - 1
         passage.due_step = step
-        self._growing.setdefault(step, []).append(passage)
+        self._growing.enter(step, passage)
 
     def grown(self) -> list[Passage]:
         """Return the passages whose growth was expected in the step that ended."""
-        step = self.step_number
-        return [one for one in self._growing.pop(step, ()) if one.due_step == step]
+        step = len(self._ends) - 1
+        return [one for one in self._growing.take(step) if one.due_step == step]
 
     def pauses_ms(self, passage: Passage) -> tuple[float, ...]:
         """Return the times between a finished passage's tokens, ms. O(tokens)."""
@@ -69,10 +112,10 @@ class FleetEngine:
         last: int | None = None
         for first, end in passage.segments:
             if last is not None:
-                pauses.append(self._ends[first] - self._ends[last])
-            pauses += self._pauses[first + 1 : end + 1]
+                pauses.append((self._ends[first] - self._ends[last]) * 1000.0)
+            pauses += self._pauses_ms[first + 1 : end + 1]
             last = end
-        return tuple(pause * 1000.0 for pause in pauses)
+        return tuple(pauses)
 
     def fold(self, events: Sequence[EngineEvent]) -> list[Event]:
         """Return what the sidecar would publish: counted per copy, and prefix-closed."""
@@ -100,3 +143,19 @@ class FleetEngine:
             used_blocks=found.active_blocks,
             total_blocks=found.usable_blocks,
         )
+
+
+def make_engines(options: FleetOptions, *, strides: bool) -> tuple[FleetEngine, ...]:
+    """Return the fleet's engines, each at its speed, named in their order."""
+    width = len(str(options.engines - 1))
+    ratios = islice(cycle(options.speed_ratios), options.engines)
+    return tuple(
+        FleetEngine(
+            WorkerId(f"worker-{number:0{width}d}"),
+            msgspec.structs.replace(
+                options.engine, speedup_ratio=options.engine.speedup_ratio * ratio
+            ),
+            strides=strides,
+        )
+        for number, ratio in enumerate(ratios)
+    )

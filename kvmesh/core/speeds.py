@@ -278,5 +278,8 @@ def _milliseconds(seconds: float) -> float:
 def _blend(old: float, sample: float, weight: float) -> float:
     if old <= 0.0:
         return sample
-    clipped = min(max(sample, old / _OUTLIER), old * _OUTLIER)
-    return old + weight * (clipped - old)
+    if sample < old / _OUTLIER:
+        sample = old / _OUTLIER
+    elif sample > old * _OUTLIER:
+        sample = old * _OUTLIER
+    return old + weight * (sample - old)

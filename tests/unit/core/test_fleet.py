@@ -44,6 +44,43 @@ def test_the_same_seed_gives_the_same_outcomes(policy: str, routers: int) -> Non
     assert first == second
 
 
+@pytest.mark.parametrize("profile", ["dynamo", "preble-70b", "instant"])
+@pytest.mark.parametrize(("routers", "blocks", "backlog_ms"), [(1, 90, 0.0), (3, 4096, 40.0)])
+def test_steps_at_once_bring_what_they_would_bring_one_by_one(
+    profile: str, routers: int, blocks: int, backlog_ms: float
+) -> None:
+    requests = families(60, gap_ms=25.0)
+    options = FleetOptions(
+        engines=3,
+        routers=routers,
+        engine=EngineOptions(
+            block_size=BLOCK_SIZE, num_gpu_blocks=blocks, timing=PROFILES[profile], max_num_seqs=4
+        ),
+        max_backlog_ms=backlog_ms,
+    )
+    at_once, one_by_one = fleet(requests, options=options), fleet(requests, options=options)
+    for engine in one_by_one.engines:
+        engine.strides = False
+
+    assert at_once.run() == one_by_one.run()
+
+    for fast, slow in zip(at_once.engines, one_by_one.engines, strict=True):
+        assert (fast.busy_s, fast.step_number) == (slow.busy_s, slow.step_number)
+        assert fast.model.statistics() == slow.model.statistics()
+
+
+def test_a_request_joins_after_the_step_under_way_not_after_the_whole_run() -> None:
+    requests = [
+        TraceRequest(0, 0.0, 2 * BLOCK_SIZE, 200, ()),
+        TraceRequest(1, 300.0, 2 * BLOCK_SIZE, 200, ()),
+    ]
+
+    first, second = fleet(requests, engines=1, profile="linear").run()
+
+    assert first.index == 0
+    assert second.ttft_ms == pytest.approx(10.0 + 5.0 + 2 * BLOCK_SIZE * 0.05 + 10.0, abs=10.0)
+
+
 def test_another_seed_spreads_requests_over_the_replicas_otherwise() -> None:
     requests = families(20)
 
