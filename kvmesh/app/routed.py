@@ -13,6 +13,7 @@ from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.disaggregation import decode_request
 from kvmesh.core.events import WorkerId
+from kvmesh.core.hashing import NO_HASHES
 from kvmesh.core.output_lengths import with_forecast
 from kvmesh.core.predictions import AnswerSeen
 from kvmesh.core.sse import Usage
@@ -217,6 +218,8 @@ class RoutedRequest:
         now = self._context.clock()
         if self._waiting:
             self._waiting = False
+            # A stream may be long, and 100 KB of prompt have 250 KB of hashes.
+            self._request = msgspec.structs.replace(self._request, hashes=NO_HASHES)
             scheduler.first_token(self._request.request_id, now)
             self._context.gate.load_fell()
             if self._record is not None:

@@ -276,3 +276,7 @@ class BlockHashes:
                 hashes += unpack_run(known)
             seed = hashes[-1]
             done += PIECE_BLOCKS
+
+
+NO_HASHES: Final[Hashes] = BlockHashes.of((), 1)
+"""In place of those that nobody will ask for again."""

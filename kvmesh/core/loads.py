@@ -34,7 +34,8 @@ class Booking:
     `renewed_s` is its last sign of life, `output_s` when output last came. `service_s` is how long
     the prefill of `service_tokens` took, its own and of those whose end was inferred from it,
     counted from when the worker could have begun; meaningful after its first token. `prefilling`
-    stays True for a request that ended without one.
+    stays True for a request that ended without one. `hashes` are dropped with its first token: the
+    prompt is cached by then, and events tell of it.
     """
 
     __slots__ = (

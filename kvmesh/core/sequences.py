@@ -129,6 +129,7 @@ class ActiveSequences:
                 older.prefilling = False
         self._end_prefill(loads, booking)
         booking.prefilling = False
+        booking.hashes = None
         booking.service_s = max(0.0, now - began_s)
         booking.renewed_s = booking.output_s = loads.progress_s = now
         return booking

@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._serving = True
         self.deadline_s = NEVER
         while ready and self._exchange is None and not self._writing_paused:
-            item = ready.popleft()
+            item = ready.pop(0)
             if self.transport.is_closing() or self._lingering:
                 self._drop_ready()
             elif isinstance(item, Problem):

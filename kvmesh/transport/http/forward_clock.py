@@ -49,9 +49,13 @@ class ForwardClock:
         self._comment_at_s = wheel.now_s + self._comments_s
         self.deadline_s = min(self._expires_at_s, self._comment_at_s)
 
-    def answering(self) -> None:
-        """End the comments: the answer itself has begun."""
+    def answering(self) -> bool:
+        """End the comments: the answer has begun. Return False when nothing is left to watch."""
         self.deadline_s = self._expires_at_s
+        if self._expires_at_s is not NEVER:
+            return True
+        self.stop()
+        return False
 
     def stop(self) -> None:
         """Watch no longer."""

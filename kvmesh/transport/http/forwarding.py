@@ -86,8 +86,8 @@ class Forward:
         exchange = self._exchange
         self._answering = True
         exchange.request.release_body()
-        if self._clock is not None:
-            self._clock.answering()
+        if self._clock is not None and not self._clock.answering():
+            self._clock = None
         added = self._plan.on_head(status, headers)
         head = end_to_end(headers, _REPLACED_IN_RESPONSE)
         head = _without_ours(head) if added else head

@@ -191,7 +191,9 @@ class UpstreamConnection(asyncio.Protocol):
     def _begin_response(self, sink: UpstreamSink) -> None:
         if self._attempt is not None:
             self._attempt.answered()
-        sink.on_head(self._reader.status, self._reader.headers)
+        reader = self._reader
+        headers, reader.headers = reader.headers, []
+        sink.on_head(reader.status, headers)
 
     def _go_on(self, sink: UpstreamSink, after: Stage) -> None:
         if after is COMPLETE:
