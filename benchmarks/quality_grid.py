@@ -183,7 +183,7 @@ def play(setting: Setting, policy: str, saturation: float) -> Played:
     fleet = _run(options, policy, sliced, setting.load * saturation)
     workers = [engine.worker for engine in fleet.engines]
     summary = summarize(fleet.outcomes, Slo(), workers)
-    busy = spread([engine.busy_s for engine in fleet.engines])
+    busy = spread(fleet.busy_s)
     alone = sorted(alone_ttfts_ms(sliced.trace, sliced.block_size, options.engine))
     waitless = sorted(
         idle_ttft_ms(options.engine, one.prompt_tokens - one.cached_tokens)

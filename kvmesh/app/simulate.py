@@ -87,7 +87,7 @@ def run_settings(
             workers = [engine.worker for engine in fleet.engines]
             summary = summarize(fleet.outcomes, options.slo(), workers)
             runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
-            busy = spread([engine.busy_s for engine in fleet.engines])
+            busy = spread(fleet.busy_s)
             cells.append(measure(setting.name, policy, summary, fleet.outcomes, busy))
         report = ReplayReport(
             trace=trace.source,

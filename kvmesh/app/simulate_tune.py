@@ -62,7 +62,7 @@ def tune_policy(
                 lambda done: watch(before + done),  # noqa: B023  called within
             )
             summary = summarize(fleet.outcomes, options.slo())
-            busy = spread([engine.busy_s for engine in fleet.engines])
+            busy = spread(fleet.busy_s)
             cell = measure(setting.name, cost, summary, fleet.outcomes, busy)
             products.append(
                 max(cell.ttft_ms_p90, 1.0) * max(cell.tpot_ms_p90, 1.0) ** TPOT_EXPONENT

@@ -11,7 +11,7 @@ from kvmesh.core.report import RequestOutcome, RunSummary, distribution
 class Cell(msgspec.Struct, frozen=True):
     """One policy in one setting. `tpot_ms_p90`: of the requests' times per further token.
 
-    `busy_spread` is (busiest - idlest) / mean engine, in time spent computing.
+    `busy_spread` is (busiest - idlest) / mean engine, in time computing while requests were sent.
     """
 
     setting: str

@@ -39,7 +39,8 @@ class SimulatedFleet:
     """Plays requests against engines and routers; the same arguments give the same outcomes.
 
     Nothing but the engines takes time. Requests are spread over the replicas by their number,
-    the same under every policy. `outcomes` grows in the order requests end.
+    the same under every policy. `outcomes` grows in the order requests end. `busy_s` is how long
+    each engine computed until the last request was sent: then they only run empty.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class SimulatedFleet:
         Mode direct leaves the choice to an `Oracle`.
         """
         self.outcomes: list[RequestOutcome] = []
+        self.busy_s: list[float] = []
         self.now = 0.0
         self.options = options
         self._requests = requests
@@ -76,7 +78,7 @@ class SimulatedFleet:
         self._oracle = Oracle() if policy.mode == "direct" else None
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
         self._heap: list[tuple[float, int, Action]] = []
-        self._pushed = 0
+        self._pushed = self._sent = 0
         for request in requests:
             if request.is_first:
                 self._at(request.trace.timestamp_ms / MS / speedup, partial(self._send, request))
@@ -106,6 +108,9 @@ class SimulatedFleet:
         heappush(self._heap, (time_s, self._pushed, action))
 
     def _send(self, request: FleetRequest, now: float) -> None:
+        self._sent += 1
+        if self._sent == len(self._requests):
+            self.busy_s = [engine.busy_until(now) for engine in self.engines]
         number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self.options.seed % 2**64)
         place = number % len(self.routers)
         named: WorkerId | None = None

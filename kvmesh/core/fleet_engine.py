@@ -24,7 +24,7 @@ class FleetEngine:
     A run is what would be several steps that nobody notices, each giving every request a token:
     it takes one event instead of one a step. `strides` False: one step at a time, for those who
     look at the model in between. `turns` counts what was begun or cut short. `busy_s` is the time
-    spent in steps that ended, and in the one under way. Passages are those of requests added here.
+    spent in steps that ended. Passages are those of requests added here.
     """
 
     def __init__(self, worker: WorkerId, options: EngineOptions, *, strides: bool = True) -> None:
@@ -42,6 +42,7 @@ class FleetEngine:
         self.strides = strides
         self._run_s: list[float] = []
         self._run_ends: list[float] = []
+        self._began_s = 0.0
         self._table = TierTable(0)
         self._closure = Closure()
 
@@ -53,6 +54,7 @@ class FleetEngine:
     def begin(self, now: float) -> float | None:
         """Begin the next step or run; return when it ends, None when there is nothing to do."""
         self.turns += 1
+        self._began_s = now
         if self.strides:
             self._run_s = self.model.foresee(self._growing.next_step() - len(self._ends) + 1)
             if self._run_s:
@@ -65,9 +67,12 @@ class FleetEngine:
         if step is None:
             self.awake = False
             return None
-        self.busy_s += step.duration_s
         self.ends_s = now + step.duration_s
         return self.ends_s
+
+    def busy_until(self, now: float) -> float:
+        """Return the time spent in steps, s, with that under way."""
+        return self.busy_s + (now - self._began_s if self.ends_s > now else 0.0)
 
     def cut(self, now: float) -> bool:
         """Have a run end with its step that is under way; return whether that is sooner."""
@@ -83,6 +88,7 @@ class FleetEngine:
     def end(self, now: float) -> None:
         """Note the end of the step or run under way."""
         if self.step is not None:
+            self.busy_s += self.step.duration_s
             self._pauses_ms.append((now - self._ends[-1]) * 1000.0 if self._ends else 0.0)
             self._ends.append(now)
             return

@@ -8,6 +8,7 @@ from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_timing import PROFILES
 from kvmesh.core.fleet import SimulatedFleet
 from kvmesh.core.fleet_options import FleetOptions
+from kvmesh.core.fleet_request import make_requests
 from kvmesh.core.report import RequestOutcome, Slo, summarize
 from kvmesh.core.trace import TraceRequest, infinite_cache_hit_rate
 from tests.unit.core.fleet_cases import BLOCK_SIZE, families, fleet
@@ -180,6 +181,49 @@ def test_idle_engines_of_equal_speed_share_cold_prompts(seed: int) -> None:
     assert min(served) >= 10
 
 
+def test_engines_are_busy_alike_until_the_last_request_is_sent_then_run_empty() -> None:
+    short, long = families(2, shared=1, output=1)
+    requests = [
+        msgspec.structs.replace(long, index=0, timestamp_ms=0.0, output_tokens=30),
+        msgspec.structs.replace(short, index=1, timestamp_ms=1.0, output_tokens=400),
+        msgspec.structs.replace(short, index=2, timestamp_ms=200.0, output_tokens=1),
+    ]
+
+    simulated = fleet(requests, "round-robin", engines=2, profile="linear")
+    simulated.run()
+
+    assert simulated.busy_s == pytest.approx([0.2, 0.199])
+    assert simulated.engines[1].busy_s > 10 * simulated.engines[0].busy_s
+
+
+@pytest.mark.parametrize("routers", [1, 4])
+@pytest.mark.parametrize(("gap_ms", "homes"), [(400.0, 1), (12.0, 4)])
+def test_a_hot_prefix_gets_more_homes_when_its_first_is_overloaded(
+    gap_ms: float, homes: int, routers: int
+) -> None:
+    requests = families(200, groups=1, shared=40, gap_ms=gap_ms)
+    hashes = make_requests(requests, BLOCK_SIZE, BLOCK_SIZE)[0].hashes
+    simulated = fleet(requests, routers=routers)
+
+    served = counts(simulated.run())
+
+    held = [len(engine.model.pool.find_cached(hashes, 40)) for engine in simulated.engines]
+    assert held.count(40) == len(served) == homes
+    assert min(served) >= 0.75 * 200 / homes
+
+
+@pytest.mark.parametrize("routers", [1, 4])
+@pytest.mark.parametrize("gap_ms", [40.0, 12.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_engine_of_a_busy_fleet_starves(gap_ms: float, routers: int, seed: int) -> None:
+    requests = families(200, shared=40, gap_ms=gap_ms)
+
+    served = counts(fleet(requests, routers=routers, seed=seed).run())
+
+    assert len(served) == 4
+    assert min(served) >= 25
+
+
 def test_a_slow_engine_gets_less() -> None:
     requests = families(150, gap_ms=12.0, output=8)
     options = FleetOptions(
@@ -190,7 +234,7 @@ def test_a_slow_engine_gets_less() -> None:
 
     served = counts(fleet(requests, "kv", options=options).run())
 
-    assert served[3] < min(served[:3])
+    assert 0 < served[3] < min(served[:3])
 
 
 def test_twice_the_speed_sends_twice_as_fast() -> None:
