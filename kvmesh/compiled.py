@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 3
+VERSION: Final = 4
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -66,6 +66,12 @@ class Native(Protocol):
         self, seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
     ) -> list[int] | None:
         """Return the same of a list of tokens; None when someone should look closer."""
+        ...
+
+    def pack_chain(
+        self, seed: int, tokens: bytes | memoryview | str, first: int, size: int, count: int, /
+    ) -> bytes:
+        """Return the hashes of blocks of u32s, or of code points, as native u64s."""
         ...
 
 

@@ -49,16 +49,19 @@ class Tokenizer(Protocol):
     name: str
     vocab_size: int
 
-    def pack_chat(self, chat: ChatInput) -> bytes:
-        """Return the ids of the rendered chat as little-endian u32. Raises `RequestError`."""
+    def pack_chat(self, chat: ChatInput) -> bytes | str:
+        """Return the ids of the rendered chat as little-endian u32, or as code points.
+
+        Raises `RequestError`.
+        """
         ...
 
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers. Raises `RequestError`."""
         ...
 
-    def pack(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """Return the ids of `text` as little-endian u32; completions add special tokens."""
+    def pack(self, text: str, *, add_special_tokens: bool) -> bytes | str:
+        """Return the ids of `text` as `pack_chat` does; completions add special tokens."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":

@@ -12,7 +12,7 @@ import msgspec
 
 from kvmesh.core.decision import RouteRequest, RouterMode
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import BlockHashes, pack_hashes, unpack_hashes
+from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.last_known import KnownWorker
 from kvmesh.core.sse import Usage
 from kvmesh.errors import CodecError
@@ -218,7 +218,7 @@ def asked(message: Ask, block_size: int) -> RouteRequest:
     wanted = message.wanted or _NOTHING
     return RouteRequest(
         request_id=message.request_id,
-        hashes=BlockHashes.of(unpack_hashes(message.hashes), block_size),
+        hashes=BlockHashes.unpack(message.hashes, block_size),
         prompt_tokens=message.prompt_tokens,
         expected_output_tokens=message.expected_output_tokens,
         model=message.model,

@@ -7,7 +7,7 @@ from kvmesh.app.prompt_reader import PromptReader
 from kvmesh.app.request_wishes import WishOptions, WishReader
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.events import HASH_BYTES
-from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, namespace_root, unpack_hashes
+from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.model_policy import ModelPolicies
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.exchange import Exchange
@@ -125,7 +125,7 @@ class Intake:
             hashes = BlockHashes(tokens, self._block_size, root)
             count = len(request.body) // TOKEN_BYTES
         else:
-            hashes = BlockHashes.of(unpack_hashes(request.body), self._block_size)
+            hashes = BlockHashes.unpack(request.body, self._block_size)
             count = len(hashes) * self._block_size
         wishes = self._wishes.read(request)
         return RouteRequest(

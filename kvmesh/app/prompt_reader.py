@@ -9,7 +9,6 @@ from kvmesh.app.token_check import TokenCheck
 from kvmesh.core.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.chat import ChatInput
 from kvmesh.core.chat_forms import chat_of_turns
-from kvmesh.core.hash_memory import HashMemory
 from kvmesh.core.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
 from kvmesh.core.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
@@ -53,7 +52,6 @@ class PromptReader:
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
-        self._memory = HashMemory()
 
     def read(
         self, request: Request, endpoint: Endpoint, parsed: InferenceRequest, root: int
@@ -76,12 +74,15 @@ class PromptReader:
         check.sample(model, request, prompt.hashes, lambda: self._tokens(body, endpoint, parsed))
         return prompt
 
-    def _whole(self, packed: bytes | memoryview, root: int) -> Prompt:
+    def _whole(self, packed: bytes | memoryview | str, root: int) -> Prompt:
         # Engines always compute a prompt's last token, so a block that ends with it is never
         # reused: without this cut a prompt of whole blocks would be promised one too many.
+        size = self.block_size
+        if isinstance(packed, str):
+            cut = packed if len(packed) % size else packed[:-1]
+            return Prompt(BlockHashes(cut, size, root), len(packed))
         tokens = memoryview(packed)[:-TOKEN_BYTES]
-        hashes = BlockHashes(tokens, self.block_size, root, self._memory)
-        return Prompt(hashes, len(packed) // TOKEN_BYTES)
+        return Prompt(BlockHashes(tokens, size, root), len(packed) // TOKEN_BYTES)
 
     def _doubted(
         self,
@@ -133,8 +134,8 @@ class PromptReader:
 
     def _pack(
         self, body: bytes, endpoint: Endpoint, parsed: InferenceRequest
-    ) -> tuple[bytes, bool]:
-        """Return our ids of a text or chat, packed, and whether they are only its beginning."""
+    ) -> tuple[bytes | str, bool]:
+        """Return our ids of a text or chat, and whether they are only its beginning."""
         if endpoint.kind in _TEXTS:
             raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
             text = read_prompts(raw)[0]

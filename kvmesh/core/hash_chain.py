@@ -1,10 +1,11 @@
 """Hashing blocks, each seeded with the hash before it: compiled, or without byte code in between.
 
-`chain` and `chain_tokens` are the compiled ones where there are any; the pure ones give the same
-numbers and errors.
+`chain`, `pack_chain` and `chain_tokens` are the compiled ones where there are any; the pure ones
+give the same numbers and errors.
 """
 
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -21,6 +22,7 @@ SPLIT_BLOCKS: Final = 512
 """Blocks cut out of a buffer at once."""
 
 Chain = Callable[[int, bytes | memoryview, int, int, int], list[int]]
+PackChain = Callable[[int, bytes | memoryview | str, int, int, int], bytes]
 ChainTokens = Callable[[int, Sequence[int], int, int, int], list[int]]
 QuickChain = Callable[[int, Sequence[int], int, int, int], list[int] | None]
 
@@ -65,6 +67,19 @@ def pure_chain_tokens(
     return hashes
 
 
+def pure_pack_chain(
+    seed: int, tokens: bytes | memoryview | str, first: int, size: int, count: int
+) -> bytes:
+    """Return the hashes of `count` blocks of `size` tokens from token `first` on, as native u64s.
+
+    `tokens` are a buffer of u32s, or a string: its code points.
+    """
+    if isinstance(tokens, str):
+        text = tokens[first : first + size * count]
+        tokens, first = text.encode("utf-32-le", "surrogatepass"), 0
+    return array("Q", pure_chain(seed, tokens, first * 4, size * 4, count)).tobytes()
+
+
 def pack_u32s(tokens: Sequence[int], position: int) -> bytes:
     """Return tokens as little-endian u32s. Raises `RequestError`; `position` is the first one's."""
     try:
@@ -98,6 +113,7 @@ def _packer(count: int) -> Callable[..., bytes]:
 
 
 chain: Final[Chain] = NATIVE.chain if NATIVE else pure_chain
+pack_chain: Final[PackChain] = NATIVE.pack_chain if NATIVE else pure_pack_chain
 chain_tokens: Final[ChainTokens] = (
     compiled_chain_tokens(NATIVE.chain_tokens) if NATIVE else pure_chain_tokens
 )

@@ -11,14 +11,14 @@ NVIDIA Dynamo's hashes are in `hashing_dynamo`.
 import hashlib
 import struct
 import sys
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol, Self
 
-from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
+from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.events import HASH_BYTES, ROOT
-from kvmesh.core.hash_chain import AHEAD, chain, chain_tokens, pack_u32s
-from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
+from kvmesh.core.hash_chain import AHEAD, chain, chain_tokens, pack_chain, pack_u32s
 from kvmesh.errors import CodecError, RequestError
 
 TOKEN_BYTES: Final = 4
@@ -50,8 +50,8 @@ class Hashes(Protocol):
         """Return the number of full blocks."""
         ...
 
-    def upto(self, count: int) -> list[int]:
-        """Return the first `count` sequence hashes or more, root first; not to be changed."""
+    def upto(self, count: int) -> "array[int]":
+        """Return the first `count` sequence hashes or more (u64), root first; not to be changed."""
         ...
 
 
@@ -111,16 +111,20 @@ def sequence_hashes(
     Raises `RequestError` for a token that is no u32. O(tokens): about 70 ns a block from a
     buffer, from a list 5 ns a token more; compiled 25 ns, and 2 ns.
     """
+    if block_size < 1:
+        raise ValueError(f"block_size is {block_size}, it must be at least 1")
     seed = root if parent is None else parent
-    if isinstance(tokens, bytes) and len(tokens) % TOKEN_BYTES == 0 and block_size > 0:
+    read = tokens if isinstance(tokens, list) else read_tokens(tokens)
+    if isinstance(read, (bytes, memoryview)):
         width = block_size * TOKEN_BYTES
-        return chain(seed, tokens, 0, width, len(tokens) // width)
-    blocks = BlockHashes(tokens, block_size, seed)
-    return blocks.upto(len(blocks))
+        return chain(seed, read, 0, width, len(read) // width)
+    return chain_tokens(seed, read, 0, block_size, len(read) // block_size)
 
 
 def pack_hashes(hashes: Collection[int]) -> bytes:
     """Return `hashes` as little-endian u64 bytes, 8 a hash: the form of wire and snapshot."""
+    if _NATIVE and isinstance(hashes, array):
+        return hashes.tobytes()
     return struct.pack(_HASHES_FORMAT.format(len(hashes)), *hashes)
 
 
@@ -178,36 +182,31 @@ def unpack_run(data: bytes | bytearray) -> tuple[int, ...]:
 class BlockHashes:
     """The sequence hashes of one prompt, hashed only as far as they are asked for.
 
-    A list of `tokens` is read piece by piece, a buffer of u32s never converted; neither may change
-    until all is hashed: then they are let go, since a request may last and a prompt be long.
+    `tokens` are also a string, whose code points they are. A list of them is read piece by piece,
+    a buffer of u32s or a string never converted; none may change until all is hashed: then they are
+    let go, since a request may last and a prompt be long. Hashes are kept packed: as integers
+    they take four times the memory, and waiting requests out of the processor's cache.
     `root` is the namespace's (`namespace_root`), or the hash of the block before the first token.
-    `memory` knows pieces of packed tokens again. Raises `RequestError` for bytes that are not whole
-    u32s.
+    Raises `RequestError` for bytes that are not whole u32s.
     """
 
     __slots__ = (
-        "_blocks", "_hashes", "_memory", "_packed", "_root", "_tokens", "block_size",
-        "tokens_count",
+        "_blocks", "_hashes", "_packed", "_root", "_tokens", "block_size", "tokens_count",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        tokens: Tokens,
-        block_size: int,
-        root: int = ROOT,
-        memory: HashMemory | None = None,
-    ) -> None:
+    def __init__(self, tokens: Tokens | str, block_size: int, root: int = ROOT) -> None:
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}, it must be at least 1")
         self.block_size = block_size
         self._root = root
-        self._memory = memory
-        self._hashes: list[int] = []
+        self._hashes = array("Q")
         self._tokens: Sequence[int] = ()
-        self._packed: bytes | memoryview | None = None
-        read = tokens if isinstance(tokens, list) else read_tokens(tokens)
+        self._packed: bytes | memoryview | str | None = None
+        read = tokens if isinstance(tokens, (list, str)) else read_tokens(tokens)
         self.tokens_count = len(read)
-        if isinstance(read, (bytes, memoryview)):
+        if isinstance(read, str):
+            self._packed = read
+        elif isinstance(read, (bytes, memoryview)):
             self._packed = read
             self.tokens_count //= TOKEN_BYTES
         else:
@@ -216,23 +215,39 @@ class BlockHashes:
 
     @classmethod
     def of(cls, hashes: Sequence[int], block_size: int) -> Self:
-        """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks."""
-        made = cls.__new__(cls)
-        made.block_size = block_size
+        """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks.
+
+        Raises `RequestError` for one that is no u64.
+        """
+        made = cls((), block_size)
         made.tokens_count = len(hashes) * block_size
-        made._blocks = len(hashes)  # noqa: SLF001  # its own constructor
-        known = hashes if isinstance(hashes, list) else list(hashes)
-        made._hashes = known  # noqa: SLF001  # its own constructor
+        made._blocks = len(hashes)  # its own constructor
+        try:
+            made._hashes = hashes if isinstance(hashes, array) else array("Q", hashes)
+        except (OverflowError, TypeError) as error:
+            raise RequestError(f"hashes are integers from 0 to 2^64-1: {error}") from error
         return made
+
+    @classmethod
+    def unpack(cls, packed: bytes, block_size: int) -> Self:
+        """Return the hashes that `pack_hashes` packed. Raises `CodecError`."""
+        if not _NATIVE:
+            return cls.of(unpack_hashes(packed), block_size)
+        hashes = array("Q")
+        try:
+            hashes.frombytes(packed)
+        except ValueError as error:
+            raise CodecError(f"packed hashes have {len(packed)} bytes: {error}") from error
+        return cls.of(hashes, block_size)
 
     def __len__(self) -> int:
         """Return the number of full blocks."""
         return self._blocks
 
-    def upto(self, count: int) -> list[int]:
+    def upto(self, count: int) -> "array[int]":
         """Return the first `count` hashes or more, all of them when there are fewer.
 
-        The list is this object's own: do not change it. Raises `RequestError` for a token that is
+        The array is this object's own: do not change it. Raises `RequestError` for a token that is
         no u32.
         """
         hashes = self._hashes
@@ -244,38 +259,14 @@ class BlockHashes:
     def _hash(self, done: int, upto: int) -> None:
         """Hash blocks done, ..., upto - 1, as far as there are so many."""
         hashes, size = self._hashes, self.block_size
-        width = size * TOKEN_BYTES
-        end = min(upto, self._blocks)
-        if self._memory is not None and self._packed is not None:
-            self._recall(self._memory, self._packed, end)
-            done = len(hashes)
-        if done < end:
-            seed = hashes[-1] if done else self._root
-            if self._packed is not None:
-                hashes += chain(seed, self._packed, done * width, width, end - done)
-            else:
-                hashes += chain_tokens(seed, self._tokens, done * size, size, end - done)
-        if len(hashes) == self._blocks:
-            self._packed, self._tokens = None, ()
-
-    def _recall(self, memory: HashMemory, packed: bytes | memoryview, end: int) -> None:
-        """Append the hashes of whole pieces until there are `end` or more, or no whole piece."""
-        hashes, width = self._hashes, self.block_size * TOKEN_BYTES
-        view = memoryview(packed)
-        done = len(hashes)
+        count = min(upto, self._blocks) - done
         seed = hashes[-1] if done else self._root
-        while done < end and done + PIECE_BLOCKS <= self._blocks:
-            start = done * width
-            key = xxh3_128_intdigest(view[start : start + PIECE_BLOCKS * width], seed)
-            known = memory.find(key)
-            if known is None:
-                fresh = chain(seed, packed, start, width, PIECE_BLOCKS)
-                memory.keep(key, pack_hashes(fresh))
-                hashes += fresh
-            else:
-                hashes += unpack_run(known)
-            seed = hashes[-1]
-            done += PIECE_BLOCKS
+        if self._packed is not None:
+            hashes.frombytes(pack_chain(seed, self._packed, done * size, size, count))
+        else:
+            hashes.extend(chain_tokens(seed, self._tokens, done * size, size, count))
+        if done + count == self._blocks:
+            self._packed, self._tokens = None, ()
 
 
 NO_HASHES: Final[Hashes] = BlockHashes.of((), 1)

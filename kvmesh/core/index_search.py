@@ -5,6 +5,7 @@ along a prompt the masks only lose bits: two equal masks have nothing but equal 
 and a bisection finds every depth at which a worker drops out without looking at all blocks.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from kvmesh.core.block_table import Drops
@@ -91,7 +92,7 @@ def find_drops(shards: Shards, hashes: Hashes, live: int) -> Drops:
 
 
 def _bisect(
-    shards: Shards, blocks: list[int], posts: list[tuple[int, int]], high: int, live: int
+    shards: Shards, blocks: Sequence[int], posts: list[tuple[int, int]], high: int, live: int
 ) -> Drops:
     """Return the drops between the posts (index, mask); no live worker holds block `high`.
 

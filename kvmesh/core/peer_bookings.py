@@ -133,7 +133,7 @@ class PeerBookings:
         if not self._sequences.add(event.request_id, worker, demand, now, owner=name):
             return False
         if event.hashes:
-            hashes = BlockHashes.of(unpack_hashes(event.hashes), block_size)
+            hashes = BlockHashes.unpack(event.hashes, block_size)
             self._scheduler.overlaps.record(worker, hashes, now)
         return True
 

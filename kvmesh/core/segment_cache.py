@@ -156,8 +156,10 @@ class SegmentCache:
         return [text[a:b] for a, b in pairwise(bounds) if a < b]
 
 
-def unpack_ids(packed: bytes) -> "array[int]":
-    """Return packed native u32 ids as an array."""
+def unpack_ids(packed: bytes | str) -> "array[int]":
+    """Return ids as an array: packed native u32s, or a string's code points."""
     ids = array("I")
+    if isinstance(packed, str):
+        packed = packed.encode("utf-32-le", "surrogatepass")
     ids.frombytes(packed)
     return ids

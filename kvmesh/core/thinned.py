@@ -1,5 +1,6 @@
 """A long prompt's routing, remembered by some of its blocks: each of the first, then each 16th."""
 
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,7 +28,8 @@ class ThinnedIndex:
 
     def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
-        self._routed.record(worker, thin(hashes, len(hashes)), now, ttl_s)
+        known = hashes if isinstance(hashes, array) else array("Q", hashes)
+        self._routed.record(worker, thin(known, len(known)), now, ttl_s)
 
     def revoke(self, worker: WorkerId, hashes: bytes) -> None:
         """Believe packed blocks, and what follows them, no longer; those not kept say nothing."""
@@ -73,15 +75,17 @@ class _Thinned:
         """Return how many blocks are kept, the last one included."""
         return WHOLE_BLOCKS - (WHOLE_BLOCKS - len(self._hashes)) // STRIDE
 
-    def upto(self, count: int) -> list[int]:
+    def upto(self, count: int) -> "array[int]":
         """Return the first `count` of the kept hashes or more."""
         return thin(self._hashes.upto(_depth(count)), len(self._hashes))
 
 
-def thin(known: Sequence[int], blocks: int) -> list[int]:
+def thin(known: "array[int]", blocks: int) -> "array[int]":
     """Return those to keep of a prompt's first hashes; it has so many `blocks`."""
-    kept = [*known[:WHOLE_BLOCKS], *known[WHOLE_BLOCKS + STRIDE - 1 :: STRIDE]]
-    if len(known) == blocks > WHOLE_BLOCKS and blocks % STRIDE:
+    if len(known) <= WHOLE_BLOCKS:
+        return known
+    kept = known[:WHOLE_BLOCKS] + known[WHOLE_BLOCKS + STRIDE - 1 :: STRIDE]
+    if len(known) == blocks and blocks % STRIDE:
         kept.append(known[-1])
     return kept
 

@@ -25,7 +25,10 @@ typedef struct {
 typedef struct {
     const Table *newer, *older; /* older may be NULL */
     uint64_t changes;           /* of both, when the search began */
-    PyObject *hashes, *blocks;  /* blocks: the list of hashes known so far */
+    PyObject *hashes;
+    Py_buffer known; /* of the hashes known so far, released before more are asked for */
+    const uint64_t *blocks;
+    Py_ssize_t count;
     Mask live;
     uint64_t *seen;
     PyObject *drops;
@@ -39,39 +42,29 @@ static uint32_t find_set(const Table *table, uint64_t block) {
     return at == NOWHERE ? NO_SET : shard->entries[at].set;
 }
 
-static int look_up(const Search *self, Py_ssize_t at, Holders *found) {
-    uint64_t block;
-    int known = read_block(PyList_GET_ITEM(self->blocks, at), &block);
-    *found = (Holders){NOBODY, NOBODY};
-    if (known > 0) {
-        uint32_t newer = find_set(self->newer, block);
-        uint32_t older = self->older == NULL ? NO_SET : find_set(self->older, block);
-        if (newer != NO_SET || older != NO_SET) {
-            *found = (Holders){newer, older};
-        }
+static Holders look_up(const Search *self, Py_ssize_t at) {
+    uint64_t block = self->blocks[at];
+    uint32_t newer = find_set(self->newer, block);
+    uint32_t older = self->older == NULL ? NO_SET : find_set(self->older, block);
+    if (newer != NO_SET || older != NO_SET) {
+        return (Holders){newer, older};
     }
-    return known < 0 ? -1 : 0;
+    return (Holders){NOBODY, NOBODY};
 }
 
 static void fetch(const Search *self, Py_ssize_t at) {
-    PyObject *object = PyList_GET_ITEM(self->blocks, at);
-    if (PyLong_CheckExact(object)) {
-        uint64_t block = PyLong_AsUnsignedLongLongMask(object);
-        shard_prefetch(self->newer->shards + (block & 255), block);
-        if (self->older != NULL) {
-            shard_prefetch(self->older->shards + (block & 255), block);
-        }
+    uint64_t block = self->blocks[at];
+    shard_prefetch(self->newer->shards + (block & 255), block);
+    if (self->older != NULL) {
+        shard_prefetch(self->older->shards + (block & 255), block);
     }
 }
 
-/* The same for all that three halvings may look at: integers, then entries, each at once. */
+/* The same for all that three halvings may look at. */
 static void fetch_between(const Search *self, Py_ssize_t low, Py_ssize_t high) {
     Py_ssize_t middle = (low + high) >> 1, left = (low + middle) >> 1, right = (middle + high) >> 1;
     Py_ssize_t places[] = {middle, left, right, (low + left) >> 1, (left + middle) >> 1,
                            (middle + right) >> 1, (right + high) >> 1};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        __builtin_prefetch(PyList_GET_ITEM(self->blocks, places[i]));
-    }
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         fetch(self, places[i]);
     }
@@ -153,8 +146,17 @@ static int check_unchanged(const Search *self) {
     return 0;
 }
 
+static void let_go(Search *self) {
+    if (self->known.obj != NULL) {
+        PyBuffer_Release(&self->known);
+    }
+    self->blocks = NULL;
+    self->count = 0;
+}
+
 /* Let the prompt be hashed up to so many blocks. -1 with an error set. */
 static int ask(Search *self, Py_ssize_t count) {
+    let_go(self);
     PyObject *wanted = PyLong_FromSsize_t(count);
     PyObject *blocks =
         wanted == NULL ? NULL : PyObject_CallMethodOneArg(self->hashes, upto_name, wanted);
@@ -162,11 +164,19 @@ static int ask(Search *self, Py_ssize_t count) {
     if (blocks == NULL) {
         return -1;
     }
-    Py_XSETREF(self->blocks, blocks);
-    if (!PyList_Check(blocks)) {
-        PyErr_Format(PyExc_TypeError, "hashes are a list, not %.100s", Py_TYPE(blocks)->tp_name);
+    int failed = PyObject_GetBuffer(blocks, &self->known, PyBUF_FORMAT | PyBUF_ND) < 0;
+    Py_DECREF(blocks);
+    if (failed) {
         return -1;
     }
+    const char *format = self->known.format;
+    if (self->known.itemsize != sizeof *self->blocks || format == NULL ||
+        (strcmp(format, "Q") != 0 && strcmp(format, "L") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "hashes are an array of u64s");
+        return -1;
+    }
+    self->blocks = self->known.buf;
+    self->count = self->known.len / (Py_ssize_t)sizeof *self->blocks;
     return check_unchanged(self);
 }
 
@@ -205,9 +215,7 @@ static int bisect(Search *self, Py_ssize_t high) {
                 if (step % 3 == 0) {
                     fetch_between(self, low, high);
                 }
-                if (look_up(self, middle, &found) < 0) {
-                    return -1;
-                }
+                found = look_up(self, middle);
                 if (same(self, found, beyond)) {
                     high = middle;
                 } else if (same(self, found, mask)) {
@@ -237,14 +245,12 @@ static int search(Search *self) {
     if (ask(self, 1) < 0) {
         return -1;
     }
-    while (low < PyList_GET_SIZE(self->blocks)) {
-        last = PyList_GET_SIZE(self->blocks) - 1;
+    while (low < self->count) {
+        last = self->count - 1;
         fetch(self, low);
         fetch(self, last);
         fetch_between(self, low, last);
-        if (look_up(self, low, &found) < 0) {
-            return -1;
-        }
+        found = look_up(self, low);
         if (!any_live(self, found)) {
             return bisect(self, low);
         }
@@ -255,14 +261,14 @@ static int search(Search *self) {
             if (ask(self, low + 1 + (low >> 2 > AHEAD ? low >> 2 : AHEAD)) < 0) {
                 return -1;
             }
-            last = PyList_GET_SIZE(self->blocks) - 1;
+            last = self->count - 1;
             if (last <= low) {
                 break;
             }
         }
         low = last;
     }
-    if (PyList_GET_SIZE(self->blocks) <= low && self->post_count) {
+    if (self->count <= low && self->post_count) {
         PyErr_SetString(PyExc_ValueError, "a prompt lost blocks while it was searched");
         return -1;
     }
@@ -307,6 +313,6 @@ PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs)
         PyMem_Free(state.seen);
     }
     PyMem_Free(state.live.words);
-    Py_XDECREF(state.blocks);
+    let_go(&state);
     return state.drops;
 }

@@ -1,6 +1,7 @@
 """The compiled hash chain against the xxhash wheel, and against the pure chain."""
 
 import random
+from array import array
 
 import pytest
 from hypothesis import given
@@ -8,13 +9,18 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.hash_chain import compiled_chain_tokens, pure_chain, pure_chain_tokens
+from kvmesh.core.hash_chain import (
+    compiled_chain_tokens,
+    pure_chain,
+    pure_chain_tokens,
+    pure_pack_chain,
+)
 from kvmesh.errors import RequestError
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
 
-chain, chain_tokens = NATIVE.chain, NATIVE.chain_tokens
+chain, chain_tokens, pack_chain = NATIVE.chain, NATIVE.chain_tokens, NATIVE.pack_chain
 careful = compiled_chain_tokens(NATIVE.chain_tokens)
 
 U64 = 2**64 - 1
@@ -56,6 +62,31 @@ def test_tokens_hash_alike(seed: int, prompt: list[int], first: int, size: int) 
         assert chain_tokens(seed, prompt, first, size, count) == expected
 
 
+texts = st.text(st.characters(max_codepoint=255)) | st.text() | st.text("aé\u0105\ud800\U0010ffff")
+
+
+@given(seeds, texts, st.integers(0, 3), st.integers(1, 9))
+def test_code_points_hash_like_the_tokens_they_are(
+    seed: int, text: str, first: int, size: int
+) -> None:
+    first = min(first, len(text))
+    count = (len(text) - first) // size
+    packed = text.encode("utf-32-le", "surrogatepass")
+
+    expected = pure_pack_chain(seed, text, first, size, count)
+
+    assert pure_pack_chain(seed, packed, first, size, count) == expected
+    assert pack_chain(seed, text, first, size, count) == expected
+    assert pack_chain(seed, packed, first, size, count) == expected
+    assert pack_chain(seed, memoryview(packed), first, size, count) == expected
+    assert chain(seed, packed, 4 * first, 4 * size, count) == [*array("Q", expected)]
+
+
+@pytest.mark.parametrize("text", ["a" * 5000, "\u0105" * 5000, "\U0010ffff" * 5000])
+def test_a_block_of_many_code_points_hashes_alike(text: str) -> None:
+    assert pack_chain(7, text, 1, 2000, 2) == pure_pack_chain(7, text, 1, 2000, 2)
+
+
 @given(st.lists(tokens | odd, min_size=1, max_size=200), st.integers(1, 2))
 def test_what_is_no_token_is_refused_alike(prompt: list[int], size: int) -> None:
     answers: list[object] = []
@@ -88,6 +119,9 @@ def test_blocks_outside_the_buffer_are_refused(start: int, width: int, count: in
     [(0, 1, 9), (9, 1, 0), (-1, 1, 1), (0, 0, 1), (0, -1, 1), (0, 1, -1), (0, 2**61, 2), (8, 1, 1)],
 )
 def test_tokens_that_are_not_there_are_left_to_others(first: int, size: int, count: int) -> None:
+    for given_tokens in (bytes(35), "12345678"):
+        with pytest.raises(ValueError, match="do not fit in 8"):
+            pack_chain(0, given_tokens, first, size, count)
     assert chain_tokens(0, [1] * 8, first, size, count) is None
 
 
@@ -105,5 +139,7 @@ def test_tokens_that_are_not_there_are_left_to_others(first: int, size: int, cou
 def test_arguments_of_another_kind_are_refused(arguments: tuple[object, ...]) -> None:
     with pytest.raises((TypeError, OverflowError)):
         chain(*arguments)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises((TypeError, OverflowError)):
+        pack_chain(*arguments)  # type: ignore[arg-type]  # that is the point
     with pytest.raises((TypeError, OverflowError)):
         chain_tokens(*(*arguments[:4], "x"))  # type: ignore[arg-type]

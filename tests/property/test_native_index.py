@@ -89,7 +89,7 @@ class TwinMachine(RuleBasedStateMachine):
 
         assert pure == native
 
-    @rule(asked=st.lists(blocks | st.sampled_from([-1, 0, 2**64]), max_size=200))
+    @rule(asked=st.lists(blocks | st.just(0), max_size=200))
     def find(self, asked: list[int]) -> None:
         prompt = BlockHashes.of(asked, 1)
         pure, native = self.twins

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from kvmesh.core.events import ROOT
 from kvmesh.core.hash_chain import AHEAD
-from kvmesh.core.hash_memory import PIECE_BLOCKS, HashMemory
 from kvmesh.core.hashing import (
     BlockHashes,
     Tokens,
@@ -100,65 +98,12 @@ def test_no_more_is_hashed_than_asked_for_and_a_piece(
     hashes = BlockHashes(form(tokens), 16)
 
     assert (len(hashes), hashes.tokens_count, hashes.block_size) == (300, 4800, 16)
-    assert hashes.upto(0) == []
+    assert len(hashes.upto(0)) == 0
     assert len(hashes.upto(1)) == AHEAD
     assert len(hashes.upto(AHEAD)) == AHEAD
     assert len(hashes.upto(AHEAD + 1)) == 2 * AHEAD
     assert len(hashes.upto(290)) == 290
-    assert hashes.upto(1000) == sequence_hashes(tokens, 16)
-
-
-def test_pieces_known_again_have_the_hashes_they_have() -> None:
-    memory = HashMemory()
-    tokens = pack_tokens([number % 7 for number in range(4 * 1000)])
-    expected = sequence_hashes(bytes(tokens), 4)
-
-    for _ in range(2):
-        hashes = BlockHashes(tokens, 4, ROOT, memory)
-        assert hashes.upto(1) == expected[:PIECE_BLOCKS]
-        assert hashes.upto(PIECE_BLOCKS + 1) == expected[: 2 * PIECE_BLOCKS]
-        assert hashes.upto(1000) == expected
-    other = BlockHashes(tokens, 4, namespace_root(tenant="other"), memory)
-    longer = BlockHashes(bytes(tokens) + bytes(16), 4, ROOT, memory)
-
-    assert not set(expected) & set(other.upto(1000))
-    assert longer.upto(1001)[:1000] == expected
-    assert len(memory) == 2 * (1000 // PIECE_BLOCKS)
-
-
-class CountingMemory(HashMemory):
-    """Counts the pieces known again."""
-
-    hits = 0
-
-    def find(self, key: int) -> bytes | None:
-        known = super().find(key)
-        self.hits += known is not None
-        return known
-
-
-def test_every_whole_piece_of_a_prompt_that_comes_again_is_known() -> None:
-    memory = CountingMemory()
-    tokens = pack_tokens(range(4 * 7 * PIECE_BLOCKS))
-
-    hits: list[int] = []
-    for _ in range(2):
-        BlockHashes(tokens, 4, ROOT, memory).upto(7 * PIECE_BLOCKS)
-        hits.append(memory.hits)
-
-    assert hits == [0, 7]
-
-
-def test_pieces_that_nobody_asks_for_are_forgotten() -> None:
-    memory = HashMemory(max_pieces=2)
-    for key in range(3):
-        memory.keep(key, b"%d" % key)
-    assert memory.find(0) == b"0"
-
-    memory.keep(4, b"4")
-
-    assert [memory.find(key) for key in (0, 1, 4)] == [b"0", None, b"4"]
-    assert memory.find(5) is None
+    assert list(hashes.upto(1000)) == sequence_hashes(tokens, 16)
 
 
 def test_a_partial_block_has_no_hash_but_its_tokens_count() -> None:
@@ -166,17 +111,22 @@ def test_a_partial_block_has_no_hash_but_its_tokens_count() -> None:
 
     assert (len(hashes), hashes.tokens_count) == (1, 31)
     assert len(BlockHashes([], 16)) == 0
-    assert BlockHashes([1, 2], 16).upto(5) == []
+    assert not BlockHashes([1, 2], 16).upto(5)
 
 
 def test_ready_made_hashes_are_taken_as_they_are() -> None:
     ready = BlockHashes.of((5, 6, 7), 16)
 
     assert (len(ready), ready.tokens_count, ready.block_size) == (3, 48, 16)
-    assert ready.upto(1) == ready.upto(10) == [5, 6, 7]
-    assert BlockHashes.of([], 16).upto(1) == []
-    known = [1, 2]
+    assert list(ready.upto(1)) == list(ready.upto(10)) == [5, 6, 7]
+    assert not BlockHashes.of([], 16).upto(1)
+    known = array("Q", [1, 2])
     assert BlockHashes.of(known, 4).upto(2) is known
+    assert BlockHashes.unpack(pack_hashes(known), 4).upto(2) == known
+    with pytest.raises(RequestError, match="hashes are integers from 0"):
+        BlockHashes.of([1, -1], 4)
+    with pytest.raises(CodecError, match="packed hashes have 9 bytes"):
+        BlockHashes.unpack(bytes(9), 4)
 
 
 @pytest.mark.parametrize("token", [-1, 2**32, 1.5, "a"])
@@ -297,4 +247,4 @@ def test_tokens_are_let_go_when_all_is_hashed() -> None:
     packed.clear()  # an error while a view of it is held
 
     assert len(whole) == 10
-    assert hashes.upto(10) == whole
+    assert list(hashes.upto(10)) == whole

@@ -1,3 +1,5 @@
+from array import array
+
 import pytest
 
 from kvmesh.core.approx import ApproxIndex
@@ -27,7 +29,7 @@ def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
     lazy = BlockHashes(list(range(blocks)), 1)
 
     assert index.find_matches(lazy) == {A: blocks}
-    assert index.blocks(A) == len(thin(LONG[:blocks], blocks))
+    assert index.blocks(A) == len(thin(array("Q", LONG[:blocks]), blocks))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 200, 256, 257, 272, 500, 1999])
