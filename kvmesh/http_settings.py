@@ -28,7 +28,8 @@ class HttpSettings:
     max_body_bytes: Positive = 64 * 1024**2
     """Largest request body taken, bytes; more is answered 413."""
     max_connections: Positive = 16_384
-    """Client connections at most, so streams at most; more are answered 503."""
+    """Client connections at most, so streams at most; more are answered 503. Half of what the
+    limit of open files (`ulimit -Hn`) allows, if that is less."""
     max_header_bytes: Positive = 64 * 1024
     """Largest head of a request, bytes; more is answered 431."""
     drain_s: NonNegative = 30.0

@@ -19,6 +19,7 @@ from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.server import HttpServer
+from kvmesh.transport.http.sockets import connections_within, raise_open_files_limit
 from kvmesh.transport.http.upstream import UpstreamOptions, UpstreamPool
 
 Route = Callable[[Exchange], None]
@@ -94,9 +95,17 @@ class FrontDoor:
                 pass_on=passes_keys,
                 share=1.0 / processes,
             )
+        open_files = raise_open_files_limit()
+        possible = connections_within(open_files)
+        if possible < settings.max_connections:
+            get_logger().warning(
+                "fewer connections than --max-connections: raise the limit of open files",
+                max_connections=possible,
+                open_files=open_files,
+            )
         limits = HttpLimits(
             max_body_bytes=settings.max_body_bytes,
-            max_connections=settings.max_connections,
+            max_connections=min(settings.max_connections, possible),
             max_header_bytes=settings.max_header_bytes,
         )
         self.server = HttpServer(handler, limits=limits)

@@ -1,15 +1,15 @@
 """One process: event loop, signals, limits. Every long-running command ends here."""
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import os
-import resource
 import signal
 from collections.abc import Awaitable, Callable
 
 import uvloop
+
+from kvmesh.transport.http.sockets import raise_open_files_limit
 
 PR_SET_PDEATHSIG = 1
 DIE_WITH_PARENT = "KVMESH_DIE_WITH_PARENT"
@@ -47,7 +47,7 @@ def run(main: Callable[[Stop], Awaitable[None]]) -> None:
     """
     if os.environ.get(DIE_WITH_PARENT):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    raise_descriptor_limit()
+    raise_open_files_limit()
     # What was loaded stays for good: not for the collector to walk over again and again.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -71,14 +71,6 @@ async def _with_signals(main: Callable[[Stop], Awaitable[None]]) -> None:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-def raise_descriptor_limit() -> None:
-    """Let this process open as many descriptors as the system allows: a stream costs two."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def first_of(*works: Awaitable[None]) -> None:

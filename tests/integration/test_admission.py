@@ -22,12 +22,18 @@ from kvmesh.request_settings import AdmissionSettings, StreamSettings
 from kvmesh.settings import NatsSettings, RouterSettings
 from tests.conftest import Eventually
 from tests.integration.gated_engine import GatedEngine, gated_engine
-from tests.integration.live_router import chat, ended, free_port, router, serving
+from tests.integration.live_router import chat, ended, free_port, router, router_process, serving
 
 pytestmark = pytest.mark.integration
 
 LONG = "Some long prompt that takes its time. " * 300
 ADMIN = "/admin/admission"
+FEW_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (192, 192))
+from kvmesh.cli import main
+main()
+"""
 
 
 @pytest.fixture
@@ -310,6 +316,28 @@ async def test_connections_and_heads_are_bounded_as_set(engine: GatedEngine) -> 
     assert (large.status_code, fine.status_code, other.status_code) == (431, 200, 200)
     assert crowded.status_code == 503
     assert crowded.headers["retry-after"] == "1"
+
+
+async def test_with_few_open_files_those_that_come_in_are_served_and_others_told_to_wait(
+    engine: GatedEngine, eventually: Eventually
+) -> None:
+    arguments = ("--no-kv-events", "--worker", f"w0={engine.url}")
+    many = httpx.Limits(max_connections=None)
+    async with (
+        router_process(*arguments, command=("-c", FEW_FILES)) as client,
+        httpx.AsyncClient(base_url=client.base_url, timeout=60, limits=many) as crowd,
+    ):
+        tasks = [asyncio.create_task(chat(crowd, "hello", f"q{number}")) for number in range(45)]
+        await eventually(lambda: engine.waiting + sum(task.done() for task in tasks) == 45)
+        served = engine.waiting
+        for _ in range(served):
+            engine.let_go()
+        answers = await asyncio.gather(*tasks)
+
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert (served, len(refused)) == ((192 - 128) // 2, 45 - served)
+    assert sum(answer.status_code == 200 for answer in answers) == served
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
 
 
 async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(

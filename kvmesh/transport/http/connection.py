@@ -17,6 +17,9 @@ from kvmesh.transport.http.request_reader import BODY, HEAD, IDLE, Phase, Reques
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FULL = Problem(503, "too many connections", code="too_many_connections", retry_after_s=1)
+_PATIENT = 32
+"""Connections above the limit that are waited for, so that they read why they were turned away."""
+
 _SLOW = Problem(408, "the request took too long to arrive", code="request_timeout")
 _CRASHED = Problem(500, "internal error", code="internal_error")
 
@@ -29,9 +32,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body_mark", "_client", "_exchange", "_half_closed", "_lingering", "_listener", "_reader",
-        "_reading_paused", "_secure", "_serving", "_writing_paused", "date", "deadline_s",
-        "spoke", "transport",
+        "_awaits_end", "_body_mark", "_client", "_exchange", "_half_closed", "_lingering",
+        "_listener", "_reader", "_reading_paused", "_secure", "_serving", "_writing_paused",
+        "date", "deadline_s", "spoke", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -39,6 +42,7 @@ class Connection(asyncio.Protocol):
         self._reader = RequestReader(listener.limits, listener.bodies)
         self._exchange: Exchange | None = None
         self._half_closed = False
+        self._awaits_end = False
         self._lingering = False
         self._reading_paused = False
         self._writing_paused = False
@@ -67,12 +71,14 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._client = peer[0] if isinstance(peer, tuple) else ""
         self._secure = transport.get_extra_info("sslcontext") is not None
-        crowded = len(listener.connections) >= limits.max_connections
+        above = len(listener.connections) - limits.max_connections
         listener.connections.add(self)
         listener.wheel.add(self)
         self.deadline_s = listener.wheel.now_s + limits.header_timeout_s
-        if crowded or listener.draining:
+        if above >= 0 or listener.draining:
             listener.refused += 1
+            # A request that comes behind the refusal would turn it into a reset.
+            self._awaits_end = above < _PATIENT
             self._refuse(_FULL)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -267,7 +273,8 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self.deadline_s = self._listener.wheel.now_s + self._listener.limits.write_stall_s
-        if self._reader.phase is IDLE or not self.transport.can_write_eof():
+        idle = self._reader.phase is IDLE and not self._awaits_end
+        if idle or not self.transport.can_write_eof():
             self.transport.close()
             return
         listener = self._listener

@@ -1,8 +1,10 @@
 """Sockets as a gateway wants them: no Nagle, dead peers found, as many as the system allows."""
 
+import contextlib
 import errno
 import resource
 import socket
+import sys
 from typing import Final
 
 from kvmesh.errors import TransportError
@@ -12,6 +14,9 @@ _NO_FAMILY: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 BACKLOG: Final = 4096
 """Connections the kernel queues before accept; the system's somaxconn may lower it."""
+
+OTHER_FILES: Final = 128
+"""Open files left for all but streams: listeners, event sockets, clients turned away, logs."""
 
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -89,5 +94,17 @@ def raise_open_files_limit() -> int:
     """Raise the soft limit of open files to the hard one, return it: a stream takes two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            return hard
+    return soft
+
+
+def connections_within(open_files: int) -> int:
+    """Return how many client connections so many open files allow, each with one upstream.
+
+    More, and requests fail for want of a file where 503 would have told the client to wait.
+    """
+    if open_files == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(1, (open_files - OTHER_FILES) // 2)

@@ -1,6 +1,7 @@
 """What the server takes, refuses and answers, over real sockets."""
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 
@@ -258,6 +259,22 @@ async def test_connections_over_the_limit_are_turned_away(fronts: Front) -> None
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
     assert await refused.closed()
     assert server.statistics().refused_connections == 1
+
+
+async def test_a_client_turned_away_is_not_reset_though_it_sends_at_once(fronts: Front) -> None:
+    server = await fronts.serve(echo, limits=HttpLimits(max_connections=1))
+    await (await fronts.connect(server)).ask(get(b"Host: a"))
+    loop = asyncio.get_running_loop()
+
+    with socket.socket() as refused:
+        refused.setblocking(False)
+        await loop.sock_connect(refused, ("127.0.0.1", server.port))
+        await loop.sock_sendall(refused, post(b"Content-Length: 1", body=b"x"))
+        answer = b""
+        while piece := await loop.sock_recv(refused, 65536):
+            answer += piece
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
 
 
 async def test_a_handler_that_fails_is_answered_for(

@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from kvmesh.errors import TransportError
-from kvmesh.transport.http.sockets import listen, raise_open_files_limit
+from kvmesh.transport.http.sockets import connections_within, listen, raise_open_files_limit
 
 
 def test_accepted_connections_have_no_nagle_and_probe_their_peer() -> None:
@@ -57,3 +57,12 @@ def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(("open_files", "connections"), [(1024, 448), (131, 1), (3, 1)])
+def test_a_connection_costs_two_open_files(open_files: int, connections: int) -> None:
+    assert connections_within(open_files) == connections
+
+
+def test_without_a_limit_of_open_files_connections_have_none_either() -> None:
+    assert connections_within(resource.RLIM_INFINITY) > 1 << 30
