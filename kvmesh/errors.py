@@ -45,12 +45,21 @@ class NoWorkerError(KvMeshError):
 
     `busy`: some would take it, were they not above a busy threshold; waiting may help.
     `unknown_model`: nobody serves the model it names, nor did before; waiting will not help.
+    `unnamed`: mode direct, and the request names no worker; waiting will not help either.
     """
 
-    def __init__(self, message: str, *, busy: bool = False, unknown_model: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        busy: bool = False,
+        unknown_model: bool = False,
+        unnamed: bool = False,
+    ) -> None:
         super().__init__(message)
         self.busy = busy
         self.unknown_model = unknown_model
+        self.unnamed = unnamed
 
 
 class CodecError(KvMeshError):

@@ -1,6 +1,7 @@
 """`/admin/admission`: the bounds of admission, looked at and changed while the router runs."""
 
 from hmac import compare_digest
+from typing import get_args
 
 import msgspec
 
@@ -8,7 +9,7 @@ from kvmesh.app.admission import AdmissionLimits
 from kvmesh.app.admission_share import AdmissionShare
 from kvmesh.app.front import Routes, answer_json
 from kvmesh.app.secret_file import read_secret
-from kvmesh.core.admission import AdmissionStatistics
+from kvmesh.core.admission import AdmissionStatistics, QueuePolicy
 from kvmesh.errors import RequestError
 from kvmesh.request_settings import AdmissionSettings
 from kvmesh.transport.http.exchange import Exchange
@@ -95,7 +96,11 @@ def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:
         wishes = msgspec.json.decode(body, type=dict[str, int | float | str])
         merged = msgspec.convert(msgspec.to_builtins(limits) | wishes, AdmissionLimits)
     except msgspec.MsgspecError as error:
-        raise RequestError(f"{PATH}: {error}") from error
+        known = msgspec.json.encode(limits).decode()
+        policies = ", ".join(get_args(QueuePolicy))
+        raise RequestError(
+            f"{PATH}: {error}; send any of {known}; queue_policy is one of {policies}"
+        ) from error
     if wrong := merged.wrong():
         raise RequestError(f"{PATH}: {wrong}")
     return merged

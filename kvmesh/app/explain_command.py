@@ -182,21 +182,21 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
 
 def candidate_table(decision: DecisionView) -> Table:
     """Return every weighed worker, best first, the chosen one marked."""
-    # Fits 80 columns with names of up to 14 letters.
+    # Whole in 80 columns: names fold, figures and headers do not.
     table = Table(box=SIMPLE_HEAD, padding=0)
-    table.add_column("worker", no_wrap=True)
+    table.add_column("worker", overflow="fold")
     for name in (
         "cost",
-        "cached blocks",
-        "to prefill",
+        "cached\nblocks",
+        "to\nprefill",
         "queue",
-        "wait ms",
+        "wait\nms",
         "requests",
-        "decode blocks",
-        "cache in use",
-        "ms/1k tokens",
+        "decode\nblocks",
+        "cache\nin use",
+        "ms/1k\ntokens",
     ):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for one in decision.candidates:
         chosen = one.worker == decision.worker
         table.add_row(*_cells(one, chosen=chosen), style="bold green" if chosen else "")

@@ -15,7 +15,7 @@ from kvmesh.transport.http.openai import (
     Endpoint,
     InferenceRequest,
     parse_model,
-    parse_request,
+    read_request,
 )
 from kvmesh.transport.http.request import Request
 
@@ -54,7 +54,7 @@ class Intake:
         """Return the few fields routing reads. Raises `RequestError`."""
         if endpoint.kind in {"models", "passthrough"}:
             return InferenceRequest(model=parse_model(exchange.request.body) or None)
-        return parse_request(exchange.request.body, endpoint)
+        return read_request(exchange.request, endpoint)
 
     def read(
         self, exchange: Exchange, endpoint: Endpoint, parsed: InferenceRequest

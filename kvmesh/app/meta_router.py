@@ -36,8 +36,8 @@ from kvmesh.transport.http.openai import (
     InferenceRequest,
     find_endpoint,
     parse_model,
-    parse_request,
     prompt_endpoint,
+    read_request,
 )
 from kvmesh.transport.http.proxy import ForwardOptions, forward
 from kvmesh.transport.http.request import Request
@@ -147,7 +147,7 @@ class MetaServer:
             wanted = BucketRequest(bucket=_named(request), model=model, workers=workers)
             self._send(exchange, wanted, stream=False)
             return
-        parsed = parse_request(request.body, endpoint)
+        parsed = read_request(request, endpoint)
         self._send(exchange, self._outline(request, endpoint, parsed), stream=bool(parsed.stream))
 
     def _explain(self, exchange: Exchange) -> None:
@@ -179,7 +179,7 @@ class MetaServer:
         """Answer what rules see of a request, and the bucket that they or the client name."""
         request = exchange.request
         endpoint = prompt_endpoint(request.body)
-        outline = self._outline(request, endpoint, parse_request(request.body, endpoint), look=True)
+        outline = self._outline(request, endpoint, read_request(request, endpoint), look=True)
         answer_json(
             exchange,
             {

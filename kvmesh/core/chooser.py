@@ -167,7 +167,9 @@ class Chooser:
             return names[pick(len(names), rng)]
         if mode == "direct" and request.pinned_worker is None:
             raise NoWorkerError(
-                f"request {request.request_id}: mode direct needs a worker to be named"
+                f"request {request.request_id}: mode direct needs a worker to be named: send "
+                "x-kvmesh-worker-id, or kvmesh.worker in the body",
+                unnamed=True,
             )
         if mode == "power-of-two" and len(names) > 1:
             first, second = two_of(len(names), rng)

@@ -226,6 +226,8 @@ async def test_bounds_change_while_the_router_runs(
     assert "prefill tokens queued" in busy.json()["error"]["message"]
     assert [answer.status_code for answer in wrong] == [400, 400, 400, 400, 403]
     assert "max_queued is 0: use a number >= 1" in wrong[0].json()["error"]["message"]
+    assert '"max_backlog_ms":' in wrong[1].json()["error"]["message"]
+    assert "one of fcfs, wspt, priority" in wrong[2].json()["error"]["message"]
     assert (await held.get(ADMIN)).json()["limits"]["max_queued"] == 2
 
 

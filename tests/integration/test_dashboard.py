@@ -347,6 +347,8 @@ async def test_the_explain_command_runs(alone: httpx.AsyncClient) -> None:
     machines = await run_command(*arguments, "--json")
 
     assert "Request by-command went to w" in people
+    assert " requests " in people
+    assert "…" not in people
     assert machines == (await alone.get("/v1/decisions/by-command")).text
 
 

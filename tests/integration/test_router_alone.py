@@ -70,10 +70,13 @@ async def test_round_robin_alternates_and_direct_obeys(router: httpx.AsyncClient
     ]
     pinned = await post(router, PREFIX, router_mode="direct", worker_id="w1")
     nowhere = await post(router, PREFIX, router_mode="direct", worker_id="w9")
+    unnamed = await post(router, PREFIX, router_mode="direct")
 
     assert sorted(turns[:2]) == sorted(turns[2:]) == ["w0", "w1"]
     assert pinned.headers["x-kvmesh-worker"] == "w1"
     assert nowhere.status_code == 503
+    assert unnamed.status_code == 400
+    assert "send x-kvmesh-worker-id" in unnamed.json()["error"]["message"]
     assert "w9: unknown" in nowhere.json()["error"]["message"]
 
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from kvmesh.errors import RequestError
+from kvmesh.transport.http.request import Request
 
 Kind = Literal[
     "chat", "completions", "responses", "messages", "embeddings", "models", "passthrough"
@@ -155,6 +156,20 @@ def prompt_endpoint(body: bytes) -> Endpoint:
         if field in body:
             return ENDPOINTS[path]
     raise RequestError("send the body of a chat (messages) or a completion (prompt)")
+
+
+def read_request(request: Request, endpoint: Endpoint) -> InferenceRequest:
+    """Return what routing needs of a request. Raises `RequestError` (400, 415)."""
+    try:
+        return parse_request(request.body, endpoint)
+    except RequestError as error:
+        coding = (request.header(b"content-encoding") or b"identity").decode("latin-1")
+        if coding.lower() == "identity":
+            raise
+        raise RequestError(
+            f"a body with content-encoding {coding} cannot be read: send it uncompressed",
+            status=415,
+        ) from error
 
 
 def parse_request(body: bytes, endpoint: Endpoint) -> InferenceRequest:

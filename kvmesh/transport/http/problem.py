@@ -37,6 +37,8 @@ class Problem(msgspec.Struct, frozen=True):
                 return cls(error.status, str(error), code=error.code, param=error.param)
             case NoWorkerError(unknown_model=True):
                 return cls(404, str(error), code=MODEL_NOT_FOUND, param="model")
+            case NoWorkerError(unnamed=True):
+                return cls(400, str(error), code="no_worker_named", param="x-kvmesh-worker-id")
             case NoWorkerError():
                 return cls(503, str(error), code="no_worker", retry_after_s=1)
             case TransportError():

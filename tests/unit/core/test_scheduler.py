@@ -267,8 +267,9 @@ def test_mode_direct_obeys_the_named_worker() -> None:
 
     assert scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).worker == W3
     for refused in (1, 2):
-        with pytest.raises(NoWorkerError, match="request r2: mode direct needs a worker to be nam"):
+        with pytest.raises(NoWorkerError, match="r2: mode direct needs a worker") as told:
             scheduler.schedule(make_request("r2"), 0.0)
+        assert told.value.unnamed
         assert scheduler.statistics().refused == refused
 
 

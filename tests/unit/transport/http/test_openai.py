@@ -1,3 +1,5 @@
+import gzip
+
 import msgspec
 import pytest
 
@@ -9,7 +11,9 @@ from kvmesh.transport.http.openai import (
     find_endpoint,
     first_prompt,
     parse_request,
+    read_request,
 )
+from kvmesh.transport.http.request import Request
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETIONS = ENDPOINTS["/v1/completions"]
@@ -154,3 +158,20 @@ def test_what_is_no_prompt_is_refused(prompt: bytes) -> None:
         first_prompt(msgspec.Raw(prompt))
 
     assert caught.value.param == "prompt"
+
+
+def test_a_compressed_body_is_told_to_come_uncompressed() -> None:
+    body = b'{"messages":[]}'
+    packed = Request("POST", b"/v1/chat/completions", [(b"content-encoding", b"gzip")])
+    packed.body = gzip.compress(body)
+    broken = Request("POST", b"/v1/chat/completions", [(b"content-encoding", b"Identity")])
+    broken.body = b"{"
+    plain = Request("POST", b"/v1/chat/completions", [])
+    plain.body = body
+
+    with pytest.raises(RequestError, match="content-encoding gzip") as caught:
+        read_request(packed, CHAT)
+    with pytest.raises(RequestError, match="not valid JSON"):
+        read_request(broken, CHAT)
+    assert caught.value.status == 415
+    assert bytes(read_request(plain, CHAT).messages) == b"[]"

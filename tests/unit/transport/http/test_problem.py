@@ -19,6 +19,7 @@ from kvmesh.transport.http.problem import Problem
         (RequestError("gone", status=404), 404, "not_found_error", None),
         (RequestError("odd", status=418), 418, "invalid_request_error", None),
         (NoWorkerError("none"), 503, "overloaded_error", None),
+        (NoWorkerError("who", unnamed=True), 400, "invalid_request_error", "x-kvmesh-worker-id"),
         (NoWorkerError("what", unknown_model=True), 404, "invalid_request_error", "model"),
         (
             *(RequestError("what", status=404, param="model", code="model_not_found"), 404),
