@@ -40,6 +40,7 @@ from kvmesh.transport.http.connection import Connection
 from kvmesh.transport.http.deadlines import DeadlineWheel
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.listener import Listener
+from kvmesh.transport.http.response_head import ResponseHead
 from kvmesh.transport.http.upstream import UpstreamPool, UpstreamRequest, UpstreamSink
 
 ENGINES: Final = 4
@@ -91,7 +92,7 @@ class Engines:
     def answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for sink in waiting:
-            sink.on_head(200, ANSWER_HEAD)
+            sink.on_head(ResponseHead(200, ANSWER_HEAD))
             sink.on_body(JSON)
             sink.on_end()
 

@@ -4,6 +4,7 @@ import asyncio
 
 from kvmesh.errors import SlowError, TransportError
 from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.response_head import ResponseHead
 from kvmesh.transport.http.upstream import (
     UpstreamFailure,
     UpstreamPool,
@@ -23,8 +24,8 @@ class _Answer:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def on_head(self, status: int, headers: Headers) -> None:  # noqa: ARG002 - the sink's signature
-        self.status = status
+    def on_head(self, head: ResponseHead) -> None:
+        self.status = head.status
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)

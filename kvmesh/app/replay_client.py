@@ -15,6 +15,7 @@ import msgspec
 
 from kvmesh.app.replay_answer import ERROR_BYTES, AnswerReader
 from kvmesh.errors import TransportError
+from kvmesh.transport.http.response_head import ResponseHead
 from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool, UpstreamRequest
 
 OK: Final = 200
@@ -55,12 +56,12 @@ class Exchange:
         self._ended = ended
         self._is_stream = False
 
-    def on_head(self, status: int, headers: Headers) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         """Take status and headers; of a repeated header the last counts."""
-        self.status = status
-        self.headers = dict(headers)
+        self.status = head.status
+        self.headers = dict(head.headers)
         kind = self.headers.get(b"content-type", b"")
-        self._is_stream = status == OK and kind.lower().startswith(EVENT_STREAM)
+        self._is_stream = head.status == OK and kind.lower().startswith(EVENT_STREAM)
 
     def on_body(self, data: bytes) -> None:
         """Read tokens from a stream, keep anything else: all that was asked for, or some."""

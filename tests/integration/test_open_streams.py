@@ -40,6 +40,7 @@ KEPT = {
     "EventGate": 1,
     "Exchange": 1,
     "Forward": 1,
+    "HeadPattern": 1,
     "HttpResponseParser": 1,
     "RepeatedHead": 1,
     "Request": 2,

@@ -122,7 +122,9 @@ class Exchange:
         if self.disconnected:
             return
         own = ((b"content-type", content_type), (b"x-request-id", self.request_id))
-        head = self._head(status, (*own, *headers) if body else (own[1], *headers), len(body))
+        head = self._head(
+            status, render((*own, *headers) if body else (own[1], *headers)), len(body)
+        )
         if self._framing is _BODILESS:
             body = b""
         if len(body) < _JOIN_BELOW:
@@ -137,26 +139,23 @@ class Exchange:
         body = problem.body(self.request_id.decode("latin-1"))
         self.respond(problem.status, body, headers=(*problem.headers(), *headers))
 
-    def start(
-        self,
-        status: int,
-        headers: Headers,
-        content_length: int | None = None,
-        *,
-        hold: bool = False,
-    ) -> None:
-        """Write status and headers; without `content_length` the body is framed as it comes.
-
-        With `hold` the head leaves with the first `write`, which may be one of nothing: one
-        system call and one packet fewer.
-        """
-        if self.disconnected:
-            return
-        head = self._head(status, headers, content_length)
-        if hold:
-            self._held = head
-        else:
+    def start(self, status: int, headers: Headers, content_length: int | None = None) -> None:
+        """Write status and headers; without `content_length` the body is framed as it comes."""
+        if not self.disconnected:
+            head = self._head(status, render(headers), content_length)
             self._channel.transport.write(head)
+
+    def pass_head(
+        self, status: int, lines: bytes, headers: Headers, content_length: int | None
+    ) -> None:
+        """Begin with header lines that are rendered already, then the request id and `headers`.
+
+        The head leaves with the first `write`, which may be one of nothing: one system call and
+        one packet fewer.
+        """
+        if not self.disconnected:
+            block = b"%bx-request-id: %b\r\n%b" % (lines, self.request_id, render(headers))
+            self._held = self._head(status, block, content_length)
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body. Raises `RuntimeError` before `start` and after the end."""
@@ -236,11 +235,10 @@ class Exchange:
         if callback is not None:
             callback()
 
-    def _head(self, status: int, headers: Headers, length: int | None) -> bytes:
+    def _head(self, status: int, block: bytes, length: int | None) -> bytes:
         if self._framing is not _NONE:
             raise RuntimeError(f"second answer ({status}) to one request")
         request = self.request
-        block = render(headers)
         self.status = status
         self._keep_alive = keep_alive = self._channel.keeps_alive(request)
         lines = self._channel.date.line

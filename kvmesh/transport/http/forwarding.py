@@ -7,9 +7,10 @@ from kvmesh.errors import KvMeshError
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.forward_clock import ForwardClock
 from kvmesh.transport.http.forwarded import forwarded_block
-from kvmesh.transport.http.headers import Header, Headers, end_to_end
+from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.plan import ForwardOptions, Outcome, Plan, Target, Wait
 from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.response_head import ResponseHead
 from kvmesh.transport.http.upstream import (
     UpstreamCall,
     UpstreamFailure,
@@ -17,14 +18,13 @@ from kvmesh.transport.http.upstream import (
     UpstreamRequest,
 )
 
-_EVENT_STREAM: Final = b"text/event-stream"
-_UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
+_COMMENTED: Final[Headers] = (
+    (b"content-type", b"text/event-stream"),
+    (b"x-accel-buffering", b"no"),
+)
 _COMMENT: Final = b": waiting\n\n"
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _SUCCESS: Final = range(200, 300)
-_OURS: Final = b"x-kvmesh-"
-"""Whoever adds such headers to an answer is the last word: an upstream's are dropped."""
-_REPLACED_IN_RESPONSE: Final = frozenset({b"content-length", b"date", b"x-request-id"})
 _NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
 
 
@@ -79,8 +79,9 @@ class Forward:
 
     # the upstream's side
 
-    def on_head(self, status: int, headers: Headers) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         """Pass the head on, or leave this upstream for another."""
+        status = head.status
         if status in self._options.retry_statuses and self._leave(status):
             return
         exchange = self._exchange
@@ -88,26 +89,14 @@ class Forward:
         exchange.request.release_body()
         if self._clock is not None and not self._clock.answering():
             self._clock = None
-        added = self._plan.on_head(status, headers)
-        head = end_to_end(headers, _REPLACED_IN_RESPONSE)
-        head = _without_ours(head) if added else head
-        length: int | None = None
-        events = False
-        for name, value in headers:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"content-type":
-                events = value.startswith(_EVENT_STREAM)
+        added = self._plan.on_head(status, head.headers)
         if exchange.started:
-            if not events or status not in _SUCCESS:
+            if not head.events or status not in _SUCCESS:
                 self._error = []
                 return
         else:
-            head.append((b"x-request-id", exchange.request_id))
-            if events and _UNBUFFERED not in head:
-                head.append(_UNBUFFERED)
-            exchange.start(status, [*head, *added], length, hold=True)
-        if events:
+            exchange.pass_head(status, head.lines(ours=not added), added, head.length)
+        if head.events:
             self._gate = EventGate()
             self._pass_chunks()
 
@@ -192,8 +181,7 @@ class Forward:
         """Tell a client that waits for an event stream that it is not forgotten."""
         exchange = self._exchange
         if not exchange.started:
-            own = (b"content-type", _EVENT_STREAM), (b"x-request-id", exchange.request_id)
-            exchange.start(200, (*own, _UNBUFFERED), hold=True)
+            exchange.pass_head(200, b"", _COMMENTED, None)
         exchange.write(_COMMENT)
 
     def _take(self, target: Target | Problem | Wait | None) -> None:
@@ -215,9 +203,14 @@ class Forward:
             origin=target.origin,
             method=request.method,
             target=request.target if target.path is None else target.path,
-            headers=((b"x-request-id", self._exchange.request_id), *target.headers),
+            headers=target.headers,
             body=request.body if target.body is None else target.body,
-            block=forwarded_block(request, (*target.headers, *self._pool.own_headers)),
+            # An id is printable: see `RequestIds`.
+            block=b"%bx-request-id: %b\r\n"
+            % (
+                forwarded_block(request, (*target.headers, *self._pool.own_headers)),
+                self._exchange.request_id,
+            ),
         )
         try:
             self._call = self._pool.send(message, self)
@@ -306,7 +299,3 @@ class Forward:
             self._clock = None
         status = self._exchange.status
         self._plan.on_finish(Outcome(kind, status, self._attempts, self._failure))
-
-
-def _without_ours(headers: list[Header]) -> list[Header]:
-    return [header for header in headers if not header[0].startswith(_OURS)]

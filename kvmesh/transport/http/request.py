@@ -1,14 +1,8 @@
 """One whole request, as handlers see it."""
 
-import re
-from typing import Final
-
 from kvmesh.transport.http.budget import BodyBudget
+from kvmesh.transport.http.head_pattern import HeadPattern
 from kvmesh.transport.http.headers import Headers
-
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
-_HEAD_END: Final = b"\r\n\r\n"
-_MAX_REPEATED: Final = 4096
 
 
 class Request:
@@ -71,54 +65,31 @@ class Request:
 
 
 class RepeatedHead:
-    """A head that a connection may send again, byte by byte the same but for the length.
+    """A head that a connection may send again, and the twin of the requests that have it."""
 
-    Clients do so all the time; comparing costs 0.3 us where parsing costs 5.
-    """
+    __slots__ = ("_pattern", "_twin")
 
-    __slots__ = ("_before", "_behind", "_twin")
-
-    def __init__(self, before: bytes, behind: bytes | None, twin: Request) -> None:
-        self._before = before
-        self._behind = behind
+    def __init__(self, pattern: HeadPattern, twin: Request) -> None:
+        self._pattern = pattern
         self._twin = twin
 
     @classmethod
     def learn(cls, data: bytes, request: Request) -> "RepeatedHead | None":
-        """Return the head of `data`, which was parsed as just `request`; None if unfit.
-
-        The parser has made sure that a length occurs once at most, and is what it seems.
-        """
-        end = data.find(_HEAD_END, 0, _MAX_REPEATED) + len(_HEAD_END)
-        if end < len(_HEAD_END) or len(data) != end + len(request.body):
-            return None
-        length = _LENGTH.search(data, 0, end)
-        if length is None and request.body:
+        """Return the head of `data`, which was parsed as just `request`; None if unfit."""
+        pattern = HeadPattern.learn(data, request.body)
+        if pattern is None:
             return None
         twin = Request(request.method, request.target, request.headers)
         twin.http_1_0 = request.http_1_0
         request.twin = twin
-        if length is None:
-            return cls(data, None, twin)
-        return cls(data[: length.start(1)], data[length.end(1) : end], twin)
+        return cls(pattern, twin)
 
     def match(self, data: bytes, max_body: int) -> Request | None:
         """Return the request in `data` if it is one whole request with this head, else None."""
-        before, behind, twin = self._before, self._behind, self._twin
-        if behind is None:
-            return self._repeat(twin, b"") if data == before else None
-        if not data.startswith(before):
+        body = self._pattern.match(data, max_body)
+        if body is None:
             return None
-        start = len(before)
-        end = data.find(b"\r", start, start + 12)
-        digits = data[start:end]
-        if end < 0 or not digits.isdigit() or not data.startswith(behind, end):
-            return None
-        body = data[end + len(behind) :]
-        return self._repeat(twin, body) if len(body) == int(digits) <= max_body else None
-
-    @staticmethod
-    def _repeat(twin: Request, body: bytes) -> Request:
+        twin = self._twin
         request = Request.__new__(Request)
         request.method = twin.method
         request.target = twin.target

@@ -100,6 +100,16 @@ class ResponseReader:
                 return line + 2
         return 0
 
+    def take_whole(self) -> bool:
+        """Learn that the response came whole, unseen by the parser; False if it may have no body.
+
+        The parser, which stands between two responses, need not know.
+        """
+        if self._expect_body:
+            self._keep_alive = True
+            self.stage = COMPLETE
+        return self._expect_body
+
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1."""
         self._after_chunk = False

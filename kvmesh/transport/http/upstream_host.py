@@ -5,10 +5,17 @@ import ssl as tls
 from collections import deque
 from typing import Final
 
-from kvmesh.transport.http.deadlines import DeadlineWheel
+from kvmesh.transport.http.deadlines import NEVER, DeadlineWheel
+from kvmesh.transport.http.head_pattern import HeadPattern
 from kvmesh.transport.http.headers import render
 from kvmesh.transport.http.origin import Origin
-from kvmesh.transport.http.upstream_connection import Deadlines, OnChunk, UpstreamConnection
+from kvmesh.transport.http.response_head import ResponseHead
+from kvmesh.transport.http.upstream_connection import (
+    Deadlines,
+    KnownAnswer,
+    OnChunk,
+    UpstreamConnection,
+)
 from kvmesh.transport.http.upstream_messages import (
     Kind,
     UpstreamFailure,
@@ -136,6 +143,8 @@ class UpstreamHost:
         self.connections: set[UpstreamConnection] = set()
         self.connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
         self.waiting: deque[UpstreamCall] = deque()
+        self.known_answer: KnownAnswer | None = None
+        self._learnt_s = NEVER
 
     def render(self, request: UpstreamRequest) -> bytes:
         """Return the request's head."""
@@ -197,6 +206,14 @@ class UpstreamHost:
             return
         connection.deadline_s = self._pool.wheel.now_s + options.keepalive_s
         self.idle.append(connection)
+
+    def whole_answer(self, data: bytes, body: bytes, head: ResponseHead) -> None:
+        """Know the head from now on: engines' differ once a second, by their date."""
+        now_s = self._pool.wheel.now_s
+        if now_s != self._learnt_s:
+            self._learnt_s = now_s
+            pattern = HeadPattern.learn(data, body) if body else None
+            self.known_answer = None if pattern is None else (pattern, head.without_length())
 
     def opened(self, connection: UpstreamConnection) -> None:
         """Count the connection."""

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.response_head import ResponseHead
 
 Stage = Literal["before_send", "after_send", "mid_response"]
 Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status"]
@@ -85,8 +86,8 @@ class UpstreamSink(Protocol):
     `on_failure` may come at any point; nothing comes after `cancel`.
     """
 
-    def on_head(self, status: int, headers: Headers) -> None:
-        """Take status and headers (lower-case names), those of one hop included."""
+    def on_head(self, head: ResponseHead) -> None:
+        """Take status and headers."""
         ...
 
     def on_body(self, data: bytes) -> None:

@@ -84,7 +84,7 @@ async def test_a_held_head_leaves_with_the_first_bytes_or_the_end(
     for pieces in ((b"x",), (b"",), ()):
         client = await ask(fronts, server, desk)
         exchange = desk.open.pop()
-        exchange.start(200, [], hold=True)
+        exchange.pass_head(200, b"", [], None)
         for piece in pieces:
             exchange.write(piece)
         if pieces:
@@ -127,7 +127,7 @@ async def test_an_aborted_answer_is_cut_visibly_behind_what_was_written(
     client = await ask(fronts, await fronts.serve(desk.take), desk)
     (exchange,) = desk.open
 
-    exchange.start(200, [], length, hold=True)
+    exchange.pass_head(200, b"", [], length)
     exchange.write(b"ab")
     exchange.abort()
     exchange.abort()
@@ -147,7 +147,7 @@ async def test_an_abort_before_the_head_closes_without_a_word(fronts: Front, des
 async def test_a_held_head_is_not_lost_by_an_abort(fronts: Front, desk: Desk) -> None:
     client = await ask(fronts, await fronts.serve(desk.take), desk)
 
-    desk.open[0].start(200, [], 5, hold=True)
+    desk.open[0].pass_head(200, b"", [], 5)
     desk.open[0].abort()
 
     answer = await client.answer()

@@ -11,6 +11,7 @@ import pytest
 
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.response_head import ResponseHead
 from kvmesh.transport.http.upstream import (
     UpstreamCall,
     UpstreamFailure,
@@ -37,9 +38,9 @@ class Sink:
         self.failure: UpstreamFailure | None = None
         self.over = asyncio.Event()
 
-    def on_head(self, status: int, headers: Headers) -> None:
+    def on_head(self, head: ResponseHead) -> None:
         self.calls.append("head")
-        self.status, self.headers = status, headers
+        self.status, self.headers = head.status, head.headers
 
     def on_body(self, data: bytes) -> None:
         self.calls.append("body")
@@ -135,6 +136,71 @@ async def test_a_get_has_no_length_an_empty_post_has(pools: Pool, upstream: Upst
 
     assert b"content-length" not in upstream.turns[0].head
     assert b"content-length: 0\r\n" in upstream.turns[1].head
+
+
+USUAL = answer(b"hello", b"X-Thing: 1")
+FOLLOWERS = {
+    "the same": USUAL,
+    "another length": answer(b"other words" * 9, b"X-Thing: 1"),
+    "no body": answer(b"", b"X-Thing: 1"),
+    "more zeros": USUAL.replace(b": 5", b": 005"),
+    "a length that is none": USUAL.replace(b": 5", b": 5x"),
+    "two lengths": USUAL.replace(b"X-Thing: 1", b"Content-Length: 6"),
+    "a byte too many": USUAL + b"!",
+    "another header": answer(b"hello", b"X-Thing: 2"),
+    "a header more": answer(b"hello", b"X-Thing: 1", b"X-Other: 2"),
+    "another status": answer(b"hello", b"X-Thing: 1", status=b"404 Not Found"),
+    "the last": answer(b"hello", b"X-Thing: 1", b"Connection: close"),
+    "an interim one before": b"HTTP/1.1 103 Early Hints\r\n\r\n" + USUAL,
+    "chunks": chunked(b"hello", kind=b"x/y"),
+}
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+@pytest.mark.parametrize("follower", FOLLOWERS.values(), ids=list(FOLLOWERS))
+async def test_a_response_whose_head_is_known_is_what_it_is_to_a_parser(
+    pools: Pool, upstream: Upstream, follower: bytes, method: str
+) -> None:
+    async def facts() -> object:
+        sink = await pools.ask(upstream.origin, method=method)
+        headers = [header for header in sink.headers if header[0] != b"content-length"]
+        failure = failure_of(sink) if sink.failure else None
+        idle = pools.pool.statistics().idle_connections
+        return sink.status, headers, sink.body, failure, idle
+
+    answers = [follower]
+
+    async def script(turn: Turn) -> None:
+        turn.send(answers.pop(0))
+
+    upstream.script = script
+    expected = await facts()
+    pools.options(UpstreamOptions())
+    answers += [USUAL, follower]
+    await pools.ask(upstream.origin)
+    assert await facts() == expected
+
+
+async def test_an_answer_of_which_a_part_is_late_is_whole(pools: Pool, upstream: Upstream) -> None:
+    late = asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        if len(upstream.turns) == 1:
+            turn.send(USUAL)
+            return
+        turn.send(USUAL[:-2])
+        await late.wait()
+        turn.send(USUAL[-2:])
+
+    upstream.script = script
+    await pools.ask(upstream.origin)
+    sink, _ = pools.send(upstream.origin)
+    while not sink.body:  # noqa: ASYNC110  bounded by the test's own time
+        await asyncio.sleep(0.01)
+    late.set()
+    await sink.end()
+
+    assert (sink.status, sink.body, sink.failure) == (200, b"hello", None)
 
 
 async def test_connections_are_used_again_the_latest_first(pools: Pool, upstream: Upstream) -> None:
