@@ -22,6 +22,7 @@ from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.thinned import ThinnedIndex
 
 BLOCK_SIZE = 16
 BLOCKS = 25
@@ -41,7 +42,7 @@ class Fleet:
             membership=membership,
             sequences=ActiveSequences(BLOCK_SIZE),
             index=index,
-            routed=ApproxIndex(),
+            routed=ThinnedIndex(ApproxIndex()),
         )
         self._rng = Random(2)
         self._system = [self._rng.randrange(1 << 16) for _ in range(SHARED_BLOCKS * BLOCK_SIZE)]

@@ -1,5 +1,6 @@
 """An index of what workers probably hold: what was sent to them lately."""
 
+from array import array
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -90,7 +91,7 @@ class ApproxIndex:
         """
         self.expire(now, _SLICE)
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
-        blocks = hashes if isinstance(hashes, Sequence) else hashes.upto(len(hashes))
+        blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
         if not blocks or ttl_s <= 0:
             return
         tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
@@ -99,15 +100,10 @@ class ApproxIndex:
         news, new_end = leases.extend(blocks, until)
         if new_end:
             heappush(self._ends, (until, next(self._serial), leases))
-        holding = leases.holding
-        self._entries -= holding.blocks
         if news:
-            self._table.store(holding, news)
-        self._entries += holding.blocks
-        if self._worker_blocks is not None:
-            while (excess := holding.blocks - self._worker_blocks) > 0:
-                self._displaced += self._drop(leases, excess)
-        self._prune(max(_SLICE, len(news) // 4))
+            self._store(leases, news)
+        if self._pruning or self._entries > self._max_entries:
+            self._prune(max(_SLICE, len(news) // 4))
 
     def expire(self, now: float, budget: int | None = None) -> bool:
         """Drop what ended before or at `now`; True when nothing of it is left.
@@ -196,6 +192,16 @@ class ApproxIndex:
         leases = self._leases[worker] = Leases(holding)
         return leases
 
+    def _store(self, leases: Leases, news: bytes) -> None:
+        """Enter packed blocks, and drop others of a worker that has too many then."""
+        holding = leases.holding
+        self._entries -= holding.blocks
+        self._table.store(holding, news)
+        self._entries += holding.blocks
+        if self._worker_blocks is not None:
+            while (excess := holding.blocks - self._worker_blocks) > 0:
+                self._displaced += self._drop(leases, excess)
+
     def _first(self) -> Leases | None:
         """Return whose lease ends first of all, None when there are none."""
         while self._ends:
@@ -213,8 +219,8 @@ class ApproxIndex:
         return len(gone)
 
     def _prune(self, at_most: int) -> None:
-        if self._entries > self._max_entries:
-            self._pruning = True
+        """Drop up to so many of too many entries, those first that end first."""
+        self._pruning = True
         while self._pruning and at_most > 0:
             excess = self._entries - self._prune_to
             leases = self._first() if excess > 0 else None
@@ -261,6 +267,10 @@ class CombinedIndex:
         for worker, depth in matches.items():
             by_depth.setdefault(depth, []).append(worker)
         return [(depth, tuple(by_depth[depth])) for depth in sorted(by_depth, reverse=True)]
+
+
+def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:
+    return hashes if isinstance(hashes, Sequence) else hashes.upto(len(hashes))
 
 
 def _by_worker(groups: Groups) -> dict[WorkerId, int]:

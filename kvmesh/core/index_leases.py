@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from math import inf
 from typing import Final
 
 from kvmesh.core.block_table import Holding
@@ -40,25 +39,18 @@ class Leases:
     def extend(self, blocks: Sequence[int], until: float) -> tuple[bytes, bool]:
         """Believe `blocks`, root first, until then; return, packed, those not believed before.
 
-        True comes with them when nothing ended at that time before. O(log(blocks) + blocks / 64 +
-        news): 6,250 blocks that were believed 35 us, new ones 0.8 ms.
+        True comes with them when nothing ended at that time before. O(blocks / 64 + news): 6,250
+        blocks that were believed 35 us, new ones 0.8 ms.
         """
-        lease_of, ends = self._lease, self._until
-        low, high = 0, len(blocks)
-        while low < high:
-            middle = (low + high) >> 1
-            if ends.get(lease_of.get(blocks[middle], 0), -inf) >= until:
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(blocks):
+        low, extended = self._renew(blocks, until)
+        if low == len(blocks) and not extended:
             return b"", False
         due = self._due.get(until)
         new_end = due is None
         if due is None:
             due = self._due[until] = []
             heappush(self._order, until)
-        low = self._renew(blocks, low, until, due)
+        due += extended
         if low == len(blocks):
             return b"", new_end
         self._add(blocks, low, until, due)
@@ -110,23 +102,31 @@ class Leases:
             part.clear()
         self._order.clear()
 
-    def _renew(self, blocks: Sequence[int], place: int, until: float, due: list[int]) -> int:
-        """Extend the leases of `blocks` from `place` on; return where they are believed no more."""
-        while place < len(blocks) and (lease := self._lease.get(blocks[place])) is not None:
-            run = self._runs[lease]
+    def _renew(self, blocks: Sequence[int], until: float) -> tuple[int, list[int]]:
+        """Extend the leases of `blocks` that end earlier; return where they are believed no more,
+        and what was extended.
+        """
+        lease_of, ends, runs = self._lease, self._until, self._runs
+        place, size = 0, len(blocks)
+        extended: list[int] = []
+        while place < size and (lease := lease_of.get(blocks[place])) is not None:
+            run = runs[lease]
             after = place + len(run)
-            if after > len(blocks) or blocks[after - 1] != run[-1]:
+            whole = after <= size and blocks[after - 1] == run[-1]
+            if not whole:
                 after = place
-                while after < len(blocks) and blocks[after] == run[after - place]:
+                while after < size and blocks[after] == run[after - place]:
                     after += 1
                 if after == place:
                     # Two blocks have one hash: the later one counts.
-                    return place
-                lease = self._split(lease, after - place)
-            self._until[lease] = until
-            due.append(lease)
+                    break
+            if ends[lease] < until:
+                if not whole:
+                    lease = self._split(lease, after - place)
+                ends[lease] = until
+                extended.append(lease)
             place = after
-        return place
+        return place, extended
 
     def _split(self, lease: int, count: int) -> int:
         """Return a new lease, of the first `count` blocks of another one.

@@ -29,7 +29,9 @@ class ThinnedIndex:
     def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
         known = hashes if isinstance(hashes, array) else array("Q", hashes)
-        self._routed.record(worker, thin(known, len(known)), now, ttl_s)
+        blocks = len(known)
+        kept = known if blocks <= WHOLE_BLOCKS else thin(known, blocks)
+        self._routed.record(worker, kept, now, ttl_s)
 
     def revoke(self, worker: WorkerId, hashes: bytes) -> None:
         """Believe packed blocks, and what follows them, no longer; those not kept say nothing."""
