@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 4
+VERSION: Final = 5
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -37,23 +37,32 @@ class Native(Protocol):
     def predicted_time_ties(
         self,
         states: tuple[object, ...],
+        known: object,
         overlaps: object,
         terms: tuple[float, ...],
         memory_wait: Callable[..., float],
         /,
     ) -> list[str]:
-        """Return the workers of the least cost; `memory_wait` tells more of those almost full."""
+        """Return the workers of the least cost; `memory_wait` tells more of those almost full.
+
+        `known` has states by name; only what is in it has any overlap.
+        """
         ...
 
     def prefill_decode_ties(
         self,
         states: tuple[object, ...],
+        known: object,
         overlaps: object,
         terms: tuple[float, ...],
         keys: Sequence[int],
         /,
     ) -> list[str]:
         """Return the workers of the least cost."""
+        ...
+
+    def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:
+        """Return `core.selection.pure_find_home`."""
         ...
 
     def chain(

@@ -36,4 +36,5 @@ class Arrivals:
         return self._kept(now) * _PER_MS / (1.0 - exp2(-seen_s / HALF_LIFE_S))
 
     def _kept(self, now: float) -> float:
-        return self._count * exp2(min(0.0, self._last_s - now) / HALF_LIFE_S)
+        passed_s = now - self._last_s
+        return self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count

@@ -189,12 +189,13 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
     """
     if len(names) == 1 or not weighing.cost.margin:
         return pick(len(names), rng)
+    home = find_home(names, weighing.overlaps, weighing.blocks)
+    if home >= 0:
+        return home
     held = [weighing.overlaps.get(name, 0) for name in names]
     most = max(held)
     best = [index for index, blocks in enumerate(held) if blocks == most]
-    if most >= len(weighing.blocks):
-        return best[pick(len(best), rng)]
-    return best[find_home([names[index] for index in best], weighing.blocks[most])]
+    return best[pick(len(best), rng)]
 
 
 def _decision(

@@ -1,6 +1,7 @@
 """How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
 
 from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from typing import Final, Protocol
 
 from kvmesh.core.events import WorkerId
@@ -9,6 +10,7 @@ from kvmesh.core.prefix_index import Groups, PrefixIndex
 from kvmesh.core.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
+_DEPTH: Final = itemgetter(0)
 
 
 class SizedIndex(PrefixIndex, Protocol):
@@ -61,10 +63,6 @@ class RoutedIndex(SizedIndex, Protocol):
         ...
 
 
-def _depth(group: tuple[int, tuple[WorkerId, ...]]) -> int:
-    return group[0]
-
-
 class OverlapView:
     """The union of the event-fed `index` and the decision-fed `routed`; either may be None.
 
@@ -96,28 +94,26 @@ class OverlapView:
         In the groups, deepest first, a worker may appear again with less. The event-fed view does
         not count for `distrusted` workers.
         """
-        overlaps: dict[WorkerId, int] = {}
-        groups: Groups = []
-        if self._index is not None:
-            groups = self._index.find_groups(hashes)
-            if groups:
-                depth, workers = groups[-1]
-                overlaps = dict.fromkeys(workers, depth)
-            for depth, workers in groups[:-1]:
-                overlaps.update(dict.fromkeys(workers, depth))
-            for worker in self._distrusted:
-                overlaps.pop(worker, None)
-        if self._routed is None:
-            return overlaps, groups
-        self._routed.expire(now, _EXPIRED_AT_ONCE)
-        routed = self._routed.find_groups(hashes)
-        if not routed:
-            return overlaps, groups
+        groups = self._index.find_groups(hashes) if self._index is not None else []
+        routed: Groups = []
+        if self._routed is not None:
+            self._routed.expire(now, _EXPIRED_AT_ONCE)
+            routed = self._routed.find_groups(hashes)
+        if self._distrusted:
+            return self._find_trusted(groups, routed)
+        if routed:
+            groups = sorted(groups + routed, key=_DEPTH, reverse=True) if groups else routed
+        return _by_worker(groups), groups
+
+    def _find_trusted(self, groups: Groups, routed: Groups) -> tuple[dict[WorkerId, int], Groups]:
+        """Return the longer of both views where events do not count for everybody."""
+        overlaps = _by_worker(groups)
+        for worker in self._distrusted:
+            overlaps.pop(worker, None)
         for depth, workers in routed:
             for worker in workers:
-                if depth > overlaps.get(worker, 0):
-                    overlaps[worker] = depth
-        return overlaps, sorted(groups + routed, key=_depth, reverse=True)
+                overlaps[worker] = max(depth, overlaps.get(worker, 0))
+        return overlaps, sorted(groups + routed, key=_DEPTH, reverse=True)
 
     def find_slower(self, hashes: Hashes, overlaps: dict[WorkerId, int]) -> dict[WorkerId, float]:
         """Lengthen `overlaps` by what is held in slower memory than the device's.
@@ -161,3 +157,11 @@ class OverlapView:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
         if self._routed is not None:
             self._routed.remove_worker(worker)
+
+
+def _by_worker(groups: Groups) -> dict[WorkerId, int]:
+    """Return the depth of the first group, the deepest, that each worker is in."""
+    overlaps: dict[WorkerId, int] = {}
+    for depth, workers in reversed(groups):
+        overlaps.update(dict.fromkeys(workers, depth))
+    return overlaps

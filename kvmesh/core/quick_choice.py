@@ -75,7 +75,7 @@ class QuickChoice:
             or len(names) < self._bounded_from
             or not self._workers.is_everyone(names)
         ):
-            return quick.find_ties(fleet, weighing)
+            return quick.find_ties(fleet, self._workers.known, weighing)
         speeds, changed = weighing.speeds, self._sequences.changed
         changed |= speeds.changed
         bounds.update(fleet, changed, speeds.fleet_ms_per_token)

@@ -27,8 +27,12 @@ Less overlap never lowers a bound.
 """
 
 
-FindTies = Callable[[tuple[WorkerState, ...], Weighing], list[WorkerId]]
-"""Workers (at least one) -> those whose cost counts as least, in order: all are looked at."""
+FindTies = Callable[
+    [tuple[WorkerState, ...], Mapping[WorkerId, WorkerState], Weighing], list[WorkerId]
+]
+"""Workers (at least one), the same by name, perhaps with others -> those whose cost counts as
+least, in order: all are looked at.
+"""
 
 
 class QuickCost(msgspec.Struct, frozen=True):
@@ -146,7 +150,10 @@ def predicted_time_measure(weighing: Weighing) -> Measure:
 def pure_find_ties(costing: Callable[[Weighing], Costing]) -> FindTies:
     """Return what weighs worker by worker with `costing`."""
 
-    def find_ties(states: tuple[WorkerState, ...], weighing: Weighing) -> list[WorkerId]:
+    def find_ties(
+        states: tuple[WorkerState, ...], known: Mapping[WorkerId, WorkerState], weighing: Weighing
+    ) -> list[WorkerId]:
+        del known
         costs = list(map(costing(weighing), states))
         limit = tie_limit(min(costs), weighing.cost.margin)
         return [one.worker for one, cost in zip(states, costs, strict=True) if cost <= limit]
@@ -157,7 +164,9 @@ def pure_find_ties(costing: Callable[[Weighing], Costing]) -> FindTies:
 def native_prefill_decode_ties(native: Native) -> FindTies:
     """Return the compiled `prefill_decode_costing`, asked for all workers at once."""
 
-    def find_ties(states: tuple[WorkerState, ...], weighing: Weighing) -> list[WorkerId]:
+    def find_ties(
+        states: tuple[WorkerState, ...], known: Mapping[WorkerId, WorkerState], weighing: Weighing
+    ) -> list[WorkerId]:
         terms = (
             weighing.block_size,
             weighing.prompt_tokens,
@@ -166,7 +175,7 @@ def native_prefill_decode_ties(native: Native) -> FindTies:
             weighing.weights.overlap_score_weight,
             weighing.cost.margin,
         )
-        ties = native.prefill_decode_ties(states, weighing.overlaps, terms, weighing.keys)
+        ties = native.prefill_decode_ties(states, known, weighing.overlaps, terms, weighing.keys)
         return cast("list[WorkerId]", ties)
 
     return find_ties
@@ -175,7 +184,9 @@ def native_prefill_decode_ties(native: Native) -> FindTies:
 def native_predicted_time_ties(native: Native) -> FindTies:
     """Return the compiled `predicted_time_costing`, asked for all workers at once."""
 
-    def find_ties(states: tuple[WorkerState, ...], weighing: Weighing) -> list[WorkerId]:
+    def find_ties(
+        states: tuple[WorkerState, ...], known: Mapping[WorkerId, WorkerState], weighing: Weighing
+    ) -> list[WorkerId]:
         weights, speeds = weighing.weights, weighing.speeds
         terms = (
             weighing.block_size,
@@ -193,7 +204,7 @@ def native_predicted_time_ties(native: Native) -> FindTies:
         waits = weighing.memory_wait_of
         return cast(
             "list[WorkerId]",
-            native.predicted_time_ties(states, weighing.overlaps, terms, waits),
+            native.predicted_time_ties(states, known, weighing.overlaps, terms, waits),
         )
 
     return find_ties

@@ -173,22 +173,19 @@ class Scheduler:
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
-        kv = "kv" in (request.mode, self.options.mode)
+        kv = self.options.mode == "kv" or request.mode == "kv"
         recorded = kv and self.overlaps.record(worker, hashes, now, approximate=request.approximate)
+        sequences = self.sequences
         known = hashes.upto(decision.overlap_blocks)
-        self.sequences.add(
-            request.request_id,
-            worker,
-            Demand(
-                prompt_tokens=request.prompt_tokens,
-                uncached_tokens=decision.chosen.uncached_tokens,
-                expected_output_tokens=request.expected_output_tokens,
-                keys=tuple(self.sequences.sharing_keys(known)),
-                streams=request.streams,
-                hashes=hashes if recorded else None,
-            ),
-            now,
+        demand = Demand(
+            prompt_tokens=request.prompt_tokens,
+            uncached_tokens=decision.chosen.uncached_tokens,
+            expected_output_tokens=request.expected_output_tokens,
+            keys=tuple(sequences.sharing_keys(known)),
+            streams=request.streams,
+            hashes=hashes if recorded else None,
         )
+        sequences.add(request.request_id, worker, demand, now)
         self.workers.membership.mark_chosen(worker, now)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)

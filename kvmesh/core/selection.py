@@ -1,10 +1,14 @@
 """From scores to one worker: the least with fair ties, or a softmax over the range."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import xxhash
+
+from kvmesh.compiled import NATIVE
+
+_Name = TypeVar("_Name", bound=str)
 
 
 class Random(Protocol):
@@ -57,14 +61,28 @@ def find_ties(
     return ties
 
 
-def find_home(names: Sequence[str], key: int) -> int:
-    """Return the index of the name that `key` belongs to, whatever other names there are.
+def pure_find_home(
+    names: Sequence[_Name], overlaps: Mapping[_Name, int], blocks: Sequence[int]
+) -> int:
+    """Return the index of the name, among those with the most in `overlaps`, that the first of
+    `blocks` beyond that belongs to, whatever other names there are; -1 where there is none.
 
-    Highest random weight: names that come or go move only the keys that are theirs.
+    Highest random weight: names that come or go move only the blocks that are theirs.
     Source: D. Thaler and C. Ravishankar, "Using name-based mappings to increase hit rates", 1998.
     """
-    weights = [xxhash.xxh3_64_intdigest(name.encode(), key) for name in names]
+    held = [overlaps.get(name, 0) for name in names]
+    most = max(held)
+    if most >= len(blocks):
+        return -1
+    weights = [
+        xxhash.xxh3_64_intdigest(name.encode(), blocks[most]) if overlap == most else -1
+        for name, overlap in zip(names, held, strict=True)
+    ]
     return weights.index(max(weights))
+
+
+find_home: Final = NATIVE.find_home if NATIVE else pure_find_home
+"""The compiled one takes a dict."""
 
 
 def softmax_probabilities(costs: Sequence[float], temperature: float) -> list[float]:

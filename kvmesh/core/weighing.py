@@ -60,9 +60,9 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         if self.slower:
             uncached += int(self.slower.get(state.worker, 0.0) * self.block_size)
         decode_blocks = loads.active_blocks + self.request_blocks
-        if loads.shared:
+        if self.keys and overlap:
             decode_blocks -= loads.shared_blocks(self.keys, self.stride, overlap)
-        ms_per_token = self.speeds.ms_per_token(state.worker)
+        ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
         step_tokens = self.speeds.steps.step_tokens
         return Candidate(
             worker=state.worker,

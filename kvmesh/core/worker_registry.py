@@ -29,8 +29,8 @@ class WorkerRegistry:
     """Filters the living (`membership`) by model, pins, exclusions and load (`sequences`).
 
     `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
-    workers whose events do not count; `guard` judges the URLs that workers name.
-    `panic`: nobody is known to be well, requests go to those who may be.
+    workers whose events do not count; `known` are the states of all; `guard` judges the URLs that
+    workers name. `panic`: nobody is known to be well, requests go to those who may be.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class WorkerRegistry:
         self.panic = False
         self._sequences = sequences
         self._speeds = speeds or Speeds()
-        self._states: dict[WorkerId, WorkerState] = {}
+        self.known: dict[WorkerId, WorkerState] = {}
         self._generation = sequences.generation
         self._picky = 0
         self._tainted = 0
@@ -54,11 +54,11 @@ class WorkerRegistry:
 
     def state(self, worker: WorkerId) -> WorkerState:
         """Return what is known of a worker, also of one that never said anything."""
-        state = self._states.get(worker)
+        state = self.known.get(worker)
         if state is None:
             loads, prefill = self._sequences.loads(worker), self._speeds.prefill_ratio(worker)
             state = new_worker_state(worker, loads, prefill, _NO_INFO, _NO_REPORT)
-            self._states[worker] = state
+            self.known[worker] = state
         return state
 
     def describe(self, worker: WorkerId, info: WorkerInfo) -> None:
@@ -111,7 +111,7 @@ class WorkerRegistry:
 
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""
-        state = self._states.pop(worker, None)
+        state = self.known.pop(worker, None)
         if state is not None:
             self._picky -= bool(state.info.models)
             self._tainted -= bool(state.info.taints)
@@ -122,17 +122,17 @@ class WorkerRegistry:
 
     def info(self, worker: WorkerId) -> WorkerInfo:
         """Return what a worker says of itself; the default for one that said nothing."""
-        state = self._states.get(worker)
+        state = self.known.get(worker)
         return state.info if state else _NO_INFO
 
     def last_report(self, worker: WorkerId) -> LoadReport:
         """Return the engine's last figures; zeros when there are none."""
-        state = self._states.get(worker)
+        state = self.known.get(worker)
         return state.report if state else _NO_REPORT
 
     def capacity_blocks(self, worker: WorkerId) -> int:
         """Return the KV blocks the engine has; 0 when unknown."""
-        state = self._states.get(worker)
+        state = self.known.get(worker)
         return state.capacity_blocks if state else 0
 
     def everyone(self, now: float) -> tuple[WorkerId, ...]:
@@ -140,7 +140,7 @@ class WorkerRegistry:
         if self._generation != self._sequences.generation:
             self._generation = self._sequences.generation
             self._states_of = ((), ())
-            for worker, state in self._states.items():
+            for worker, state in self.known.items():
                 state.loads = self._sequences.loads(worker)
         alive = cast("tuple[WorkerId, ...]", self.membership.usable(now))
         if alive is not self._everyone:

@@ -218,8 +218,7 @@ static PyObject *loads_booked(Loads *self, void *which) {
                                                 : self->prefill_tokens - self->unseen_tokens);
 }
 
-#define NUMBER(name) \
-    { #name, T_LONGLONG, offsetof(Loads, name), 0, NULL }
+#define NUMBER(name) { #name, T_LONGLONG, offsetof(Loads, name), 0, NULL }
 
 static PyMemberDef members[] = {
     {"worker", T_OBJECT_EX, offsetof(Loads, worker), READONLY, NULL},

@@ -29,6 +29,8 @@ typedef struct {
     Loads *loads;
     Ratio *prefill;
     long long capacity_blocks;
+    uint64_t asked;    /* number of the last question in which it had any overlap */
+    long long overlap; /* blocks in that question */
 } WorkerState;
 
 extern PyTypeObject loads_type, ratio_type, worker_state_type;

@@ -151,6 +151,7 @@ class TwoFleets:
             pure.append(twins[0])
             native.append(twins[1])
         self.pure, self.native = tuple(pure), tuple(native)
+        self.known = {one.worker: one for one in native}
         self.speeds = Speeds()
         self.speeds.steps.step_tokens = rng.choice([0.0, 33.3])
         self.speeds.finished(W, 0.7, 90)
@@ -191,7 +192,9 @@ def test_the_same_workers_cost_least(cost: str, seed: int) -> None:
     for _ in range(20):
         weighing = fleet.weighing(cost)
 
-        assert QUICK_COSTS[cost].find_ties(fleet.native, weighing) == pure(fleet.pure, weighing)
+        assert QUICK_COSTS[cost].find_ties(fleet.native, fleet.known, weighing) == pure(
+            fleet.pure, {}, weighing
+        )
 
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
@@ -209,4 +212,4 @@ def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
             formula = msgspec.structs.replace(COSTS[cost], margin=wide)
             asked = msgspec.structs.replace(weighing, cost=formula)
 
-            assert native(fleet.native, asked) == pure(fleet.pure, asked)
+            assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)

@@ -46,13 +46,13 @@ def ask_time(states: object = (), overlaps: object = None, terms: object = None)
     usual = (16, 100, 7, 1.0, 0.05, 1.0, 0.4, 0.1, 0.05, 0.0, 0.05)
     given_terms = usual if terms is None else terms
     return native.predicted_time_ties(
-        states, {} if overlaps is None else overlaps, given_terms, lambda _: "long"
+        states, {W: 1}, {} if overlaps is None else overlaps, given_terms, lambda _: "long"
     )
 
 
 def ask_blocks(terms: tuple[object, ...], keys: object = ()) -> object:
     native: Any = NATIVE
-    return native.prefill_decode_ties((native_state(),), {}, terms, keys)
+    return native.prefill_decode_ties((native_state(),), {}, {}, terms, keys)
 
 
 def full_state() -> Any:
@@ -100,6 +100,14 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "too few terms": lambda _: ask_time((native_state(),), {}, (1, 2)),
     "terms in words": lambda _: ask_time((native_state(),), {}, ("",) * 11),
     "waits in words": lambda _: ask_time((full_state(),)),
+    "home alone": lambda native: native.find_home(["w"]),
+    "home of nobody": lambda native: native.find_home([], {}, [1]),
+    "home of numbers": lambda native: native.find_home([1], {}, [1]),
+    "home by a list": lambda native: native.find_home(["w"], [], [1]),
+    "home by words": lambda native: native.find_home(["w"], {"w": "1"}, [1]),
+    "home of words": lambda native: native.find_home(["w"], {}, "w"),
+    "home of no block": lambda native: native.find_home(["w"], {}, 1),
+    "home of a large block": lambda native: native.find_home(["w"], {}, [1 << 64]),
     "no stride": lambda _: ask_blocks((16, 1, 1, 0, 1.0, 0.0)),
     "no block size": lambda _: ask_blocks((0, 1, 1, 1, 1.0, 0.0)),
     "keys in a number": lambda _: ask_blocks((16, 1, 1, 1, 1.0, 0.0), 1),

@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,9 +12,12 @@ from kvmesh.core.selection import (
     minima,
     next_in_turn,
     pick,
+    pure_find_home,
     softmax_probabilities,
     two_of,
 )
+
+FindHome = Callable[[Sequence[str], dict[str, int], Sequence[int]], int]
 
 
 class Fixed:
@@ -129,12 +133,34 @@ def test_costs_within_the_margin_are_equal() -> None:
     assert choose_least([0.0, 0.1], Fixed(0.9), margin=0.1) == 0
 
 
-def test_a_key_stays_at_home_when_other_names_come_or_go() -> None:
+@pytest.mark.parametrize("find", [pure_find_home, find_home])
+def test_a_key_stays_at_home_when_other_names_come_or_go(find: FindHome) -> None:
     names = ["a", "b", "c", "d"]
-    homes = {key: names[find_home(names, key)] for key in range(200)}
+    homes = {key: names[find(names, {}, [key])] for key in range(200)}
 
     fewer = [name for name in names if name != "b"]
     for key, home in homes.items():
         if home != "b":
-            assert fewer[find_home(fewer, key)] == home
+            assert fewer[find(fewer, {}, [key])] == home
     assert {list(homes.values()).count(name) > 30 for name in names} == {True}
+
+
+@pytest.mark.parametrize("find", [pure_find_home, find_home])
+def test_home_is_among_those_with_the_most_overlap(find: FindHome) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    overlaps = {"b": 3, "c": 7, "e": 7, "stranger": 9}
+
+    homes = {names[find(names, overlaps, [*range(7), key])] for key in range(50)}
+
+    assert homes == {"c", "e"}
+    assert find(names, overlaps, range(7)) == -1
+
+
+def test_both_cores_find_the_same_home() -> None:
+    rng = random.Random(5)
+    for _ in range(300):
+        names = [f"wörker-{rng.randrange(10**9)}" * rng.randint(1, 30) for _ in range(6)]
+        overlaps = {name: rng.randint(0, 2) for name in names[:4]}
+        blocks = [rng.getrandbits(64) for _ in range(rng.randint(0, 4))]
+
+        assert find_home(names, overlaps, blocks) == pure_find_home(names, overlaps, blocks)
