@@ -40,7 +40,7 @@ async def replay(options: ReplayOptions, stop: Stop | None = None) -> int:
 async def run_replay(
     options: ReplayOptions, *, console: Console | None = None, stop: Stop | None = None
 ) -> ReplayReport:
-    """Send the slice, once for each mode to compare, and return what was measured.
+    """Send the slice, once for each policy to compare, and return what was measured.
 
     When `stop` is set, open requests are given up and the report covers what had ended.
     Progress is shown on `console`. Raises `ConfigError`, and `TransportError` when the endpoint
@@ -61,15 +61,15 @@ async def run_replay(
     try:
         client = ReplayClient(pool, options.url, options.timeout_s)
         model = options.model or await client.first_model(_authorization(options))
-        for number, mode in enumerate(options.compare or ("",)):
+        for number, policy in enumerate(options.compare or ("",)):
             if stop.requested and passes:
                 break
             if number:
                 await _until(stop, asyncio.sleep(options.settle_s))
             await reset_engines(pool, options)
-            factory = RequestFactory(options, trace, model, mode, f"{options.seed}/{number}")
+            factory = RequestFactory(options, trace, model, policy, f"{options.seed}/{number}")
             one = ReplayPass(client, factory, trace.requests)
-            name = mode or "replay"
+            name = policy or "replay"
             passes.append((name, one))
             shown = show_progress(
                 console or Console(quiet=True), name, one.progress, enabled=options.progress

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter, Token
 
+from kvmesh.app.replay_policy import policy_headers
 from kvmesh.core.prompts import PromptUnit
 from kvmesh.core.report import Slo
 from kvmesh.errors import ConfigError
@@ -64,7 +65,8 @@ class ReplayOptions:
     timeout_s: float = 600.0
     """Seconds until an unfinished request counts as failed."""
     compare: Words = ()
-    """Router modes, one run under each, the first is the baseline: round-robin, kv."""
+    """Policies, one run under each, the first is the baseline: round-robin, kv, kv:COST,
+    kv:COST:overlap_score_weight=2:temperature=0.1."""
     settle_s: float = 1.0
     """Seconds between two runs."""
     reset_engine: Words = ()
@@ -130,7 +132,9 @@ def _check_url(url: str, flag: str) -> None:
 
 def _check_choices(options: ReplayOptions) -> None:
     if len(set(options.compare)) != len(options.compare):
-        raise ConfigError(f"--compare {','.join(options.compare)}: name each mode once")
+        raise ConfigError(f"--compare {','.join(options.compare)}: name each policy once")
+    for policy in options.compare:
+        policy_headers(policy)
     if len(options.bucket) > 1 and options.bucket_by is None:
         raise ConfigError("--bucket names several buckets: say --bucket-by session or prefix")
     if options.bucket_by is not None and not options.bucket:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.replay_options import ReplayOptions
+from kvmesh.app.replay_policy import policy_headers
 from kvmesh.core.prompts import PromptWriter
 from kvmesh.core.trace import (
     TraceRequest,
@@ -39,11 +40,12 @@ class TraceSlice(msgspec.Struct, frozen=True):
 class RequestFactory:
     """Makes the HTTP requests of one run: path, headers, body.
 
-    `mode` is the router mode asked for, empty for the endpoint's own; prompts depend on `salt`.
+    `policy` is the one asked for (`policy_headers`), empty for the endpoint's own; prompts depend
+    on `salt`.
     """
 
     def __init__(
-        self, options: ReplayOptions, trace: TraceSlice, model: str, mode: str, salt: str
+        self, options: ReplayOptions, trace: TraceSlice, model: str, policy: str, salt: str
     ) -> None:
         self.path = PATHS[options.endpoint]
         self._options = options
@@ -53,8 +55,7 @@ class RequestFactory:
         self._headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
         if options.api_key:
             self._headers.append((b"authorization", f"Bearer {options.api_key}".encode()))
-        if mode:
-            self._headers.append((b"x-kvmesh-router-mode", mode.encode()))
+        self._headers += policy_headers(policy)
 
     def headers(self, request: TraceRequest) -> list[tuple[bytes, bytes]]:
         """Return the headers, without Host and Content-Length."""

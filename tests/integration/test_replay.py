@@ -104,6 +104,16 @@ async def test_comparing_runs_the_slice_under_each_mode_with_other_prompts(
     assert len({str(body["messages"]) for _, _, body in endpoint.seen}) == 70
 
 
+async def test_formulas_and_their_numbers_are_asked_for_by_header(endpoint: ReplayEndpoint) -> None:
+    policies = ("kv:lmetric", "kv:prefill-decode:overlap_score_weight=2:temperature=0.1")
+
+    await run_replay(options(endpoint, requests=1, compare=policies))
+
+    names = ("router-mode", "cost", "overlap-score-weight", "temperature")
+    sent = [[headers.get(f"x-kvmesh-{name}") for name in names] for _, headers, _ in endpoint.seen]
+    assert sent == [["kv", "lmetric", None, None], ["kv", "prefill-decode", "2", "0.1"]]
+
+
 async def test_kv_reaches_the_infinite_cache_where_nothing_is_evicted(
     endpoint: ReplayEndpoint,
 ) -> None:
