@@ -1,6 +1,6 @@
 """What a request wishes of the router: by headers, by the body's field `kvmesh`, by its model."""
 
-from typing import Final, get_args
+from typing import Final, cast, get_args
 
 import msgspec
 
@@ -65,15 +65,7 @@ class WishReader:
 
     def read(self, request: Request, parsed: InferenceRequest = _NOBODY) -> Wishes:
         """Return a request's wishes. Raises `RequestError` naming header or field."""
-        given: _Given = {}
-        tenant = session = ""
-        for name, value in request.headers:
-            if name == self._tenant:
-                tenant = value.decode("latin-1").strip()
-            elif name == self._session:
-                session = value.decode("latin-1").strip()
-            elif name.startswith(_PREFIX):
-                given[name.decode("latin-1")] = value.decode("latin-1").strip()
+        tenant, session, given = self._of_headers(request)
         extension = parsed.kvmesh or NO_EXTENSION
         session = session or extension.session or ""
         policy = self._policies.find(parsed.model or "")
@@ -111,6 +103,24 @@ class WishReader:
             session=session_key(session) if session else "",
             tenant=tenant,
         )
+
+    def _of_headers(self, request: Request) -> tuple[str, str, _Given]:
+        """Return tenant, session and what else is given, read once of a head that is repeated."""
+        twin = request.twin
+        if twin is not None and twin.notes is not None and self in twin.notes:
+            return cast("tuple[str, str, _Given]", twin.notes[self])
+        given: _Given = {}
+        tenant = session = ""
+        for name, value in request.headers:
+            if name == self._tenant:
+                tenant = value.decode("latin-1").strip()
+            elif name == self._session:
+                session = value.decode("latin-1").strip()
+            elif name.startswith(_PREFIX):
+                given[name.decode("latin-1")] = value.decode("latin-1").strip()
+        if twin is not None:
+            twin.notes = {**(twin.notes or {}), self: (tenant, session, given)}
+        return tenant, session, given
 
 
 def named_workers(request: Request, extension: Extension = NO_EXTENSION) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Every recent decision with its terms and what became of it, bounded, found by request id."""
 
 from collections import deque
+from heapq import nlargest
 from typing import Final
 
 import msgspec
@@ -79,7 +80,6 @@ class DecisionLog:
         self._by_id: dict[bytes, DecisionRecord] = {}
         self._whole: dict[int, DecisionRecord] = {}
         self._candidates = 0
-        self._changes: deque[tuple[int, DecisionRecord]] = deque(maxlen=2 * capacity)
         self._waiting: deque[tuple[DecisionRecord, Hashes]] = deque()
         self._waiting_blocks = 0
         self._ended: deque[DecisionRecord] = deque(maxlen=_MAX_ENDED)
@@ -198,14 +198,12 @@ class DecisionLog:
         return [records[-number] for number in range(1, min(limit, len(records)) + 1)]
 
     def changed_after(self, version: int, limit: int) -> list[DecisionRecord]:
-        """Return the newest `limit` requests that changed after `version`, oldest change first."""
-        found: list[DecisionRecord] = []
-        for changed, record in reversed(self._changes):
-            if changed <= version or len(found) >= limit:
-                break
-            if record.version == changed:
-                found.append(record)
-        return found[::-1]
+        """Return the newest `limit` requests that changed after `version`, oldest change first.
+
+        O(requests kept): who asks is rare, what changes is not.
+        """
+        changed = (record for record in self._records if record.version > version)
+        return nlargest(limit, changed, key=_version)[::-1]
 
     def ttft_ms(self, worker: WorkerId) -> float | None:
         """Return the median of the worker's last first-token times; None before any."""
@@ -223,8 +221,7 @@ class DecisionLog:
         )
 
     def _change(self, record: DecisionRecord) -> None:
-        self._version = record.version = version = self._version + 1
-        self._changes.append((version, record))
+        self._version = record.version = self._version + 1
 
     def _evict(self) -> None:
         oldest = self._records.popleft()
@@ -293,3 +290,7 @@ class DecisionLog:
         if record.decision.by_cache:
             return record.decision.overlap_blocks * self._block_size
         return None
+
+
+def _version(record: DecisionRecord) -> int:
+    return record.version

@@ -11,12 +11,13 @@ class Request:
     `target` is the raw origin-form, `path` and `query` are its halves. Header names are lower
     case, in the order sent. `client` is the peer's address without port. `keep_alive` is what the
     client asked for. `twin` stands for all requests of a connection with one and the same head;
-    `block` of a twin is that head rendered for forwarding, once it was.
+    `block` of a twin is that head rendered for forwarding, once it was, `notes` what handlers read
+    of it, by whatever they find it under.
     """
 
     __slots__ = (
         "block", "body", "budget", "client", "headers", "http_1_0", "keep_alive",
-        "method", "path", "query", "secure", "target", "twin", "values_seen",
+        "method", "notes", "path", "query", "secure", "target", "twin", "values_seen",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: Headers, body: bytes = b"") -> None:
@@ -35,6 +36,7 @@ class Request:
         self.twin: Request | None = None
         self.block: bytes | None = None
         self.values_seen: dict[bytes, bytes] | None = None
+        self.notes: dict[object, object] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of header `name` (lower case); O(headers), for a twin's O(1)."""
@@ -102,7 +104,7 @@ class RepeatedHead:
         request.budget = None
         request.twin = twin
         request.block = None
-        request.values_seen = None
+        request.values_seen = request.notes = None
         request.client = ""
         request.secure = False
         return request
