@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 5
+VERSION: Final = 6
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -73,8 +73,8 @@ class Native(Protocol):
 
     def chain_tokens(
         self, seed: int, tokens: Sequence[int], first: int, size: int, count: int, /
-    ) -> list[int] | None:
-        """Return the same of a list of tokens; None when someone should look closer."""
+    ) -> bytes | None:
+        """Return the same of a list of tokens, as native u64s; None: someone should look closer."""
         ...
 
     def pack_chain(

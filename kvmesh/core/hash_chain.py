@@ -23,8 +23,8 @@ SPLIT_BLOCKS: Final = 512
 
 Chain = Callable[[int, bytes | memoryview, int, int, int], list[int]]
 PackChain = Callable[[int, bytes | memoryview | str, int, int, int], bytes]
-ChainTokens = Callable[[int, Sequence[int], int, int, int], list[int]]
-QuickChain = Callable[[int, Sequence[int], int, int, int], list[int] | None]
+ChainTokens = Callable[[int, Sequence[int], int, int, int], bytes]
+QuickChain = Callable[[int, Sequence[int], int, int, int], bytes | None]
 
 
 def hash_chain(seed: int, blocks: Sequence[bytes]) -> list[int]:
@@ -52,10 +52,8 @@ def pure_chain(
     return hashes
 
 
-def pure_chain_tokens(
-    seed: int, tokens: Sequence[int], first: int, size: int, count: int
-) -> list[int]:
-    """Return the hashes of `count` blocks of `size` tokens, from token `first` on.
+def pure_chain_tokens(seed: int, tokens: Sequence[int], first: int, size: int, count: int) -> bytes:
+    """Return the hashes of `count` blocks of `size` tokens from token `first` on, as native u64s.
 
     Raises `RequestError` for a token that is no u32.
     """
@@ -64,7 +62,7 @@ def pure_chain_tokens(
         few, place = min(count - done, AHEAD), first + done * size
         packed = pack_u32s(tokens[place : place + few * size], place)
         hashes += hash_chain(hashes[-1] if hashes else seed, _splitter(size * 4, few)(packed, 0))
-    return hashes
+    return array("Q", hashes).tobytes()
 
 
 def pure_pack_chain(
@@ -92,9 +90,7 @@ def pack_u32s(tokens: Sequence[int], position: int) -> bytes:
 def compiled_chain_tokens(quick: QuickChain) -> ChainTokens:
     """Return `pure_chain_tokens` with a short cut for lists and tuples of what is a token."""
 
-    def chain_tokens(
-        seed: int, tokens: Sequence[int], first: int, size: int, count: int
-    ) -> list[int]:
+    def chain_tokens(seed: int, tokens: Sequence[int], first: int, size: int, count: int) -> bytes:
         known = quick(seed, tokens, first, size, count)
         return pure_chain_tokens(seed, tokens, first, size, count) if known is None else known
 

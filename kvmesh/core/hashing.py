@@ -118,7 +118,7 @@ def sequence_hashes(
     if isinstance(read, (bytes, memoryview)):
         width = block_size * TOKEN_BYTES
         return chain(seed, read, 0, width, len(read) // width)
-    return chain_tokens(seed, read, 0, block_size, len(read) // block_size)
+    return array("Q", chain_tokens(seed, read, 0, block_size, len(read) // block_size)).tolist()
 
 
 def pack_hashes(hashes: Collection[int]) -> bytes:
@@ -264,7 +264,7 @@ class BlockHashes:
         if self._packed is not None:
             hashes.frombytes(pack_chain(seed, self._packed, done * size, size, count))
         else:
-            hashes.extend(chain_tokens(seed, self._tokens, done * size, size, count))
+            hashes.frombytes(chain_tokens(seed, self._tokens, done * size, size, count))
         if done + count == self._blocks:
             self._packed, self._tokens = None, ()
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.compiled` uses no other. */
-#define NATIVE_VERSION 5
+#define NATIVE_VERSION 6
 
 extern PyMethodDef native_hashing_methods[], native_cost_methods[], native_home_methods[];
 

@@ -12,8 +12,8 @@ from kvmesh.core.hash_chain import (
 from kvmesh.errors import RequestError
 
 
-def choosy(seed: int, tokens: Sequence[int], first: int, size: int, count: int) -> list[int] | None:
-    return [seed + first] * (count * size) if isinstance(tokens, list) else None
+def choosy(seed: int, tokens: Sequence[int], first: int, size: int, count: int) -> bytes | None:
+    return bytes([seed + first] * (count * size)) if isinstance(tokens, list) else None
 
 
 def test_a_long_buffer_is_cut_into_pieces_that_hash_as_one() -> None:
@@ -27,7 +27,7 @@ def test_a_long_buffer_is_cut_into_pieces_that_hash_as_one() -> None:
 def test_what_the_compiled_core_does_not_take_is_hashed_by_the_pure_one() -> None:
     chain_tokens = compiled_chain_tokens(choosy)
 
-    assert chain_tokens(5, [1, 2], 0, 1, 2) == [5, 5]
+    assert chain_tokens(5, [1, 2], 0, 1, 2) == b"\5\5"
     assert chain_tokens(5, range(2), 0, 1, 2) == pure_chain_tokens(5, [0, 1], 0, 1, 2)
     with pytest.raises(RequestError, match=r"tokens 1\.\.1: token ids are integers"):
         chain_tokens(5, (0, -1), 1, 1, 1)
