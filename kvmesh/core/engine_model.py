@@ -110,7 +110,7 @@ class EngineModel:
         if self.queue or self._ending or self._events or self.prefilling or not self.decoding:
             return []
         count = min(self._due.next_step(), self._finishing.next_step()) - self._steps - 1
-        load = self._load(self._steps + 1, len(self.decoding), PrefillBatch(0))
+        load = self._load(self._steps + 1, len(self.decoding))
         return self.options.decode_s(load, int(min(count, limit)))
 
     def skip(self, steps: int) -> None:
@@ -259,10 +259,10 @@ class EngineModel:
         else:
             self.prefilling = request
 
-    def _load(self, step: int, decoding: int, prefill: PrefillBatch) -> StepLoad:
+    def _load(self, step: int, decoding: int, tokens: int = 0, attention: float = 0.0) -> StepLoad:
         return StepLoad(
-            prefill_tokens=prefill.tokens,
-            prefill_attention=prefill.attention,
+            prefill_tokens=tokens,
+            prefill_attention=attention,
             decoding=decoding,
             context_tokens=self._offsets + (step - 1) * decoding,
             active_tokens=self.pool.active_blocks * self.options.block_size,
@@ -272,7 +272,7 @@ class EngineModel:
         self, decoders: list[EngineRequest], prefill: PrefillBatch, preempted: list[EngineRequest]
     ) -> Step:
         """Return the scheduled step, and let completed prefills decode from the next one on."""
-        load = self._load(self._steps, len(decoders), prefill)
+        load = self._load(self._steps, len(decoders), prefill.tokens, prefill.attention)
         for request in prefill.completed:
             request.offset = request.generated + 1 - self._steps
             self.decoding[request] = None
