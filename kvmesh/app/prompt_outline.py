@@ -2,11 +2,11 @@
 
 import msgspec
 
-from kvmesh.core.bucket_rules import PREFIX_CHARS
+from kvmesh.core.bucket_spill import DEPTHS
 from kvmesh.core.chat import content_text
 from kvmesh.transport.http.openai import Endpoint, InferenceRequest, first_prompt
 
-_KEPT_CHARS = 4 * PREFIX_CHARS
+_KEPT_CHARS = DEPTHS[-1]
 
 
 class _Turn(msgspec.Struct):

@@ -142,9 +142,8 @@ class BucketTable:
             key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
             return rendezvous(names, key), self._policy
         if self._policy == "prefix-spill":
-            key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
             heats = {name: self._heat(name, serving) for name in names}
-            chosen = self.spill.choose(names, key, request.prompt_chars, heats)
+            chosen = self.spill.choose(names, request.prompt_start, request.prompt_chars, heats)
             return chosen, self._policy
         if self._policy == "least-loaded":
             return min(names, key=lambda name: (self._load(name, serving), name)), self._policy
