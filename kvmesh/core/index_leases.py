@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Final
 
 from kvmesh.core.block_table import Holding
@@ -77,8 +78,8 @@ class Leases:
         if not due:
             heappop(self._order)
             del self._due[until]
-        for block in gone:
-            self._following.pop(block, None)
+        for block in self._following.keys() & gone:
+            del self._following[block]
         return gone
 
     def revoke(self, blocks: Iterable[int]) -> list[int]:
@@ -151,7 +152,7 @@ class Leases:
             self._serial += 1
             self._runs[self._serial] = run
             self._until[self._serial] = until
-            self._lease.update(dict.fromkeys(run, self._serial))
+            self._lease.update(zip(run, repeat(self._serial)))
             due.append(self._serial)
             if start > low:
                 self._following[blocks[start - 1]] = [run[0]]
@@ -163,17 +164,18 @@ class Leases:
             siblings[:] = [one for one in siblings if one in self._lease]
         siblings.append(block)
 
-    def _cut(self, lease: int, kept: int) -> list[int]:
+    def _cut(self, lease: int, kept: int) -> tuple[int, ...]:
         """Take away and return all but the first `kept` blocks of a lease."""
         run = self._runs[lease]
         if kept:
             self._runs[lease] = run[:kept]
         else:
             del self._runs[lease], self._until[lease]
-        cut: list[int] = []
-        for block in run[kept:]:
-            # Of two blocks with one hash only the later one is found by its lease.
-            if self._lease.get(block) == lease:
-                del self._lease[block]
-                cut.append(block)
-        return cut
+        cut = run[kept:]
+        held = list(map(self._lease.pop, cut, repeat(0)))
+        if held.count(lease) == len(cut):
+            return cut
+        # Of two blocks with one hash only the later one is found by its lease.
+        others = {block: one for block, one in zip(cut, held, strict=True) if one}
+        self._lease.update((block, one) for block, one in others.items() if one != lease)
+        return tuple(block for block, one in others.items() if one == lease)
