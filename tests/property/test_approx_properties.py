@@ -112,8 +112,9 @@ class BoundedMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, prompt=prompts, ttl=st.sampled_from(TTLS))
     def route(self, worker: WorkerId, prompt: list[int], ttl: float) -> None:
+        # Each in a tick of its own: of prompts that end together the latest is displaced first.
+        self.now += 1.1
         self.index.record(worker, prompt, self.now, ttl)
-        self.now += 0.3
 
         found = self.index.find_matches(BlockHashes.of(prompt, 1)).get(worker, 0)
         # What ends first is displaced first: only the longest-lived prompt is safe at once.
