@@ -76,8 +76,7 @@ class KeyGuard:
         kept = [header for header in request.headers if header[0] not in drop]
         if self._tenant and not told:
             kept.append((self._tenant, key.tenant.encode()))
-        request.headers = kept
-        request.twin = None
+        request.replace_headers(kept)
 
     def _look(self) -> None:
         try:

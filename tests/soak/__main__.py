@@ -1,6 +1,7 @@
 """`python -m tests.soak [REQUESTS] [router flags]`: a million requests through one router.
 
-Its memory must stay where it was after the first tenth.
+Its memory must stay where it was after the first tenth. What it remembers of distinct prompts is
+bounded (8,192 families of answers' lengths, 4,096 hot prefixes), and full before counting begins.
 
 Each slice is a closed loop of plain requests by wrk, then streams that are left in the middle,
 requests nobody should take, clients that leave before their answer, and connections never reused.
@@ -31,6 +32,11 @@ MIB = 1024**2
 SLICE_S = 20.0
 CONNECTIONS = 64
 STREAMS = 200
+DISTINCT_PROMPTS = 3000
+"""Each belongs to three families of lengths."""
+PROMPTS_AT_ONCE = 250
+APPROX_TTL_S = 5
+
 READY_S = 60.0
 LOCK = "KVMESH_SOAK_LOCK"
 """Environment variable: a file locked for the time of each slice, on a machine that is shared."""
@@ -53,7 +59,12 @@ def router(*arguments: str) -> Iterator[tuple[int, int]]:
     port = free_port()
     with engines(max(os.sched_getaffinity(0))) as urls:
         workers = [f"--worker=w{number}={url}" for number, url in enumerate(urls)]
-        options = ["--no-kv-events", "--log-level=error", "--approx-ttl-s=5", *arguments]
+        options = [
+            "--no-kv-events",
+            "--log-level=error",
+            f"--approx-ttl-s={APPROX_TTL_S}",
+            *arguments,
+        ]
         process = subprocess.Popen(
             [sys.executable, "-m", "kvmesh", "router", f"--http-port={port}", *options, *workers]
         )
@@ -94,6 +105,19 @@ async def disturb(port: int, number: int) -> int:
     return 2 * STREAMS + len(CORPUS)
 
 
+async def fill(port: int) -> None:
+    """Send so many distinct prompts that every bounded table is full.
+
+    Slowly, so that few of them are believed cached at a time: memory of those that were would be
+    free for what grows later, and hide it.
+    """
+    for number in range(DISTINCT_PROMPTS):
+        prompt = chat_body(10_000_000 + number, 2000)
+        await _send(port, request_bytes(prompt), wait=True)
+        if number % PROMPTS_AT_ONCE == 0:
+            await asyncio.sleep(APPROX_TTL_S)
+
+
 async def _send(port: int, data: bytes, *, wait: bool) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -128,6 +152,7 @@ def closed_loop(port: int) -> int:
 def soak(port: int, pid: int, requests: int) -> Iterator[Slice]:
     """Yield slices until `requests` are done."""
     done = number = 0
+    uvloop.run(fill(port))
     while done < requests:
         with turn():
             start = time.monotonic()

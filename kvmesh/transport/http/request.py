@@ -39,14 +39,8 @@ class Request:
         self.notes: dict[object, object] | None = None
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the first value of header `name` (lower case); O(headers), for a twin's O(1)."""
-        twin = self.twin
-        if twin is not None:
-            return twin.known().get(name)
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        """Return the first value of header `name` (lower case), as it was at the first question."""
+        return (self.twin or self).known().get(name)
 
     def known(self) -> dict[bytes, bytes]:
         """Return the first value of each header, as they were when this was first asked."""
@@ -54,10 +48,19 @@ class Request:
             self.values_seen = dict(reversed(self.headers))
         return self.values_seen
 
+    def replace_headers(self, headers: Headers) -> None:
+        """Have other headers than were sent: whatever was made of those is forgotten."""
+        self.headers = headers
+        self.twin = self.block = self.values_seen = None
+
     def release_body(self) -> None:
-        """Drop the body: once an answer has begun nobody needs it, and streams are long."""
+        """Drop the body: once an answer has begun nobody needs it, and streams are long.
+
+        What can be made again goes with it.
+        """
         self.uncharge()
         self.body = b""
+        self.block = self.values_seen = None
 
     def uncharge(self) -> None:
         """Take the body off its budget, once."""

@@ -123,11 +123,15 @@ class RequestReader:
             self._parser = None
 
     def _learn(self, data: bytes) -> None:
-        """Remember the head of the request that just arrived in one piece, if it may come again."""
+        """Remember the head of the request that just arrived in one piece, if it may come again.
+
+        Not of a connection's first: it may stay the only one, and its answer be long.
+        """
         request = self.ready[-1]
         if isinstance(request, Request) and request.keep_alive and self._lessons < _MAX_LESSONS:
             self._lessons += 1
-            self._repeated = RepeatedHead.learn(data, request)
+            if self._lessons > 1:
+                self._repeated = RepeatedHead.learn(data, request)
 
     def _count_head(self, data: bytes, *, fresh: bool) -> None:
         """Bound a head that is still arriving: llhttp keeps one long header to itself."""

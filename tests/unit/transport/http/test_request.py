@@ -10,8 +10,9 @@ FIRST = post(b"X: y", b"Content-Length: 3", b"Accept: */*", body=b"abc")
 
 
 def taught(first: bytes) -> RequestReader:
-    """Return the reader of a connection that has taken `first`."""
+    """Return the reader of a connection that has taken `first` twice: a first is not learnt."""
     reader = RequestReader(LIMITS)
+    reader.feed(first)
     reader.feed(first)
     reader.ready.clear()
     return reader
@@ -70,11 +71,12 @@ def test_a_repeated_head_changes_nothing_but_the_time_it_takes(
 
 def test_requests_with_one_head_have_one_twin() -> None:
     reader = RequestReader(LIMITS)
-    for body in (b"abc", b"abcdefghijkl", b""):
+    for body in (b"a", b"abc", b"abcdefghijkl", b""):
         reader.feed(post(b"X: y", b"Content-Length: %d" % len(body), body=body))
 
-    requests = [item for item in reader.ready if isinstance(item, Request)]
+    first, *requests = [item for item in reader.ready if isinstance(item, Request)]
 
+    assert first.twin is None
     assert [request.body for request in requests] == [b"abc", b"abcdefghijkl", b""]
     assert len({id(request.twin) for request in requests}) == 1
     assert requests[0].twin is not None
@@ -97,7 +99,22 @@ def test_a_client_that_never_repeats_itself_is_soon_left_alone() -> None:
     for number in range(20):
         reader.feed(get(b"Host: a", b"X: %d" % number))
 
-    assert len({id(item.twin) for item in reader.ready if isinstance(item, Request)}) == 9
+    assert len({id(item.twin) for item in reader.ready if isinstance(item, Request)}) == 8
+
+
+def test_headers_put_in_place_of_those_sent_are_what_is_asked_for_from_then_on() -> None:
+    reader = taught(FIRST)
+    reader.feed(FIRST)
+    reader.feed(FIRST)
+    changed, other = [item for item in reader.ready if isinstance(item, Request)]
+    fresh = Request("GET", b"/", [(b"x", b"y")])
+    assert (changed.header(b"x"), fresh.header(b"x")) == (b"y", b"y")
+
+    for one in (changed, fresh):
+        one.replace_headers([(b"tenant", b"t")])
+
+    assert [one.header(b"tenant") for one in (changed, fresh, other)] == [b"t", b"t", None]
+    assert [one.header(b"x") for one in (changed, fresh, other)] == [None, None, b"y"]
 
 
 def test_a_long_head_is_not_kept() -> None:
