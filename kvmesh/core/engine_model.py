@@ -102,7 +102,7 @@ class EngineModel:
                 self.queue.popleft()
         return self._close(decoders, prefill, preempted)
 
-    def foresee(self, limit: float) -> list[float]:
+    def foresee(self, limit: int) -> list[float]:
         """Return how long the coming steps take, s, that only give each decoding request a token.
 
         At most `limit`; `skip` does them. A request that is added may end them. For between steps.

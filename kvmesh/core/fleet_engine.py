@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, chain, cycle, islice
+from typing import Final
 
 import msgspec
 
@@ -17,14 +18,18 @@ from kvmesh.core.fleet_request import Passage
 from kvmesh.core.step_calendar import StepCalendar
 from kvmesh.core.tier_table import Dropped, Held, TierTable
 
+RUN_STEPS: Final = 64
+"""Steps looked ahead at most: a request that comes makes what is left of them vain."""
+
 
 class FleetEngine:
     """An `EngineModel` and its clock: `step` is under way until `ends_s`, None for a run.
 
-    A run is what would be several steps that nobody notices, each giving every request a token:
-    it takes one event instead of one a step. `strides` False: one step at a time, for those who
-    look at the model in between. `turns` counts what was begun or cut short. `busy_s` is the time
-    spent in steps that ended. Passages are those of requests added here.
+    A run is what would be several steps that each only give every request a token: it takes an
+    event where a router hears of growth and one at its end, instead of one a step. `strides` False:
+    one step at a time, for those who look at the model in between. `turns` counts what was begun,
+    gone on with or cut short. `busy_s` is the time spent in steps that ended. Passages are those
+    of requests added here.
     """
 
     def __init__(self, worker: WorkerId, options: EngineOptions, *, strides: bool = True) -> None:
@@ -42,6 +47,7 @@ class FleetEngine:
         self.strides = strides
         self._run_s: list[float] = []
         self._run_ends: list[float] = []
+        self._stop = 0
         self._began_s = 0.0
         self._table = TierTable(0)
         self._closure = Closure()
@@ -52,17 +58,19 @@ class FleetEngine:
         return len(self._ends) - 1
 
     def begin(self, now: float) -> float | None:
-        """Begin the next step or run; return when it ends, None when there is nothing to do."""
+        """Begin the next step or run, or go on with a run; return when to call `end`, None when
+        there is nothing to do.
+        """
         self.turns += 1
         self._began_s = now
-        if self.strides:
-            self._run_s = self.model.foresee(self._growing.next_step() - len(self._ends) + 1)
-            if self._run_s:
-                self.step = None
-                self._run_ends = ends = list(accumulate(self._run_s, initial=now))
-                del ends[0]
-                self.ends_s = ends[-1]
-                return self.ends_s
+        if self.strides and not self._run_ends:
+            self.step = None
+            self._run_s = self.model.foresee(RUN_STEPS)
+            self._run_ends = list(accumulate(self._run_s, initial=now))[1:]
+        if self._run_ends:
+            due = self._growing.next_step() - len(self._ends)
+            self._stop_at(int(min(due + 1, len(self._run_ends))))
+            return self.ends_s
         step = self.step = self.model.step(now)
         if step is None:
             self.awake = False
@@ -75,31 +83,32 @@ class FleetEngine:
         return self.busy_s + (now - self._began_s if self.ends_s > now else 0.0)
 
     def cut(self, now: float) -> bool:
-        """Have a run end with its step that is under way; return whether that is sooner."""
-        ends = self._run_ends
-        done = bisect_left(ends, now) + 1
-        if done >= len(ends):
+        """Have a run end with its step that is under way; return whether `ends_s` is sooner now."""
+        under_way = bisect_left(self._run_ends, now) + 1
+        del self._run_ends[under_way:]
+        if under_way >= self._stop:
             return False
         self.turns += 1
-        del ends[done:]
-        self.ends_s = ends[-1]
+        self._stop_at(under_way)
         return True
 
     def end(self, now: float) -> None:
-        """Note the end of the step or run under way."""
+        """Note the end of the step under way, or that a run has come to where `begin` said."""
         if self.step is not None:
             self.busy_s += self.step.duration_s
             self._pauses_ms.append((now - self._ends[-1]) * 1000.0 if self._ends else 0.0)
             self._ends.append(now)
             return
-        ends = self._run_ends
-        self.model.skip(len(ends))
+        stop = self._stop
+        ends = self._run_ends[:stop]
+        self.model.skip(stop)
         before = chain((self._ends[-1],), ends)
         self._pauses_ms += [(end - last) * 1000.0 for end, last in zip(ends, before, strict=False)]
         self._ends += ends
-        for duration_s in self._run_s[: len(ends)]:
+        for duration_s in self._run_s[:stop]:
             self.busy_s += duration_s
-        self._run_ends = []
+        del self._run_ends[:stop], self._run_s[:stop]
+        self._stop = 0
 
     def expect_growth(self, passage: Passage, tokens: int) -> None:
         """Have `passage` among those `grown` returns, once it has `tokens` tokens."""
@@ -149,6 +158,11 @@ class FleetEngine:
             used_blocks=found.active_blocks,
             total_blocks=found.usable_blocks,
         )
+
+    def _stop_at(self, steps: int) -> None:
+        """Have the run come to a stop when so many more of its steps are done."""
+        self._stop = steps
+        self.ends_s = self._run_ends[steps - 1]
 
 
 def make_engines(options: FleetOptions, *, strides: bool) -> tuple[FleetEngine, ...]:
