@@ -19,7 +19,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FULL = Problem(503, "too many connections", code="too_many_connections", retry_after_s=1)
 _PATIENT = 32
 """Connections above the limit that are waited for, so that they read why they were turned away."""
-
 _SLOW = Problem(408, "the request took too long to arrive", code="request_timeout")
 _CRASHED = Problem(500, "internal error", code="internal_error")
 
@@ -71,14 +70,15 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._client = peer[0] if isinstance(peer, tuple) else ""
         self._secure = transport.get_extra_info("sslcontext") is not None
-        above = len(listener.connections) - limits.max_connections
+        served = len(listener.connections) - listener.turned_away
         listener.connections.add(self)
         listener.wheel.add(self)
         self.deadline_s = listener.wheel.now_s + limits.header_timeout_s
-        if above >= 0 or listener.draining:
+        if served >= limits.max_connections or listener.draining:
             listener.refused += 1
             # A request that comes behind the refusal would turn it into a reset.
-            self._awaits_end = above < _PATIENT
+            self._awaits_end = listener.turned_away < _PATIENT
+            listener.turned_away += self._awaits_end
             self._refuse(_FULL)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
         listener = self._listener
         listener.wheel.discard(self)
         listener.connections.discard(self)
+        listener.turned_away -= self._awaits_end
         self._lose_exchange()
         self._drop_ready()
         self._reader.close()

@@ -39,6 +39,7 @@ class Listener:
         self.draining = False
         self.accepted = 0
         self.refused = 0
+        self.turned_away = 0
         self.requests = 0
         self.problems = 0
         self.crashes = 0

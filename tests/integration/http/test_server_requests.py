@@ -261,8 +261,22 @@ async def test_connections_over_the_limit_are_turned_away(fronts: Front) -> None
     assert server.statistics().refused_connections == 1
 
 
+async def test_who_is_being_turned_away_takes_nobodys_place(fronts: Front) -> None:
+    server = await fronts.serve(echo, limits=HttpLimits(max_connections=1, linger_s=60.0))
+    leaving = await fronts.connect(server)
+    await leaving.ask(get(b"Host: a"))
+    refused = await fronts.connect(server)
+    assert (await refused.answer()).status == 503
+
+    leaving.send(get(b"Host: a", b"Connection: close"))
+    assert (await leaving.answer()).status == 200
+    assert await leaving.closed()
+
+    assert (await (await fronts.connect(server)).ask(get(b"Host: a"))).status == 200
+
+
 async def test_a_client_turned_away_is_not_reset_though_it_sends_at_once(fronts: Front) -> None:
-    server = await fronts.serve(echo, limits=HttpLimits(max_connections=1))
+    server = await fronts.serve(echo, limits=HttpLimits(max_connections=1, linger_s=60.0))
     await (await fronts.connect(server)).ask(get(b"Host: a"))
     loop = asyncio.get_running_loop()
 
