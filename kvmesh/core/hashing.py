@@ -13,6 +13,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, Protocol, Self
 
 from xxhash import xxh3_64_intdigest
@@ -179,6 +180,12 @@ def unpack_run(data: bytes | bytearray) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}Q", data)
 
 
+_READ_PACKED: Final[Callable[[bytes], Sequence[int]]] = (
+    partial(array, "Q") if _NATIVE else unpack_hashes
+)
+"""Whole packed hashes as an array, where memory holds them as the wire does."""
+
+
 class BlockHashes:
     """The sequence hashes of one prompt, hashed only as far as they are asked for.
 
@@ -231,14 +238,9 @@ class BlockHashes:
     @classmethod
     def unpack(cls, packed: bytes, block_size: int) -> Self:
         """Return the hashes that `pack_hashes` packed. Raises `CodecError`."""
-        if not _NATIVE:
-            return cls.of(unpack_hashes(packed), block_size)
-        hashes = array("Q")
-        try:
-            hashes.frombytes(packed)
-        except ValueError as error:
-            raise CodecError(f"packed hashes have {len(packed)} bytes: {error}") from error
-        return cls.of(hashes, block_size)
+        if len(packed) % HASH_BYTES:
+            raise CodecError(f"packed hashes have {len(packed)} bytes, not a multiple of 8")
+        return cls.of(_READ_PACKED(packed), block_size)
 
     def __len__(self) -> int:
         """Return the number of full blocks."""

@@ -114,6 +114,13 @@ def test_a_partial_block_has_no_hash_but_its_tokens_count() -> None:
     assert not BlockHashes([1, 2], 16).upto(5)
 
 
+@pytest.mark.parametrize("text", ["", "abc" * 40, "a\u0105" * 60, "\U0001f600" * 90])
+def test_a_strings_code_points_are_tokens(text: str) -> None:
+    expected = sequence_hashes([*map(ord, text)], 16)
+
+    assert list(BlockHashes(text, 16).upto(100)) == expected
+
+
 def test_ready_made_hashes_are_taken_as_they_are() -> None:
     ready = BlockHashes.of((5, 6, 7), 16)
 
