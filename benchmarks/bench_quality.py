@@ -1,8 +1,9 @@
 """How good routing decisions are: ours against every rival, an oracle and what bounds them all.
 
     python -m benchmarks.bench_quality --trace A.jsonl.gz --trace B.jsonl.gz [--grid | --troubled]
-        [--requests N] [--json FILE] [--seconds S]
+        [--requests N] [--seeds N] [--json FILE] [--seconds S]
 
+Each setting is played with several seeds, every policy with the same; the tables tell the means.
 Without traces the generated workloads are played. With --json what FILE has is not played again,
 and --seconds ends a slice of a long run: begin it again with the same FILE until all is played.
 """
@@ -30,11 +31,13 @@ from benchmarks.quality_grid import (
     troubled,
 )
 from benchmarks.quality_peer import ROUTERS, Replayed, can_replay, replay
+from benchmarks.quality_seeds import complete_runs, mean_of, seeded, seeds_table
 from benchmarks.quality_tables import blind_table, dynamo_table, print_tables
 from benchmarks.quality_workloads import WORKLOADS
 
 QUICK_REQUESTS = 400
 REQUESTS = 2_000
+SEEDS = 5
 
 
 class Saturation(msgspec.Struct, frozen=True, tag=True):
@@ -135,6 +138,7 @@ def main() -> None:
     parser.add_argument("--grid", action="store_true", help="all 81 settings of each trace")
     parser.add_argument("--troubled", action="store_true", help="slow engines, late reports, ...")
     parser.add_argument("--requests", type=int, help=f"of each trace; default {REQUESTS}")
+    parser.add_argument("--seeds", type=int, help=f"runs of each setting; default {SEEDS}, quick 1")
     parser.add_argument("--json", type=Path, help="results so far, one JSON line each")
     parser.add_argument("--seconds", type=float, default=1e9, help="end about then")
     parser.add_argument("--quick", action="store_true", help="the workloads at one load")
@@ -147,14 +151,21 @@ def main() -> None:
         settings = [Setting(trace, requests, 4, 0.7, 1, 5.0) for trace in traces]
     results, until = Results(found.json), time.monotonic() + found.seconds
     find_saturations(settings, results, until)
-    play_all(settings, results, until)
-    whole = [one for one in settings if all((one, name) in results.played for name in POLICIES)]
+    seeds = found.seeds or (1 if found.quick else SEEDS)
+    play_all(seeded(settings, seeds), results, until)
+    runs = complete_runs(settings, POLICIES, seeds, results.played)
+    whole = list(dict.fromkeys(one for one, _ in runs))
+    done = sum(len(runs[one, OURS]) for one in whole)
     console = Console(width=TABLE_WIDTH)
     console.print(f"{len(whole)} of {len(settings)} settings, {requests:,} requests each")
+    console.print(f"{done} of {len(settings) * seeds} runs of each policy; figures are their means")
     replay_all(whole, results, until)
     if whole:
-        print_tables([results.played[one, name] for one in whole for name in POLICIES], console)
-        console.print(blind_table(whole, results.played, results.saturations))
+        means = {key: mean_of(some) for key, some in runs.items()}
+        print_tables(list(means.values()), console)
+        if seeds > 1:
+            console.print(seeds_table(runs))
+        console.print(blind_table(whole, means, results.saturations))
     replayed = [one for one in results.replayed.values() if one.setting in whole]
     if replayed:
         console.print(dynamo_table(replayed, results.played))

@@ -45,12 +45,16 @@ DELAYS_MS: Final = (0.0, 5.0, 50.0)
 _ARRAY: Final = ("0000", "0111", "0222", "1012", "1120", "1201", "2021", "2102", "2210")
 _TOLERANCE: Final = 0.05
 
+JITTER_MS: Final = 10.0
+"""Requests of a perturbed run come up to so much later, in the time they are played in."""
+
 
 class Setting(msgspec.Struct, frozen=True):
     """One fleet under one load. `load` is relative to where round robin saturates.
 
     `speeds` are the engines' in turn, `report_s` comes between two load reports of an engine,
-    `cache` is the share of a million KV tokens an engine has.
+    `cache` is the share of a million KV tokens an engine has. Seed 0 sends at the recorded times;
+    any other delays each request a little, and spreads them otherwise over the replicas.
     """
 
     trace: str
@@ -62,6 +66,7 @@ class Setting(msgspec.Struct, frozen=True):
     speeds: tuple[float, ...] = (1.0,)
     report_s: float = 1.0
     cache: float = 1.0
+    seed: int = 0
 
     @property
     def name(self) -> str:
@@ -72,6 +77,7 @@ class Setting(msgspec.Struct, frozen=True):
         )
         special += "" if self.report_s == 1.0 else f" reports {self.report_s:g}s"
         special += "" if self.cache == 1.0 else f" cache {self.cache:g}"
+        special += f" seed {self.seed}" if self.seed else ""
         usual = f"x{self.engines} {self.load:g} R{self.routers} {self.event_delay_ms:g}ms"
         return f"{trace} {usual}{special}"
 
@@ -161,6 +167,29 @@ def fleet_of(setting: Setting, block_size: int) -> FleetOptions:
         event_delay_s=setting.event_delay_ms / 1000.0,
         speed_ratios=setting.speeds,
         report_interval_s=setting.report_s,
+        seed=setting.seed,
+    )
+
+
+def perturb(
+    requests: Sequence[FleetRequest], seed: int, speedup: float
+) -> tuple[FleetRequest, ...]:
+    """Return the requests, each up to `JITTER_MS` later once sent at `speedup`; seed 0: as given.
+
+    The same seed delays the same request by the same time under every policy.
+    """
+    if not seed:
+        return tuple(requests)
+    rng = random.Random(seed)
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            trace=msgspec.structs.replace(
+                one.trace,
+                timestamp_ms=one.trace.timestamp_ms + rng.random() * JITTER_MS * speedup,
+            ),
+        )
+        for one in requests
     )
 
 
@@ -204,7 +233,7 @@ def _run(options: FleetOptions, policy: str, sliced: Slice, speedup: float) -> S
     fleet = SimulatedFleet(
         options,
         parse_policy(policy, sliced.block_size),
-        sliced.requests,
+        perturb(sliced.requests, options.seed, speedup),
         random.Random(options.seed),
         speedup=speedup,
     )

@@ -1,0 +1,133 @@
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from benchmarks.bench_quality import Result, Results
+from benchmarks.quality_grid import (
+    BLIND,
+    JITTER_MS,
+    OURS,
+    POLICIES,
+    RIVALS,
+    Played,
+    Setting,
+    load,
+    perturb,
+    play,
+)
+from benchmarks.quality_seeds import complete_runs, mean_of, seeded, seeds_table
+from benchmarks.quality_tables import best_rival
+from kvmesh.core.comparison import Cell
+
+ALONE = Setting("related-queries", 40, 2, 0.5, 1, 5.0)
+
+
+def run_of(policy: str, p90: float, seed: int = 0, hits: float = 0.5) -> Played:
+    setting = msgspec.structs.replace(ALONE, seed=seed)
+    cell = Cell(setting.name, policy, p90 / 2, p90, p90 * 2, 10.0, hits, 1.0, 0.1)
+    return Played(setting, cell, 50.0, 0.9, p90 / 3, 0.8)
+
+
+def test_all_settings_of_a_seed_come_before_the_next_seed() -> None:
+    other = msgspec.structs.replace(ALONE, engines=4)
+
+    found = seeded([ALONE, other], 3)
+
+    assert [(one.engines, one.seed) for one in found] == [
+        (2, 0), (4, 0), (2, 1), (4, 1), (2, 2), (4, 2),
+    ]  # fmt: skip
+    assert [one.name for one in found[1:3]] == [
+        "related-queries x4 0.5 R1 5ms",
+        "related-queries x2 0.5 R1 5ms seed 1",
+    ]
+
+
+def test_a_seed_delays_each_request_by_a_little_that_is_the_same_each_time() -> None:
+    requests = load("related-queries", 40).requests
+
+    first, again, other = (perturb(requests, seed, 2.0) for seed in (1, 1, 2))
+
+    assert perturb(requests, 0, 2.0) == requests
+    assert first == again != other
+    late = [
+        (a.trace.timestamp_ms - b.trace.timestamp_ms) / 2.0
+        for a, b in zip(first, requests, strict=True)
+    ]
+    assert 0.0 <= min(late) < max(late) <= JITTER_MS
+    assert [one.hashes for one in first] == [one.hashes for one in requests]
+
+
+def test_a_seed_changes_what_one_router_makes_of_a_setting_and_repeats_it() -> None:
+    perturbed = msgspec.structs.replace(ALONE, seed=1)
+
+    first, again = play(perturbed, OURS, 1.0), play(perturbed, OURS, 1.0)
+
+    assert first == again
+    assert first.cell.ttft_ms_p90 != play(ALONE, OURS, 1.0).cell.ttft_ms_p90
+
+
+def test_means_are_over_the_seeds_that_every_policy_has_played() -> None:
+    played = {
+        (one.setting, one.cell.policy): one
+        for one in (
+            run_of(OURS, 100.0), run_of(BLIND, 300.0),
+            run_of(OURS, 140.0, 1, hits=0.7), run_of(BLIND, 500.0, 1),
+            run_of(OURS, 9.0, 2),
+        )
+    }  # fmt: skip
+    other = msgspec.structs.replace(ALONE, engines=4)
+
+    runs = complete_runs([ALONE, other], (OURS, BLIND), 3, played)
+
+    assert {key: len(some) for key, some in runs.items()} == {(ALONE, OURS): 2, (ALONE, BLIND): 2}
+    mean = mean_of(runs[ALONE, OURS])
+    assert mean.setting == ALONE
+    assert mean.cell.policy == OURS
+    assert mean.cell.ttft_ms_p90 == pytest.approx(120.0)
+    assert mean.cell.ttft_ms_p99 == pytest.approx(240.0)
+    assert mean.cell.hit_rate == pytest.approx(0.6)
+    assert mean.waitless_p90_ms == pytest.approx(40.0)
+
+
+def test_the_best_rival_is_the_one_with_the_best_mean() -> None:
+    runs = {(ALONE, name): [run_of(name, 900.0, seed) for seed in (0, 1)] for name in POLICIES}
+    runs[ALONE, OURS] = [run_of(OURS, 80.0), run_of(OURS, 120.0, 1)]
+    lucky, steady = RIVALS[:2]
+    runs[ALONE, lucky] = [run_of(lucky, 60.0), run_of(lucky, 300.0, 1)]
+    runs[ALONE, steady] = [run_of(steady, 100.0), run_of(steady, 100.0, 1)]
+    out = StringIO()
+
+    best = best_rival({name: mean_of(runs[ALONE, name]).cell for name in POLICIES})
+    Console(file=out, width=140).print(seeds_table(runs))
+
+    assert best.policy == steady
+    assert out.getvalue().split("\n")[-3].split()[-6:] == [
+        steady.removeprefix("kv:"), "2", "1.00", "0.20", "0.80", "1.20",
+    ]  # fmt: skip
+
+
+def test_one_run_has_no_standard_error() -> None:
+    runs = {(ALONE, name): [run_of(name, 100.0)] for name in POLICIES}
+    out = StringIO()
+
+    Console(file=out, width=140).print(seeds_table(runs))
+
+    assert out.getvalue().split("\n")[-3].split()[-4:] == ["1", "1.00", "1.00", "1.00"]
+
+
+def test_results_written_before_there_were_seeds_are_of_seed_0(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Results(path).add(Result(run_of(OURS, 100.0)))
+    text = path.read_text()
+    path.write_text(text.replace(',"seed":0', ""))
+    assert path.read_text() != text
+
+    results = Results(path)
+    results.add(Result(run_of(OURS, 110.0, 1)))
+
+    found = Results(path).played
+    assert found[ALONE, OURS].cell.ttft_ms_p90 == 100.0
+    assert found[msgspec.structs.replace(ALONE, seed=1), OURS].cell.ttft_ms_p90 == 110.0
