@@ -7,7 +7,8 @@ from typing import Final
 from kvmesh.core.poison_guard import PoisonGuard
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.origin import Origin
-from kvmesh.transport.http.upstream_host import PoolState, UpstreamCall, UpstreamHost
+from kvmesh.transport.http.upstream_call import UpstreamCall
+from kvmesh.transport.http.upstream_host import PoolState, UpstreamHost
 from kvmesh.transport.http.upstream_messages import (
     UpstreamFailure,
     UpstreamOptions,

@@ -10,18 +10,13 @@ from kvmesh.transport.http.head_pattern import HeadPattern
 from kvmesh.transport.http.headers import render
 from kvmesh.transport.http.origin import Origin
 from kvmesh.transport.http.response_head import ResponseHead
-from kvmesh.transport.http.upstream_connection import (
-    Deadlines,
-    KnownAnswer,
-    OnChunk,
-    UpstreamConnection,
-)
+from kvmesh.transport.http.upstream_call import UpstreamCall
+from kvmesh.transport.http.upstream_connection import Deadlines, KnownAnswer, UpstreamConnection
 from kvmesh.transport.http.upstream_messages import (
     Kind,
     UpstreamFailure,
     UpstreamOptions,
     UpstreamRequest,
-    UpstreamSink,
 )
 
 _LENGTHLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
@@ -46,88 +41,6 @@ class PoolState:
         if self._ssl is None:
             self._ssl = tls.create_default_context()
         return self._ssl
-
-
-class UpstreamCall:
-    """A request on its way, until its response begins."""
-
-    __slots__ = ("_connection", "_fresh", "_head", "_host", "_paused", "request", "sink")
-
-    def __init__(self, host: "UpstreamHost", request: UpstreamRequest, sink: UpstreamSink) -> None:
-        self._host = host
-        self._head = host.render(request)
-        self.request: UpstreamRequest | None = request
-        self.sink: UpstreamSink | None = sink
-        self._connection: UpstreamConnection | None = None
-        self._fresh = True
-        self._paused = False
-
-    @property
-    def waiting(self) -> bool:
-        """Return whether the request is not yet sent, and still wanted."""
-        return self._connection is None and self.sink is not None
-
-    def cancel(self) -> None:
-        """Give up: the upstream connection is closed at once. Does nothing after the end."""
-        self.sink = None
-        self.request = None
-        if self._connection is not None:
-            self._connection.cancel(self)
-        else:
-            self._host.forget(self)
-
-    def pause(self) -> None:
-        """Stop reading the response until `resume`; what TCP buffers is the upstream's to hold."""
-        self._paused = True
-        if self._connection is not None:
-            self._connection.pause(self)
-
-    def resume(self) -> None:
-        """Read on."""
-        self._paused = False
-        if self._connection is not None:
-            self._connection.resume(self)
-
-    def pass_chunks(self, on_chunk: OnChunk) -> None:
-        """Give whole chunks of the response that began to `on_chunk`, framed as they came."""
-        if self._connection is not None:
-            self._connection.pass_chunks(self, on_chunk)
-
-    def send_on(self, connection: UpstreamConnection) -> None:
-        """Send the request on `connection`."""
-        request, sink = self.request, self.sink
-        assert request is not None
-        assert sink is not None
-        self._connection = connection
-        self._fresh = connection.served == 0
-        message = self._head, request.body
-        connection.begin(message, self, sink, bodiless=request.method == "HEAD")
-        if self._paused:
-            connection.pause(self)
-
-    def answered(self) -> None:
-        """Let go of the request: its body may be long, and streams are."""
-        self.request = None
-        self._head = b""
-
-    def failed(self, failure: UpstreamFailure) -> None:
-        """Send once more if the connection was closed while idle, else tell the sink."""
-        connection = self._connection
-        self._connection = None
-        if self.sink is None:
-            return
-        stale = (
-            failure.kind == "reset"
-            and not self._fresh
-            and connection is not None
-            and self._host.is_stale(connection)
-        )
-        if stale:
-            self._host.connect(self)
-            return
-        sink = self.sink
-        self.sink = self.request = None
-        sink.on_failure(failure)
 
 
 class UpstreamHost:
@@ -175,8 +88,9 @@ class UpstreamHost:
             self._pool.loop.call_later(self._pool.options.connect_timeout_s, self._expire, call)
 
     def connect(self, call: UpstreamCall) -> None:
-        """Open a connection for `call`."""
-        self.connecting[call] = self._pool.loop.create_task(self._open(call))
+        """Open a connection for `call`, or for whoever waits longest when it is open."""
+        if call not in self.connecting:
+            self.connecting[call] = self._pool.loop.create_task(self._open(call))
 
     def is_stale(self, connection: UpstreamConnection) -> bool:
         """Tell whether a reset means "closed while idle"; counts it."""
@@ -194,10 +108,18 @@ class UpstreamHost:
             task.cancel()
 
     def released(self, connection: UpstreamConnection) -> None:
-        """Give the connection to a waiting call, or keep it for a while."""
+        """Give the connection to a waiting call, or keep it for a while.
+
+        A call whose own connection is not open yet takes it, too: to open one takes several turns
+        of the loop, in each of which everybody who has a connection may send again.
+        """
         options = self._pool.options
         while self.waiting:
             call = self.waiting.popleft()
+            if call.waiting:
+                call.send_on(connection)
+                return
+        for call in self.connecting:
             if call.waiting:
                 call.send_on(connection)
                 return
@@ -243,8 +165,9 @@ class UpstreamHost:
         """Cut every connection and fail every call."""
         for call in [*self.connecting, *self.waiting]:
             self.forget(call)
-            text = f"{self.origin.url}: the connection pool was closed"
-            call.failed(UpstreamFailure("before_send", "reset", text, self.origin.url))
+            if call.waiting:
+                text = f"{self.origin.url}: the connection pool was closed"
+                call.failed(UpstreamFailure("before_send", "reset", text, self.origin.url))
         self.waiting.clear()
         for connection in list(self.connections):
             connection.close()
@@ -297,8 +220,9 @@ class UpstreamHost:
     def _refused(self, call: UpstreamCall, kind: Kind, text: str) -> None:
         self.connecting.pop(call, None)
         self._fill_room()
-        url = self.origin.url
-        call.failed(UpstreamFailure("before_send", kind, f"{url}: {text}", url))
+        if call.waiting:
+            url = self.origin.url
+            call.failed(UpstreamFailure("before_send", kind, f"{url}: {text}", url))
 
     def _expire(self, call: UpstreamCall) -> None:
         if call.waiting and call in self.waiting:

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -343,21 +344,58 @@ async def test_an_unknown_host_refuses(pools: Pool) -> None:
     assert failure_of(await pools.ask("http://no-such-host.invalid")) == ("before_send", "refused")
 
 
+@contextmanager
+def accepting_nobody(sock: socket.socket) -> Iterator[None]:
+    """Fill the queue of a socket that listens with a backlog of 0: who connects now waits."""
+    fillers = [socket.socket() for _ in range(4)]
+    for filler in fillers:
+        filler.setblocking(False)
+        filler.connect_ex(sock.getsockname())
+    yield
+    for filler in fillers:
+        filler.close()
+
+
 async def test_a_port_that_does_not_accept_times_out(pools: Pool) -> None:
     pools.options(UpstreamOptions(connect_timeout_s=0.4))
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(0)
-        fillers = [socket.socket() for _ in range(4)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(sock.getsockname())
+        with accepting_nobody(sock):
+            sink = await pools.ask(f"http://127.0.0.1:{sock.getsockname()[1]}")
 
-        sink = await pools.ask(f"http://127.0.0.1:{sock.getsockname()[1]}")
-
-        for filler in fillers:
-            filler.close()
     assert failure_of(sink) == ("before_send", "timeout")
+
+
+async def test_a_request_whose_connection_is_not_open_yet_takes_one_given_back(
+    pools: Pool, eventually: Eventually
+) -> None:
+    pools.options(UpstreamOptions(connect_timeout_s=2.0))
+    loop, tasks = asyncio.get_running_loop(), len(asyncio.all_tasks())
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(0)
+        sock.setblocking(False)
+        origin = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        first, _ = pools.send(origin, body=b"one")
+        engine, _ = await loop.sock_accept(sock)
+        with engine, accepting_nobody(sock):
+            assert (await loop.sock_recv(engine, 4096)).endswith(b"one")
+            second, _ = pools.send(origin, body=b"two")
+            gone, call = pools.send(origin, body=b"three")
+            call.cancel()
+            last, _ = pools.send(origin, body=b"four")
+
+            for sink, body in ((first, b"two"), (second, b"four")):
+                await loop.sock_sendall(engine, answer(b"yes"))
+                assert (await sink.end()).body == b"yes"
+                assert (await loop.sock_recv(engine, 4096)).endswith(body)
+
+            # No connection ever opens: that concerns nobody who has one.
+            await eventually(lambda: len(asyncio.all_tasks()) == tasks, timeout_s=60)
+            await loop.sock_sendall(engine, answer(b"at last"))
+            assert (await last.end()).body == b"at last"
+    assert gone.calls == []
 
 
 async def test_an_upstream_silent_from_the_start_times_out(pools: Pool, upstream: Upstream) -> None:
