@@ -1,10 +1,20 @@
 import pytest
 
+from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Demand, Loads
 from kvmesh.core.sequences import ActiveSequences
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+@pytest.fixture(params=["pure", "native"], autouse=True)
+def _each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with the pure sums, and with the compiled ones where there are such."""
+    if request.param == "pure":
+        monkeypatch.setattr("kvmesh.core.sequences.new_loads", Loads)
+    elif NATIVE is None:
+        pytest.skip(CORE)
 
 
 def make_sequences(*, stride: int = 1, lease_s: float = 60.0) -> ActiveSequences:
