@@ -31,6 +31,7 @@ async def test_a_killed_server_costs_no_acked_message(
     writer = Writer(await open_journal(own_server.url, stack))
     reader, tail = await follow(await open_journal(own_server.url, stack), stack)
     await eventually(lambda: len(writer.acked) > 500)
+    await eventually(lambda: tail.statistics().consumers == 1, what="a consumer to be killed")
 
     for _ in range(2):
         own_server.kill()
