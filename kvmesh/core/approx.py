@@ -15,7 +15,7 @@ from kvmesh.core.index_core import new_table
 from kvmesh.core.index_leases import Leases
 from kvmesh.core.index_slots import Slots
 from kvmesh.core.index_table import clear_released
-from kvmesh.core.prefix_index import Groups, PrefixIndex
+from kvmesh.core.prefix_index import Groups, PrefixIndex, by_worker
 
 DEFAULT_TTL_S: Final = 120.0
 DEFAULT_MAX_ENTRIES: Final = 1 << 20
@@ -168,7 +168,7 @@ class ApproxIndex:
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
         """Return the prefix length believed cached, in blocks, per worker that has any."""
-        return _by_worker(self.find_groups(hashes))
+        return by_worker(self.find_groups(hashes))
 
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return disjoint (depth, workers), deepest first; complexity as `KvIndex.find_groups`."""
@@ -259,7 +259,7 @@ class CombinedIndex:
         others = self._second.find_groups(hashes)
         if not groups or not others:
             return groups or others
-        matches = _by_worker(groups)
+        matches = by_worker(groups)
         for depth, workers in others:
             for worker in workers:
                 matches[worker] = max(depth, matches.get(worker, 0))
@@ -271,10 +271,3 @@ class CombinedIndex:
 
 def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:
     return hashes if isinstance(hashes, Sequence) else hashes.upto(len(hashes))
-
-
-def _by_worker(groups: Groups) -> dict[WorkerId, int]:
-    matches: dict[WorkerId, int] = {}
-    for depth, workers in groups:
-        matches.update(dict.fromkeys(workers, depth))
-    return matches

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
-from kvmesh.core.prefix_index import Groups, PrefixIndex
+from kvmesh.core.prefix_index import Groups, PrefixIndex, by_worker
 from kvmesh.core.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
@@ -103,11 +103,11 @@ class OverlapView:
             return self._find_trusted(groups, routed)
         if routed:
             groups = sorted(groups + routed, key=_DEPTH, reverse=True) if groups else routed
-        return _by_worker(groups), groups
+        return by_worker(groups), groups
 
     def _find_trusted(self, groups: Groups, routed: Groups) -> tuple[dict[WorkerId, int], Groups]:
         """Return the longer of both views where events do not count for everybody."""
-        overlaps = _by_worker(groups)
+        overlaps = by_worker(groups)
         for worker in self._distrusted:
             overlaps.pop(worker, None)
         for depth, workers in routed:
@@ -157,11 +157,3 @@ class OverlapView:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
         if self._routed is not None:
             self._routed.remove_worker(worker)
-
-
-def _by_worker(groups: Groups) -> dict[WorkerId, int]:
-    """Return the depth of the first group, the deepest, that each worker is in."""
-    overlaps: dict[WorkerId, int] = {}
-    for depth, workers in reversed(groups):
-        overlaps.update(dict.fromkeys(workers, depth))
-    return overlaps

@@ -7,7 +7,7 @@ from typing import Final
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.overlaps import RoutedIndex
-from kvmesh.core.prefix_index import Groups
+from kvmesh.core.prefix_index import Groups, by_worker
 
 WHOLE_BLOCKS: Final = 256
 """So far every block is kept: 4,096 tokens with blocks of 16."""
@@ -51,10 +51,7 @@ class ThinnedIndex:
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
         """Return the prefix length believed cached, in blocks, per worker that has any."""
-        matches: dict[WorkerId, int] = {}
-        for depth, workers in self.find_groups(hashes):
-            matches.update(dict.fromkeys(workers, depth))
-        return matches
+        return by_worker(self.find_groups(hashes))
 
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return disjoint (depth, workers), deepest first."""
