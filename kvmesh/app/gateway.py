@@ -81,7 +81,7 @@ class Gateway:
             return
         watched = self._context.tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed = going.proceed
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
 
     def _forward_split(
         self,
@@ -100,6 +100,7 @@ class Gateway:
         watched = self._context.tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
         plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        decode.fail_attempt = going.fail_attempt
 
     def _answer_decision(
         self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest

@@ -20,6 +20,7 @@ from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.discovery import Discovery, parse_source
 from kvmesh.app.edge import EdgeServer
 from kvmesh.app.edge_desk import EdgeDesk
+from kvmesh.app.failure_care import FailureCare
 from kvmesh.app.front import (
     FrontDoor,
     Routes,
@@ -32,6 +33,7 @@ from kvmesh.app.gateway import Gateway
 from kvmesh.app.member_name import router_name
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
+from kvmesh.app.prober import Probe
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.router_mesh import Mesh
@@ -49,10 +51,12 @@ from kvmesh.app.worker_option import parse_workers
 from kvmesh.compiled import CORE
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision_log import DecisionLog
+from kvmesh.core.events import WorkerId
 from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
+from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.sessions import SessionOptions, Sessions
@@ -121,6 +125,19 @@ class RouterServer:
             [parse_shadow(one, block_size) for one in settings.decision.shadow_policy]
         )
         self.mesh = self._mesh()
+        workers = self.scheduler.workers
+        self._care = FailureCare(
+            "worker",
+            workers.membership,
+            self._find_probe,
+            settings.failure.wait_for_worker_s,
+            time.monotonic,
+            workers.settle_prices,
+        )
+
+    def _find_probe(self, worker: str) -> Probe | None:
+        beat = self.router.heartbeat(WorkerId(worker))
+        return Probe(beat.worker, beat.url, beat.health_path) if beat is not None else None
 
     def _mesh(self) -> Mesh:
         settings = self.settings
@@ -177,6 +194,10 @@ class RouterServer:
             ),
             phases=Phases(),
             tracer=tracer_for(settings.log.otlp_endpoint, "router"),
+            budget=RetryBudget(settings.failure.retry_budget),
+            patience=self._care.patience,
+            hangs=self._care.hangs,
+            hang_s=settings.failure.hang_s,
         )
 
     async def serve(self, stop: Stop) -> None:
@@ -221,7 +242,7 @@ class RouterServer:
             log.info(said, url=url, router=self.router_id, bucket=settings.bucket)
             await first_of(
                 *(stop.wait(), self.mesh.failed(), self._housekeeping(context, share)),
-                *(pages.live.run(), desk.tell()),
+                *(pages.live.run(), desk.tell(), *self._care.running(pool)),
             )
             self.mesh.draining = True
             pages.live.close()
@@ -242,6 +263,7 @@ class RouterServer:
         admin = RouterAdmin(context, self.mesh, check)
         admin.register(RouterMetrics(context, self.mesh, self.routed))
         admin.show(UrlRefusals(self._guard))
+        admin.show(self._care)
         admin.mount_probes(routes)
         admin.mount(cold)
         AdmissionAdmin(share, self.settings.admission).mount(cold)
@@ -259,6 +281,9 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
+            for worker in {worker for worker, _ in context.counters.failures}:
+                if context.router.heartbeat(worker) is None:
+                    context.counters.forget(worker)
             for worker in context.check.predictions.workers():
                 if context.router.heartbeat(worker) is None:
                     context.check.predictions.forget(worker)

@@ -1,6 +1,8 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -9,25 +11,39 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
+from kvmesh.app.hang_watch import HangWatch
+from kvmesh.app.patience import Patience
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
 from kvmesh.app.tracing import Tracer
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.decision_log import DecisionLog
+from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
+from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.proxy import Target
 
+KNOWN_STATUSES: Final = frozenset({"429", "500", "502", "503", "504"})
+
+_CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+
 
 class RoutingCounters:
-    """What became of requests and what caches gave, since the start. Tokens are prompt tokens."""
+    """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
+
+    `ends` counts requests by (outcome, class of the client's status), `failures` attempts by
+    (worker, kind).
+    """
 
     __slots__ = (
         "attempts_failed",
         "cached_tokens",
         "client_gone",
         "cut",
+        "ends",
+        "failures",
         "finished",
         "predicted_tokens",
         "prompt_tokens",
@@ -49,16 +65,37 @@ class RoutingCounters:
         self.predicted_tokens = 0
         self.reported_tokens = 0
         self.cached_tokens = 0
+        self.ends: Counter[tuple[str, str]] = Counter()
+        self.failures: Counter[tuple[WorkerId, str]] = Counter()
+
+    def end(self, kind: str, status: int) -> None:
+        """Count the end of a request; `status` is what the client got, 0 for nothing."""
+        outcome = "unserved" if kind == "failed" else kind
+        setattr(self, outcome, getattr(self, outcome) + 1)
+        self.ends[outcome, _CLASSES[min(max(0, status // 100), len(_CLASSES) - 1)]] += 1
+
+    def fail(self, worker: WorkerId, kind: str) -> None:
+        """Count a failed attempt; what engines make up is no kind of its own."""
+        if kind[:1].isdigit() and kind not in KNOWN_STATUSES:
+            kind = f"{kind[0]}xx"
+        self.failures[worker, kind] += 1
+
+    def forget(self, worker: WorkerId) -> None:
+        """Drop what was counted of a worker that is gone."""
+        for key in [one for one in self.failures if one[0] == worker]:
+            del self.failures[key]
 
     def as_dict(self) -> dict[str, int]:
-        """Return every counter by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Return every plain counter by name."""
+        names = (name for name in self.__slots__ if name not in {"ends", "failures"})
+        return {name: getattr(self, name) for name in names}
 
 
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
     `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
     router: Router
@@ -75,6 +112,10 @@ class RoutingContext(msgspec.Struct, frozen=True):
     gate: AdmissionGate
     phases: Phases
     tracer: Tracer
+    budget: RetryBudget
+    patience: Patience
+    hangs: HangWatch
+    hang_s: float
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.

@@ -123,17 +123,18 @@ class PeerBookings:
         """Book as the peer did and expect its worker to cache the prompt; False when known."""
         block_size = self._sequences.block_size
         worker = WorkerId(event.worker)
+        hashes = BlockHashes.unpack(event.hashes, block_size) if event.hashes else None
         demand = Demand(
             prompt_tokens=event.prompt_tokens,
             uncached_tokens=event.uncached_tokens,
             expected_output_tokens=event.expected_blocks * block_size,
             keys=unpack_hashes(event.keys),
             streams=event.streams,
+            hashes=hashes,
         )
         if not self._sequences.add(event.request_id, worker, demand, now, owner=name):
             return False
-        if event.hashes:
-            hashes = BlockHashes.unpack(event.hashes, block_size)
+        if hashes is not None:
             self._scheduler.overlaps.record(worker, hashes, now)
         return True
 
@@ -144,7 +145,7 @@ class PeerBookings:
         elif isinstance(event, Grew):
             self._scheduler.grow(event.request_id, event.output_tokens, now)
         else:
-            self._scheduler.finish(event.request_id, now)
+            self._scheduler.finish(event.request_id, now, event.attempt())
 
     def _follow(self, peer: _Peer, event: Prefilled | Grew | Ended, now: float) -> None:
         """Fold what became of a booking whose times say nothing of its worker's speed."""

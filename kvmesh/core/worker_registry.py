@@ -7,7 +7,8 @@ from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust,
 from kvmesh.core.events import WorkerId
 from kvmesh.core.known_names import KnownNames
 from kvmesh.core.loads import MOST_TOKENS
-from kvmesh.core.membership import Membership
+from kvmesh.core.membership import Change, Membership
+from kvmesh.core.outcomes import Attempt, Verdict
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.url_guard import UrlGuard
@@ -51,6 +52,7 @@ class WorkerRegistry:
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
+        self._priced: set[WorkerId] = set()
 
     def state(self, worker: WorkerId) -> WorkerState:
         """Return what is known of a worker, also of one that never said anything."""
@@ -109,8 +111,40 @@ class WorkerRegistry:
         state.gaps = ()
         self._sequences.correct(worker, 0, 0, 0)
 
+    def note(
+        self, worker: WorkerId, attempt: Attempt, now: float, request_id: str = ""
+    ) -> Change | None:
+        """Take what became of a request at a worker: who fails more than others gets a price, and
+        beyond a bound nothing; return whether it is left out or let in now.
+        """
+        change = self.membership.note(worker, attempt, now, request_id)
+        if attempt.verdict is Verdict.WORKER:
+            self._priced.add(worker)
+        if worker in self._priced:
+            self._set_price(worker, now)
+        return change
+
+    def forgive(self, request_id: str, now: float) -> None:
+        """Take back what a request made of workers that serve others."""
+        for worker in self.membership.forgive(request_id, now):
+            self._set_price(WorkerId(worker), now)
+
+    def settle_prices(self, now: float) -> None:
+        """Let old failures cost less. O(workers that failed lately), once a second is enough."""
+        for worker in tuple(self._priced):
+            self._set_price(worker, now)
+
+    def _set_price(self, worker: WorkerId, now: float) -> None:
+        share, lost_ms = self.membership.health.price(worker, now)
+        if worker in self.membership:
+            state = self.state(worker)
+            state.failure_share, state.lost_ms = share, lost_ms
+        if not share:
+            self._priced.discard(worker)
+
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""
+        self._priced.discard(worker)
         state = self.known.pop(worker, None)
         if state is not None:
             self._picky -= bool(state.info.models)
@@ -153,10 +187,6 @@ class WorkerRegistry:
         if self._states_of[0] is not names:
             self._states_of = (names, tuple(self.state(name) for name in names))
         return self._states_of[1]
-
-    def is_everyone(self, names: tuple[WorkerId, ...]) -> bool:
-        """Return whether `names` are all the workers that may be given work."""
-        return names is self._everyone
 
     def eligible(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
         """Return the workers that may take `request`, sorted; `everyone` itself when all may.

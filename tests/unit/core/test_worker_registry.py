@@ -30,7 +30,7 @@ def test_all_living_workers_may_take_a_request_without_wishes() -> None:
     names = registry.eligible(make_request(), 0.0)
 
     assert names == (W1, W2)
-    assert registry.is_everyone(names)
+    assert registry.everyone(0.0) is names
     assert registry.eligible(make_request(model="any"), 1.0) is names
 
 
@@ -41,7 +41,7 @@ def test_workers_are_filtered_by_model_where_they_name_models() -> None:
 
     assert registry.eligible(make_request(model="coder"), 0.0) == (W2, W3)
     assert registry.eligible(make_request(model="llama"), 0.0) == (W1, W2, W3)
-    assert registry.is_everyone(registry.eligible(make_request(model="llama"), 0.0))
+    assert registry.eligible(make_request(model="llama"), 0.0) is registry.everyone(0.0)
     assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
 
 

@@ -1,0 +1,171 @@
+"""What is remembered of how one member's requests fared."""
+
+from collections import deque
+from enum import Enum
+from math import inf
+from typing import Final
+
+HALF_LIFE_S: Final = 10.0
+"""An outcome this old counts half."""
+
+ASK_AGAIN_S: Final = 1.0
+
+RECENT: Final = 20
+"""Outcomes kept one by one, for people."""
+
+SUSPECT_S: Final = 2.0
+"""A suspect, or one whose back-off is over, that nobody asked for so long gets one request."""
+
+TRICKLE_S: Final = 30.0
+"""A request of a trickle that has shown nothing for so long is no reason to send no other."""
+
+_LOST_WEIGHT: Final = 0.3
+
+
+class Stage(Enum):
+    """Where a member stands. The order of the values is the order in which panic spares them.
+
+    EJECTED: failed too often; out for its back-off, then it is asked. SUSPECT: a request ended in
+    a way that may be the member's end; out until it is asked, for moments. TRICKLE: answered when
+    asked; gets one request at a time until one is served. DOWN: was asked and is not there.
+    """
+
+    IN = 0
+    TRICKLE = 1
+    SUSPECT = 2
+    EJECTED = 3
+    DOWN = 4
+
+
+class Record:
+    """One member's outcomes: decayed sums, the present streak, where it stands and since when.
+
+    `until_s` ends the present stage at the latest, `cooling_s` the time an overloaded member asked
+    for; `asked_s` is when it was last asked over HTTP.
+    `busy` while a trickle's one request runs. `streak` counts failures since the last success.
+    """
+
+    __slots__ = (
+        "asked_s",
+        "attempts",
+        "busy",
+        "cooling_s",
+        "ejections",
+        "failures",
+        "in_since_s",
+        "kind",
+        "lost_ms",
+        "recent",
+        "served_s",
+        "stage",
+        "streak",
+        "until_s",
+        "updated_s",
+    )
+
+    def __init__(self, now: float) -> None:
+        self.attempts = 0.0
+        self.failures = 0.0
+        self.updated_s = now
+        self.lost_ms = 0.0
+        self.streak = 0
+        self.kind = ""
+        self.recent: deque[bool] = deque(maxlen=RECENT)
+        self.stage = Stage.IN
+        self.until_s = 0.0
+        self.cooling_s = -inf
+        self.asked_s = -inf
+        self.served_s = -inf
+        self.in_since_s = now
+        self.ejections = 0
+        self.busy = False
+
+    def decay(self, now: float) -> None:
+        """Let what is old count less; a clock that steps back changes nothing."""
+        past_s = now - self.updated_s
+        if past_s > 0.0:
+            keep = 0.5 ** (past_s / HALF_LIFE_S)
+            self.attempts *= keep
+            self.failures *= keep
+            self.updated_s = now
+
+    def succeed(self, now: float) -> None:
+        """Add an attempt that was served."""
+        self.decay(now)
+        self.attempts += 1.0
+        self.streak = 0
+        self.served_s = now
+        self.recent.append(False)
+
+    def fail(self, kind: str, weight: float, lost_s: float, now: float) -> None:
+        """Add an attempt that failed."""
+        self.decay(now)
+        self.attempts += 1.0
+        self.failures += weight
+        self.streak += 1
+        self.kind = kind
+        self.recent.append(True)
+        lost_ms = max(0.0, lost_s) * 1000.0
+        self.lost_ms += _LOST_WEIGHT * (lost_ms - self.lost_ms) if self.lost_ms else lost_ms
+
+    def take_back(self, weight: float) -> None:
+        """Remove a failure that was not the member's."""
+        self.attempts = max(0.0, self.attempts - 1.0)
+        self.failures = max(0.0, self.failures - weight)
+        self.streak = max(0, self.streak - 1)
+        if True in self.recent:
+            self.recent.remove(True)
+
+    def enter(self, stage: Stage, until_s: float) -> None:
+        """Begin a stage; whoever asks members shall ask this one at once."""
+        self.stage = stage
+        self.until_s = until_s
+        self.busy = False
+        self.asked_s = -inf
+
+    def readmit(self, now: float) -> None:
+        """Let the member in without conditions."""
+        if self.stage is not Stage.IN:
+            self.enter(Stage.IN, 0.0)
+            self.in_since_s = now
+        self.cooling_s = -inf
+
+    def is_out(self, now: float) -> bool:
+        """Return whether what became of requests speaks against the member now."""
+        if self.stage in (Stage.SUSPECT, Stage.EJECTED) and now >= self.until_s + SUSPECT_S:
+            self.enter(Stage.TRICKLE, 0.0)
+        if self.stage is Stage.TRICKLE:
+            self.busy = self.busy and now < self.until_s
+            return self.busy
+        return self.stage is not Stage.IN or self.cooling_s > now
+
+    def changes_s(self, now: float) -> float:
+        """Return when `is_out` may say something else, if nothing happens."""
+        end_s = self.until_s if self.stage is Stage.TRICKLE else self.until_s + SUSPECT_S
+        if self.stage in (Stage.IN, Stage.DOWN):
+            end_s = inf
+        return min((one for one in (end_s, self.cooling_s) if one > now), default=inf)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the member should be asked over HTTP."""
+        if now < self.asked_s + ASK_AGAIN_S:
+            return False
+        if self.stage is Stage.EJECTED:
+            return self.until_s <= now
+        return self.stage in (Stage.SUSPECT, Stage.DOWN)
+
+    def words(self, now: float) -> str:
+        """Return why it is out, for people."""
+        share = f"{sum(self.recent)} of {len(self.recent)} failed"
+        match self.stage:
+            case Stage.DOWN:
+                return f"does not answer its health check, {share}"
+            case Stage.SUSPECT:
+                return f"suspect, its last request failed ({self.kind}), being asked"
+            case Stage.EJECTED:
+                left_s = max(0.0, self.until_s - now)
+                return f"ejected, {share} ({self.kind}), asked again in {left_s:.1f} s"
+            case Stage.TRICKLE:
+                return f"ejected, {share} ({self.kind}), one request is on trial"
+            case _:
+                return f"overloaded, asked for {max(0.0, self.cooling_s - now):.1f} s of rest"
