@@ -225,6 +225,18 @@ class Exchange:
             self._channel.reset()
         self._finish(reusable=False)
 
+    def reset(self) -> None:
+        """Close with a TCP reset, whatever was answered so far."""
+        if not self.ended:
+            self._channel.reset()
+            self._finish(reusable=False)
+
+    def break_off(self, data: bytes) -> None:
+        """Write `data` as it is, HTTP or not, and close."""
+        if not self.ended:
+            self._channel.transport.write(data)
+            self._finish(reusable=False)
+
     def lost(self) -> None:
         """Learn from the connection that the client is gone; tells the handler once."""
         if self.ended:
