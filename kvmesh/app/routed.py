@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.messages import FirstToken
-from kvmesh.app.answer_lessons import Lesson, compare, learn_length
+from kvmesh.app.answer_lessons import compare, served_tokens
 from kvmesh.app.answer_watch import AnswerWatch
 from kvmesh.app.placement import Placement
 from kvmesh.app.routing_context import RoutingContext, target_of
@@ -64,7 +64,7 @@ class RoutedRequest:
         self._visible_id = visible_id
         self._placement: Placement | None = None
         self._attempts = 0
-        self._blame = Blame()
+        self._blame: Blame | None = None
         self._status = 0
         self._resume: Callable[[], None] | None = None
         self._record: DecisionRecord | None = None
@@ -107,7 +107,8 @@ class RoutedRequest:
         try:
             return context.phases.schedule(scheduler, request, now)
         except NoWorkerError as error:
-            if error.lasting or self._blame.sent or not self._hold():
+            sent = self._blame is not None and self._blame.sent
+            if error.lasting or sent or not self._hold():
                 return None if self._failed else Problem.from_error(error)
             return Wait.WAIT
 
@@ -177,6 +178,7 @@ class RoutedRequest:
         if placement is None:
             return True
         context.hangs.discard(self)
+        self._blame = self._blame or Blame()
         attempt = placement.fail(failure, self._blame)
         self._failed |= {placement.worker}
         if self._record is not None:
@@ -231,7 +233,7 @@ class RoutedRequest:
         own = [*self._placement.headers()]
         if self._attempts > 1:
             own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
-        if self._blame.prompt:
+        if self._blame is not None and self._blame.prompt:
             own.append(NO_RETRY_HEADER)
         return own
 
@@ -277,30 +279,22 @@ class RoutedRequest:
             context.patience.leave(self._resume)
         context.gate.leave(self._request.request_id)
         attempt = self._last_attempt(outcome)
-        lesson = self._lesson()
         if attempt is SERVED:
-            learn_length(context, lesson, usage)
+            tokens = served_tokens(context, self._request.request_id, usage)
+            if tokens:
+                lengths = context.router.scheduler.lengths
+                lengths.learn(self._families, tokens, self._forecast)
         self._release(attempt)
-        if attempt.verdict is not Verdict.SERVED and self._blame.rejected_by_all:
+        blame = self._blame
+        if blame is not None and blame.rejected_by_all and attempt is not SERVED:
             workers = context.router.scheduler.workers
             workers.forgive(self._request.request_id, context.clock())
         self._record_end(outcome, usage)
         context.counters.end(outcome.kind, outcome.status)
-        if attempt is SERVED:
-            compare(context, lesson, usage)
+        if attempt is SERVED and self._placement is not None:
+            compare(context, self._placement, self._request, usage)
         elif attempt.verdict is Verdict.WORKER:
             context.counters.fail(self.worker, attempt.kind)
-
-    def _lesson(self) -> Lesson:
-        placement = self._placement
-        return Lesson(
-            request=self._request,
-            decision=None if placement is None else placement.decision,
-            sent_s=0.0 if placement is None else placement.sent_s,
-            told=None if placement is None else placement.told,
-            families=self._families,
-            forecast=self._forecast,
-        )
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""

@@ -61,11 +61,8 @@ def _requests(context: RoutingContext) -> Iterator[Metric]:
         "Requests by how they ended and the class of the client's status.",
         labels=["outcome", "status"],
     )
-    for outcome in ("finished", "client_gone", "cut", "refused", "unserved"):
-        requests.add_metric([outcome, "none"], counts.ends[outcome, "none"])
-    for (outcome, status), count in sorted(counts.ends.items()):
-        if status != "none":
-            requests.add_metric([outcome, status], count)
+    for (outcome, status), count in counts.by_outcome().items():
+        requests.add_metric([outcome, status], count)
     yield requests
     failures = CounterMetricFamily(
         "kvmesh_worker_failures",

@@ -27,52 +27,54 @@ from kvmesh.transport.http.proxy import Target
 
 KNOWN_STATUSES: Final = frozenset({"429", "500", "502", "503", "504"})
 
-_CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+OUTCOMES: Final = {
+    "client_gone": "client_gone",
+    "cut": "cut",
+    "failed": "unserved",
+    "finished": "finished",
+    "refused": "refused",
+}
+"""Kinds of `plan.Outcome`, as metrics and people call them."""
 
 
 class RoutingCounters:
     """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
 
-    `ends` counts requests by (outcome, class of the client's status), `failures` attempts by
-    (worker, kind).
+    `ends` counts requests by (kind of `plan.Outcome`, hundreds of the client's status), `failures`
+    attempts by (worker, kind).
     """
 
     __slots__ = (
         "attempts_failed",
         "cached_tokens",
-        "client_gone",
-        "cut",
         "ends",
         "failures",
-        "finished",
         "predicted_tokens",
         "prompt_tokens",
-        "refused",
         "reported_tokens",
         "requests",
-        "unserved",
     )
 
     def __init__(self) -> None:
         self.requests = 0
-        self.finished = 0
-        self.client_gone = 0
-        self.cut = 0
-        self.refused = 0
-        self.unserved = 0
         self.attempts_failed = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
         self.reported_tokens = 0
         self.cached_tokens = 0
-        self.ends: Counter[tuple[str, str]] = Counter()
+        self.ends: Counter[tuple[str, int]] = Counter()
         self.failures: Counter[tuple[WorkerId, str]] = Counter()
 
     def end(self, kind: str, status: int) -> None:
         """Count the end of a request; `status` is what the client got, 0 for nothing."""
-        outcome = "unserved" if kind == "failed" else kind
-        setattr(self, outcome, getattr(self, outcome) + 1)
-        self.ends[outcome, _CLASSES[min(max(0, status // 100), len(_CLASSES) - 1)]] += 1
+        self.ends[kind, status // 100] += 1
+
+    def by_outcome(self) -> dict[tuple[str, str], int]:
+        """Return the requests by outcome and class of their status, e.g. ("finished", "2xx")."""
+        found = dict.fromkeys(((outcome, "none") for outcome in OUTCOMES.values()), 0)
+        for (kind, hundreds), count in sorted(self.ends.items()):
+            found[OUTCOMES[kind], f"{hundreds}xx" if hundreds else "none"] = count
+        return found
 
     def fail(self, worker: WorkerId, kind: str) -> None:
         """Count a failed attempt; what engines make up is no kind of its own."""
@@ -88,7 +90,11 @@ class RoutingCounters:
     def as_dict(self) -> dict[str, int]:
         """Return every plain counter by name."""
         names = (name for name in self.__slots__ if name not in {"ends", "failures"})
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        found.update(dict.fromkeys(OUTCOMES.values(), 0))
+        for (kind, _), count in self.ends.items():
+            found[OUTCOMES[kind]] += count
+        return dict(sorted(found.items()))
 
 
 class RoutingContext(msgspec.Struct, frozen=True):

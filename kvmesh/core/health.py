@@ -98,6 +98,14 @@ class Health:
         self._file(member, record, now)
         return was != (record.stage, record.cooling_s, record.busy)
 
+    def served(self, member: str, now: float) -> bool:
+        """Count an answer of a member that nothing speaks against; False: `note` it. 0.3 us."""
+        record = self._records.get(member)
+        if record is None or member in self._out:
+            return False
+        record.succeed(now)
+        return True
+
     def is_suspect(self, member: str) -> bool:
         """Return whether the member failed its last attempt: the next failure may be its own, too,
         rather than the request's.

@@ -12,6 +12,9 @@ HALF_LIFE_S: Final = 10.0
 
 ASK_AGAIN_S: Final = 1.0
 
+DECAY_EVERY_S: Final = 1.0
+"""Successes are let age no more often than this: a power takes as long as all the rest."""
+
 RECENT: Final = 20
 """Outcomes kept one by one, for people."""
 
@@ -102,7 +105,8 @@ class Record:
 
     def succeed(self, now: float) -> None:
         """Add an attempt that was served."""
-        self.decay(now)
+        if now - self.updated_s > DECAY_EVERY_S:
+            self.decay(now)
         self.attempts += 1.0
         self.end_streak()
         self.served_s = now

@@ -8,7 +8,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.known_names import KnownNames
 from kvmesh.core.loads import MOST_TOKENS
 from kvmesh.core.membership import Change, Membership
-from kvmesh.core.outcomes import Attempt, Verdict
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.url_guard import UrlGuard
@@ -117,6 +117,8 @@ class WorkerRegistry:
         """Take what became of a request at a worker: who fails more than others gets a price, and
         beyond a bound nothing; return whether it is left out or let in now.
         """
+        if attempt is SERVED and self.membership.health.served(worker, now):
+            return None
         change = self.membership.note(worker, attempt, now, request_id)
         if attempt.verdict is Verdict.WORKER:
             self._priced.add(worker)
