@@ -225,20 +225,28 @@ class Membership:
         """
         if now < self._usable_until:
             return self._usable
-        until = NEVER
-        names: list[str] = []
-        for name, one in self._members.items():
-            if self._is_dead(one, now) or not one.ready or one.draining:
-                continue
-            until = min(until, NEVER if self._paused else one.expires_s)
-            names.append(name)
-        names.sort()
+        names = sorted(name for name, one in self._members.items() if self._is_there(one, now))
+        until = min((self._members[name].expires_s for name in names), default=NEVER)
+        until = NEVER if self._paused else until
         admitted, admitted_until = self.health.admit(names, now)
         usable = tuple(admitted)
         if usable != self._usable:
             self._usable = usable
         self._usable_until = min(until, admitted_until)
         return self._usable
+
+    def last_resort(self, now: float) -> tuple[str, ...]:
+        """Return the members, sorted, that only failed requests speak against: where nobody else
+        may take a request, to try one of them is better than to reject it. O(members).
+        """
+        usable, health = frozenset(self.usable(now)), self.health
+        return tuple(
+            name
+            for name, one in sorted(self._members.items())
+            if name not in usable
+            and self._is_there(one, now)
+            and health.stage(name) is not Stage.DOWN
+        )
 
     def why_not(self, member: str, now: float) -> str | None:
         """Return in words why the member may not be given work; None when it may."""
@@ -256,6 +264,9 @@ class Membership:
         if place < len(usable) and usable[place] == member:
             return None
         return self.health.words(member, now)
+
+    def _is_there(self, member: _Member, now: float) -> bool:
+        return member.ready and not member.draining and not self._is_dead(member, now)
 
     def _is_dead(self, member: _Member, now: float) -> bool:
         return member.expires_s <= now and not self._paused

@@ -84,7 +84,8 @@ def test_a_model_nobody_serves_is_not_remembered() -> None:
 def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
     registry, _ = make_registry(W1, W2, W3)
     registry.describe(W1, WorkerInfo(models=("llama",)))
-    registry.note(W2, failed_attempt("cut"), 0.0)
+    registry.membership.health.asks = True
+    registry.note(W2, failed_attempt("refused"), 0.0)
     request = make_request(
         model="coder", excluded=frozenset([W3]), allowed_workers=frozenset([W1, W2, W3])
     )
@@ -94,7 +95,7 @@ def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
 
     assert str(caught.value) == (
         "request r1: no worker may take it (w1: does not serve 'coder'; "
-        "w2: ejected, 1 of 1 failed (cut), asked again in 1.0 s; w3: already failed this request)"
+        "w2: does not answer its health check, 1 of 1 failed; w3: already failed this request)"
     )
 
 
@@ -408,3 +409,32 @@ def test_who_fails_too_often_may_take_nothing_and_the_change_is_told() -> None:
 
     assert changes == [None, None, Change(ChangeKind.SUSPECTED, W1, 0)]
     assert registry.eligible(make_request(), 0.5) == (W2,)
+
+
+def test_to_try_who_failed_is_better_than_to_reject() -> None:
+    registry, sequences = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.describe(W2, WorkerInfo(models=("coder",)))
+    registry.note(W1, failed_attempt("cut"), 0.0)
+    assert registry.everyone(0.0) == (W2, W3)
+    alone = make_request(model="llama", excluded=frozenset([W3]))
+
+    assert registry.eligible(alone, 0.0) == (W1,), "nobody else serves the model"
+    assert registry.eligible(make_request(excluded=frozenset([W2, W3])), 0.0) == (W1,)
+    for other in ({"excluded": frozenset([W1, W3])}, {"pinned_worker": W1}):
+        with pytest.raises(NoWorkerError, match="w1: "):
+            registry.eligible(make_request(model="llama", **other), 0.0)
+    registry.thresholds = BusyThresholds(active_prefill_tokens=10)
+    sequences.add("busy", W3, Demand(100, 100), 0.0)
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="llama"), 0.0)
+    assert caught.value.busy, "who is well will have room again"
+
+
+def test_who_is_not_there_is_no_last_resort() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.membership.health.asks = True
+    registry.note(W1, failed_attempt("refused"), 0.0)
+
+    with pytest.raises(NoWorkerError, match="w1: does not answer"):
+        registry.eligible(make_request(excluded=frozenset([W2])), 0.0)
