@@ -12,8 +12,7 @@ def test_a_request_that_two_sound_workers_failed_is_to_blame() -> None:
 
     assert first == RESET
     assert (second.verdict, second.kind, second.lost_s) == (Verdict.PROMPT, "500", 0.1)
-    assert blame.prompt
-    assert blame.sent
+    assert (blame.prompt, blame.sent) == (True, True)
 
 
 def test_a_worker_that_failed_its_last_request_too_says_nothing_of_this_one() -> None:
@@ -32,8 +31,7 @@ def test_what_never_left_is_not_the_requests_doing() -> None:
     for _ in range(3):
         assert blame.judge(failed_attempt("refused"), sent=False, suspect=False).kind == "refused"
 
-    assert not blame.prompt
-    assert not blame.sent
+    assert (blame.prompt, blame.sent) == (False, False)
 
 
 def test_other_ends_count_for_nothing() -> None:
@@ -51,8 +49,9 @@ def test_several_workers_without_room_may_have_none_for_this_client() -> None:
     busy = status_attempt(429)
 
     assert blame.judge(busy, sent=True, suspect=False) is busy
-    assert not blame.rejected_by_all
+    rejected = [blame.rejected_by_all]
     blame.judge(busy, sent=True, suspect=True)
+    rejected.append(blame.rejected_by_all)
 
-    assert blame.rejected_by_all
+    assert rejected == [False, True]
     assert not blame.prompt
