@@ -298,9 +298,13 @@ class RoutedRequest:
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""
+        placement = self._placement
         if outcome.kind == "cut" and outcome.failure is not None:
-            assert self._placement is not None
-            return failed_attempt("cut", self._placement.waited_s())
+            assert placement is not None
+            return failed_attempt("cut", placement.waited_s())
+        if outcome.kind == "client_gone" and self._waiting and placement is not None:
+            silent = not self._status and placement.was_silent()
+            return failed_attempt("hung", placement.waited_s()) if silent else UNKNOWN
         if outcome.kind != "finished":
             return UNKNOWN
         return SERVED if self._status in SUCCESS else status_attempt(self._status)
