@@ -206,9 +206,9 @@ class Membership:
         if self.health.began(member, now):
             self._usable_until = -NEVER
 
-    def mark_chosen(self, member: str, now: float) -> None:
+    def mark_chosen(self, member: str, now: float, request_id: str = "") -> None:
         """Note that a request goes there: one on trial gets no second one meanwhile."""
-        if self.health.chosen(member, now):
+        if self.health.chosen(member, now, request_id):
             self._usable_until = -NEVER
 
     def _changed(self, member: str, found: _Member, before: Stage) -> Change | None:
