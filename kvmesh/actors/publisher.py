@@ -55,6 +55,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     adapters: tuple[str, ...] = ()
     events: bool = True
     bootstrap_port: int = 0
+    health_path: str = "/health"
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -118,6 +119,7 @@ class Publisher:
             models=options.models,
             adapters=options.adapters,
             bootstrap_port=options.bootstrap_port,
+            health_path=options.health_path,
             block_size=self._cache.block_size,
             load=self._load,
             reading=self._reading,

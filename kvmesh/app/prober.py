@@ -1,6 +1,7 @@
 """Asks members over HTTP when the core wants to know whether they are there."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,12 +19,21 @@ ANSWER_S: Final = 1.5
 _SERVER_ERROR: Final = 500
 
 
+_PATH: Final = re.compile(r"/[!-~]{0,200}")
+_USUAL_PATH: Final = "/health"
+
+
 class Probe(msgspec.Struct, frozen=True):
     """One member to ask: GET `url` + `path`."""
 
     member: str
     url: str
     path: str
+
+    @classmethod
+    def of(cls, member: str, url: str, path: str) -> "Probe":
+        """Return the probe of a member that named the path itself: one that is none is ignored."""
+        return cls(member, url, path if _PATH.fullmatch(path) else _USUAL_PATH)
 
 
 class Prober:

@@ -64,7 +64,7 @@ class RoutedRequest:
         self._visible_id = visible_id
         self._placement: Placement | None = None
         self._attempts = 0
-        self._blame = Blame()
+        self._blame: Blame | None = None
         self._status = 0
         self._resume: Callable[[], None] | None = None
         self._record: DecisionRecord | None = None
@@ -107,7 +107,8 @@ class RoutedRequest:
         try:
             return context.phases.schedule(scheduler, request, now)
         except NoWorkerError as error:
-            if error.lasting or self._blame.sent or not self._hold():
+            sent = self._blame is not None and self._blame.sent
+            if error.lasting or sent or not self._hold():
                 return None if self._failed else Problem.from_error(error)
             return Wait.WAIT
 
@@ -177,6 +178,7 @@ class RoutedRequest:
         if placement is None:
             return True
         context.hangs.discard(self)
+        self._blame = self._blame or Blame()
         attempt = placement.fail(failure, self._blame)
         self._failed |= {placement.worker}
         if self._record is not None:
@@ -231,7 +233,7 @@ class RoutedRequest:
         own = [*self._placement.headers()]
         if self._attempts > 1:
             own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
-        if self._blame.prompt:
+        if self._blame is not None and self._blame.prompt:
             own.append(NO_RETRY_HEADER)
         return own
 
@@ -281,7 +283,8 @@ class RoutedRequest:
         if attempt is SERVED:
             learn_length(context, lesson, usage)
         self._release(attempt)
-        if attempt.verdict is not Verdict.SERVED and self._blame.rejected_by_all:
+        blame = self._blame
+        if blame is not None and blame.rejected_by_all and attempt is not SERVED:
             workers = context.router.scheduler.workers
             workers.forgive(self._request.request_id, context.clock())
         self._record_end(outcome, usage)

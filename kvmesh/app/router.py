@@ -137,7 +137,7 @@ class RouterServer:
 
     def _find_probe(self, worker: str) -> Probe | None:
         beat = self.router.heartbeat(WorkerId(worker))
-        return Probe(beat.worker, beat.url, beat.health_path) if beat is not None else None
+        return Probe.of(beat.worker, beat.url, beat.health_path) if beat is not None else None
 
     def _mesh(self) -> Mesh:
         settings = self.settings

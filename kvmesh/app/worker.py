@@ -168,6 +168,7 @@ class Sidecar:
             labels=(*parse_words(settings.label, "--label"), *labels),
             taints=(*parse_words(settings.taint, "--taint"), *taints),
             bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
+            health_path=facts.health_path,
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)
