@@ -11,8 +11,9 @@ End = Literal["finished", "client_gone", "failed", "cut", "refused"]
 _CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 _SHOWN: Final = (
-    *(("finished", "2xx"), ("finished", "4xx"), ("finished", "5xx"), ("client_gone", "none")),
-    *(("cut", "2xx"), ("refused", "4xx"), ("refused", "5xx"), ("unserved", "5xx")),
+    *(("finished", "2xx"), ("finished", "4xx"), ("finished", "5xx"), ("cut", "2xx")),
+    *(("client_gone", "2xx"), ("client_gone", "none"), ("refused", "4xx"), ("refused", "5xx")),
+    *(("unserved", "2xx"), ("unserved", "4xx"), ("unserved", "5xx")),
 )
 """Shown from the start: a rate does not see the first of a series that was not there before."""
 
