@@ -23,6 +23,7 @@ from kvmesh.app.meta_view import MetaView
 from kvmesh.app.prober import Probe
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.app.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
@@ -95,6 +96,7 @@ class MetaServer:
             settings.wait_for_replica_s,
             time.monotonic,
         )
+        self._ends = RequestEnds()
         self._static: list[tuple[str, str]] = []
         for text in settings.replica:
             bucket, equals, url = text.partition("=")
@@ -142,7 +144,7 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            metrics = MetaMetrics(self.meta, front.server.statistics, time.monotonic)
+            metrics = MetaMetrics(self.meta, front.server.statistics, self._ends, time.monotonic)
             metrics.register(self._refusals)
             metrics.register(self._care)
             metrics.mount(cold)
@@ -182,7 +184,7 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        plan = BucketPlan(self.meta, request, self._care)
+        plan = BucketPlan(self.meta, request, self._care, self._ends)
         watched = self._tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, self._options, stream=stream)
         plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt

@@ -98,7 +98,7 @@ class Placement:
             attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)
         )
         self.release(attempt)
-        context.counters.fail(worker, attempt.kind)
+        context.counters.failures.add(worker, attempt.kind)
         context.log.warning(
             "worker failed a request",
             worker=worker,
@@ -110,13 +110,17 @@ class Placement:
         )
         return attempt
 
-    def release(self, attempt: Attempt) -> None:
-        """Give the worker back, and tell everybody what its attempt showed; once."""
+    def release(self, attempt: Attempt) -> bool:
+        """Give the worker back, and tell everybody what its attempt showed; once.
+
+        Return whether this was that once.
+        """
         if not self._open:
-            return
+            return False
         self._open = False
         context, request_id = self._context, self._request_id
         context.open_requests.discard(request_id)
         context.tell(Finished(request_id, attempt))
         context.router.scheduler.finish(request_id, context.clock(), attempt)
         context.gate.load_fell()
+        return True

@@ -55,6 +55,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
+from kvmesh.core.left_out import LeftOutByAll
 from kvmesh.core.membership import Membership
 from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.core.scheduler import Scheduler
@@ -172,11 +173,12 @@ class RouterServer:
             whole_per_s=settings.decision.explain_per_s,
             shadows=self._shadows,
         )
+        decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(),
+            counters=RoutingCounters(self._care.failures),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -281,9 +283,6 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
-            for worker in {worker for worker, _ in context.counters.failures}:
-                if context.router.heartbeat(worker) is None:
-                    context.counters.forget(worker)
             for worker in context.check.predictions.workers():
                 if context.router.heartbeat(worker) is None:
                     context.check.predictions.forget(worker)

@@ -7,13 +7,14 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
-from kvmesh.core.health_record import Stage
+from kvmesh.core.health_record import Stage, Standing
 from kvmesh.core.outcomes import Attempt
 
 DEAD_AFTER_S: Final = 3.5
 """Three lost one-second heartbeats and a half: a dead worker gets nothing new within 4 s."""
 
 NEVER: Final = float("inf")
+NOT_READY: Final = "not ready"
 
 
 class ChangeKind(Enum):
@@ -38,7 +39,7 @@ class Change(msgspec.Struct, frozen=True):
 class MemberView(msgspec.Struct, frozen=True):
     """One member as seen now, for people. Times are seconds ago or ahead.
 
-    `failures` of its last `attempts` failed; `stage` is in, trickle, suspect, ejected or down.
+    `failures` of its last `attempts` failed; `stage` is where that puts it.
     """
 
     member: str
@@ -50,7 +51,7 @@ class MemberView(msgspec.Struct, frozen=True):
     usable: bool
     retry_in_s: float
     attempts: int = 0
-    stage: str = "in"
+    stage: Standing = "in"
 
 
 class _Member:
@@ -61,6 +62,7 @@ class _Member:
         "last_sign_s",
         "lasting",
         "ready",
+        "why",
     )
 
     def __init__(self, epoch: int, now: float) -> None:
@@ -69,6 +71,7 @@ class _Member:
         self.expires_s = NEVER
         self.lasting = False
         self.ready = True
+        self.why = NOT_READY
         self.draining = False
 
 
@@ -120,9 +123,19 @@ class Membership:
         return change
 
     def observe(
-        self, member: str, epoch: int, now: float, *, ready: bool = True, draining: bool = False
+        self,
+        member: str,
+        epoch: int,
+        now: float,
+        *,
+        ready: bool = True,
+        draining: bool = False,
+        why: str = NOT_READY,
     ) -> Change | None:
-        """Take a heartbeat; return what it changed. One of an older epoch is ignored."""
+        """Take a heartbeat; return what it changed. One of an older epoch is ignored.
+
+        `why` is why it is not ready, for people.
+        """
         found = self._members.get(member)
         kind: ChangeKind | None = None
         if found is None:
@@ -139,6 +152,7 @@ class Membership:
         if kind is not None or found.expires_s <= now:
             self._usable_until = -NEVER
         found.ready = ready
+        found.why = why
         found.draining = draining
         found.last_sign_s = now
         if not found.lasting:
@@ -248,7 +262,7 @@ class Membership:
         if self._is_dead(found, now):
             return f"no heartbeat for {now - found.last_sign_s:.1f} s"
         if not found.ready:
-            return "not ready"
+            return found.why
         if found.draining:
             return "draining"
         usable = self.usable(now)
@@ -273,7 +287,7 @@ class Membership:
             draining=one.draining,
             failures=failures,
             attempts=attempts,
-            stage=self.health.stage(name).name.lower(),
+            stage=self.health.standing(name, now),
             last_sign_s=now - one.last_sign_s,
             usable=self.why_not(name, now) is None,
             retry_in_s=self.health.retry_in_s(name, now),

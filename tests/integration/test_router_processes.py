@@ -196,7 +196,7 @@ async def test_cold_paths_are_the_index_processs_whichever_edge_is_asked(url: st
 
     assert [one["data"][0]["id"] for one in models] == ["mock"] * 4
     assert 'kvmesh_edge_requests_total{edge="1"}' in metrics
-    assert 'kvmesh_requests_total{outcome="finished"}' in metrics
+    assert 'kvmesh_requests_total{outcome="finished",status="2xx"}' in metrics
     assert decision["worker"] in {"w0", "w1"}
     assert (missing.status_code, wrong.status_code) == (404, 405)
     assert (health.status_code, bad.status_code) == (200, 400)
