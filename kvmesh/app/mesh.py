@@ -96,6 +96,8 @@ class RouterMesh:
         """Return why no request should come; "" when all is read, heard, and a worker usable."""
         if self.draining:
             return "draining"
+        if waiting := self.link.waiting():
+            return waiting
         if not self.indexer.caught_up:
             return "catching up with the journal"
         if self.indexer.awaits_workers(time.monotonic()):
@@ -148,7 +150,8 @@ class RouterMesh:
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.
 
-        Raises `TransportError` or `ConfigError` when the server cannot be used.
+        Waits for a server that is away, `why_not` says so; one that cannot be used raises
+        `TransportError` or `ConfigError`.
         """
         self.advertise_url = advertise_url
         subjects = self.link.subjects

@@ -45,6 +45,8 @@ class PeerLink:
         self.epoch = time.time_ns() // 1_000_000
         self.subjects = subjects_for(settings.nats, settings.bucket)
         self.peers = Membership()
+        inbox = inbox_prefix("router", settings.bucket, router_id)
+        self._connection = connection_for(settings.nats, f"router {router_id}", inbox)
         self._settings = settings
         self._hears_workers = hears_workers
         scheduler = router.scheduler
@@ -74,13 +76,19 @@ class PeerLink:
         )
 
     async def connect(self, stack: contextlib.AsyncExitStack) -> NatsConnection:
-        """Return the replica's connection, open until `stack` ends. Raises `TransportError`."""
-        inbox = inbox_prefix("router", self._settings.bucket, self.router_id)
-        connection = connection_for(self._settings.nats, f"router {self.router_id}", inbox)
-        await connection.connect()
+        """Return the replica's connection, open until `stack` ends; waits for the server.
+
+        Raises `ConfigError` or `TransportError` for what waiting will not cure.
+        """
+        connection = self._connection
+        await connection.connect_patiently()
         stack.push_async_callback(connection.close)
         stack.callback(connection.on_change(self.registry.hearing.set_connected))
         return connection
+
+    def waiting(self) -> str:
+        """Return what of NATS the start waits for; "" when it does not."""
+        return self._connection.waits.reason
 
     async def listen(
         self, stack: contextlib.AsyncExitStack, bus: NatsBus, driver: AioDriver

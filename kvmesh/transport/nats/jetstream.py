@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
+import nats.errors
 
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
@@ -28,6 +29,7 @@ NANOSECONDS: Final = 1_000_000_000
 ENSURE_TIMEOUT_S = 15.0
 ENSURE_ATTEMPT_S = 2.0
 RETRY_S = 0.1
+RETRY_MAX_S = 1.0
 
 T = TypeVar("T")
 
@@ -167,18 +169,36 @@ class JetStream:
     async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         """Create the stream, or change the settings in which it differs; waits for a cluster.
 
+        It waits for 15 s; on a patient connection as long as it takes, and says so.
         A process that may not create streams only needs the right to ask for their info: what
         exists is used as it is.
         """
-        deadline_s = asyncio.get_running_loop().time() + ENSURE_TIMEOUT_S
+        loop, patient, pause_s = asyncio.get_running_loop(), self.connection.patient, RETRY_S
+        deadline_s = loop.time() + ENSURE_TIMEOUT_S
         while True:
             try:
-                return await self._ensure_stream(config)
+                info = await self._ensure_stream(config)
             except TransportError as error:
-                late = asyncio.get_running_loop().time() > deadline_s
-                if late or not is_passing(error):
+                late = loop.time() > deadline_s and not patient
+                if late or not self._may_pass(error):
                     raise _explained(error, config) from error
-                await asyncio.sleep(RETRY_S)
+                self._say(config["name"], error)
+            else:
+                self.connection.waits.end()
+                return info
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    def _may_pass(self, error: TransportError) -> bool:
+        """Return whether asking again may help: JetStream that is on may lack a leader."""
+        if isinstance(error.__cause__, nats.errors.NoRespondersError):
+            return bool(self.connection.client.server_fact("jetstream"))
+        return is_passing(error)
+
+    def _say(self, stream: str, error: TransportError) -> None:
+        if self.connection.patient:
+            reason = f"waiting for JetStream at {self.connection.shown_url} to keep {stream}"
+            self.connection.waits.begin("waiting for JetStream", reason, str(error))
 
     async def _ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         name = config["name"]
