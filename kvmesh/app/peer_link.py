@@ -19,6 +19,7 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings import RouterSettings
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.keeper import StreamKeeper
 
 
 class PeerLink:
@@ -47,6 +48,7 @@ class PeerLink:
         self.peers = Membership()
         inbox = inbox_prefix("router", settings.bucket, router_id)
         self._connection = connection_for(settings.nats, f"router {router_id}", inbox)
+        self.keeper = StreamKeeper(self._connection)
         self._settings = settings
         self._hears_workers = hears_workers
         scheduler = router.scheduler
@@ -110,6 +112,11 @@ class PeerLink:
             store = SessionStore(self._sessions, self._settings.nats, connection, self.subjects)
             stack.push_async_callback(store.stop)
             await store.start()
+            self.keeper.keep(store.config())
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what of NATS makes routing worse than it could be, one line each."""
+        return (*self.registry.hearing.warnings(), *self._connection.troubles.warnings())
 
     def metrics(self) -> Iterator[Metric]:
         """Yield what Prometheus reads of the siblings."""

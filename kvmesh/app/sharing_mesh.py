@@ -71,7 +71,7 @@ class SharingMesh:
         static = self._static.warnings() if self._static is not None else ()
         waiting = self.link.waiting()
         alone = (f"{waiting}: siblings are not heard",) if waiting else ()
-        return (*self.link.registry.hearing.warnings(), *alone, *static)
+        return (*self.link.warnings(), *alone, *static)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
@@ -159,10 +159,10 @@ class SharingMesh:
         stack.push_async_callback(self._commands.close)
 
     async def failed(self) -> None:
-        """Wait until a part fails, and raise what it raised."""
+        """Look after the bucket of sessions until a part fails; raise what it raised."""
         assert self._running is not None
         assert self._commands is not None
-        parts = [asyncio.shield(self._running), self._commands.failed()]
+        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.keeper.run()]
         if self._static is not None:
             parts.append(self._static.failed())
         await first_of(*parts)

@@ -27,6 +27,7 @@ from kvmesh.transport.nats.login import (
     login_arguments,
     no_server,
 )
+from kvmesh.transport.nats.troubles import Troubles
 from kvmesh.transport.nats.waits import Waits, first_done
 
 PING_INTERVAL_S = 1
@@ -73,6 +74,7 @@ class NatsConnection:
     """A connection shared by the journal, bus, key-value and object stores of one process.
 
     `patient`: the process waits for its server, and `waits` says for what; `connect_patiently`.
+    `troubles` is what JetStream refuses.
     """
 
     def __init__(self, options: NatsOptions) -> None:
@@ -90,6 +92,7 @@ class NatsConnection:
         self._log = get_logger(nats=self.shown_url)
         self.patient = False
         self.waits = Waits(self._log)
+        self.troubles = Troubles(self._log)
 
     @property
     def connected(self) -> bool:

@@ -20,7 +20,7 @@ STREAM_NOT_FOUND: Final = 10059
 STREAM_NAME_IN_USE: Final = 10058
 MESSAGE_NOT_FOUND: Final = 10037
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
-NO_ROOM: Final = (10028, 10047)
+TOO_LITTLE_ROOM: Final = (10028, 10047)
 """The server's memory or disk is too small for the `max_bytes` asked for."""
 UNAVAILABLE: Final = (10005, 10008, 10023)
 """No suitable peers, temporarily unavailable, insufficient resources: a cluster still forming."""
@@ -35,11 +35,12 @@ T = TypeVar("T")
 
 
 class ApiError(TransportError):
-    """JetStream refused; `code` is its err_code."""
+    """JetStream refused; `code` is its err_code, `reason` what it says without the place."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int, reason: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.reason = reason
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -251,7 +252,13 @@ def decode_answer(what: str, data: bytes, answer: type[T]) -> T:
             return msgspec.json.decode(data, type=answer)
     except msgspec.DecodeError as failure:
         raise TransportError(f"{what}: not a JetStream answer: {failure}") from failure
-    raise ApiError(f"{what}: {error.description} (code {error.err_code})", error.err_code)
+    raise refusal(what, error)
+
+
+def refusal(what: str, error: ErrorBody) -> ApiError:
+    """Return what to raise when JetStream answers `what` by `error`."""
+    reason = f"{error.description} (code {error.err_code})"
+    return ApiError(f"{what}: {reason}", error.err_code, reason)
 
 
 def is_passing(error: TransportError) -> bool:
@@ -262,7 +269,7 @@ def is_passing(error: TransportError) -> bool:
 
 
 def _explained(error: TransportError, config: Mapping[str, Any]) -> TransportError:
-    if not isinstance(error, ApiError) or error.code not in NO_ROOM:
+    if not isinstance(error, ApiError) or error.code not in TOO_LITTLE_ROOM:
         return error
     return ApiError(
         f"{error}: {config['name']} reserves {config.get('max_bytes')} bytes; lower "
