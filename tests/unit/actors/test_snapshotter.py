@@ -388,9 +388,30 @@ def test_an_unreadable_manifest_is_asked_for_again() -> None:
 
     desk.refuse = refuse
     desk.tell(Started())
+    desk.tell(Tick("manifest"))
+    desk.tell(Tick("manifest"))
 
     assert desk.logs().count("snapshot manifest unreadable") == 2
     assert OpenTail(3, "today") in desk.effects
+
+
+def test_a_store_that_fails_is_asked_less_and_less_often_and_the_error_told_once() -> None:
+    desk = make_loader(Replica(KvIndex()), snapshot_of(make_replica(3)))
+    desk.refuse = refusing(ReadKey)
+
+    desk.tell(Started())
+    for _ in range(9):
+        desk.tell(Tick("manifest"))
+
+    waits = [one.after_s for one in desk.effects if isinstance(one, Wake)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0]
+    assert desk.logs().count("snapshot manifest unreadable") == 1
+
+    desk.refuse = lambda _: None
+    desk.tell(Tick("manifest"))
+    assert OpenTail(3, "today") in desk.effects
+    desk.refuse = refusing(ReadKey)
+    assert Wake(0.1, Tick("manifest")) in desk.tell(Reload("journal gap", at_least=9))
 
 
 def test_a_snapshot_from_before_a_gap_is_no_cure_for_it() -> None:
