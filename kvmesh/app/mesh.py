@@ -112,7 +112,7 @@ class RouterMesh:
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
         lines = by_reason(doubted, "KV events do not count in full")
         never = by_reason(self._router.unmatched(), "no prefix can match")
-        return (*self.link.warnings(), *never, *lines)
+        return (*self.link.warnings(), *self.snapshotter.warnings(), *never, *lines)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
