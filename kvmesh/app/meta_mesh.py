@@ -19,17 +19,20 @@ class MetaMesh:
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
         self._settings = settings
         self._meta = meta
+        inbox = inbox_prefix("meta-router")
+        self._connection = connection_for(settings.nats, "meta-router", inbox)
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect and listen. Raises `TransportError` when the server does not answer,
-        `ConfigError` for its namespace or settings.
+        """Connect and listen; waits for a server that is away, `why_not` says so.
+
+        Raises `ConfigError` or `TransportError` for what waiting will not cure: a bad namespace,
+        a refused login.
         """
         namespace = check_name(self._settings.nats.namespace, "--namespace")
-        inbox = inbox_prefix("meta-router")
-        connection = connection_for(self._settings.nats, "meta-router", inbox)
-        await connection.connect()
+        connection = self._connection
+        await connection.connect_patiently()
         self._stack.push_async_callback(connection.close)
         self._stack.callback(connection.on_change(self._meta.hearing.set_connected))
         bus = NatsBus(connection)
@@ -41,6 +44,10 @@ class MetaMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
+
+    def why_not(self) -> str:
+        """Return what of NATS the start waits for; "" when it does not."""
+        return self._connection.waits.reason
 
     async def failed(self) -> None:
         """Wait until the actor fails, and raise what it raised."""

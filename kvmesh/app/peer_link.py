@@ -19,6 +19,7 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings import RouterSettings
 from kvmesh.transport.nats.bus import NatsBus
 from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.keeper import StreamKeeper
 
 
 class PeerLink:
@@ -45,6 +46,9 @@ class PeerLink:
         self.epoch = time.time_ns() // 1_000_000
         self.subjects = subjects_for(settings.nats, settings.bucket)
         self.peers = Membership()
+        inbox = inbox_prefix("router", settings.bucket, router_id)
+        self._connection = connection_for(settings.nats, f"router {router_id}", inbox)
+        self.keeper = StreamKeeper(self._connection)
         self._settings = settings
         self._hears_workers = hears_workers
         scheduler = router.scheduler
@@ -74,13 +78,19 @@ class PeerLink:
         )
 
     async def connect(self, stack: contextlib.AsyncExitStack) -> NatsConnection:
-        """Return the replica's connection, open until `stack` ends. Raises `TransportError`."""
-        inbox = inbox_prefix("router", self._settings.bucket, self.router_id)
-        connection = connection_for(self._settings.nats, f"router {self.router_id}", inbox)
-        await connection.connect()
+        """Return the replica's connection, open until `stack` ends; waits for the server.
+
+        Raises `ConfigError` or `TransportError` for what waiting will not cure.
+        """
+        connection = self._connection
+        await connection.connect_patiently()
         stack.push_async_callback(connection.close)
         stack.callback(connection.on_change(self.registry.hearing.set_connected))
         return connection
+
+    def waiting(self) -> str:
+        """Return what of NATS the start waits for; "" when it does not."""
+        return self._connection.waits.reason
 
     async def listen(
         self, stack: contextlib.AsyncExitStack, bus: NatsBus, driver: AioDriver
@@ -102,6 +112,11 @@ class PeerLink:
             store = SessionStore(self._sessions, self._settings.nats, connection, self.subjects)
             stack.push_async_callback(store.stop)
             await store.start()
+            self.keeper.keep(store.config())
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what of NATS makes routing worse than it could be, one line each."""
+        return (*self.registry.hearing.warnings(), *self._connection.troubles.warnings())
 
     def metrics(self) -> Iterator[Metric]:
         """Yield what Prometheus reads of the siblings."""

@@ -14,7 +14,7 @@ import nats.errors
 from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState, TailListener
 from kvmesh.transport.nats.connection import NatsConnection
-from kvmesh.transport.nats.jetstream import NANOSECONDS, Acknowledgement, JetStream
+from kvmesh.transport.nats.jetstream import NANOSECONDS, Acknowledgement, JetStream, refusal
 from kvmesh.transport.nats.tail import NatsTail
 
 MAX_OUTSTANDING = 8192
@@ -73,6 +73,7 @@ class NatsJournal:
         self.options = options
         self._jetstream = JetStream(connection)
         self._client = connection.client
+        self._troubles = connection.troubles
         self._inbox = f"{connection.client.new_inbox()}."
         self._subscription = 0
         self._token = 0
@@ -81,6 +82,7 @@ class NatsJournal:
         self._homeless = self._refused = self._unsent = self._forgotten = 0
         self._homeless_s: float | None = None
         self._decode = msgspec.json.Decoder(Acknowledgement).decode
+        self._what = f"writes to {options.stream}"
         self._log = get_logger(stream=options.stream)
 
     async def open(self, *, ensure: bool = True) -> None:
@@ -161,8 +163,10 @@ class NatsJournal:
             self._wait_for_stream()
             return
         if ack.error is not None:
-            self._refuse(f"{ack.error.description} (code {ack.error.err_code})")
+            self._refused += 1
+            self._troubles.begin(self._what, refusal(self._what, ack.error).reason)
             return
+        self._troubles.end(self._what)
         if self._homeless_s is not None:
             self._homeless_s = None
             self._log.info("stream is there")

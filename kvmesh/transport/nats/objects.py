@@ -17,8 +17,9 @@ import msgspec
 from kvmesh.errors import TransportError
 from kvmesh.ports import ObjectInfo
 from kvmesh.transport.nats.connection import NatsConnection
-from kvmesh.transport.nats.jetstream import NANOSECONDS, JetStream, StoredMessage
+from kvmesh.transport.nats.jetstream import NANOSECONDS, ApiError, JetStream, StoredMessage
 from kvmesh.transport.nats.object_transfer import CHUNK_BYTES, Download, Upload
+from kvmesh.transport.nats.troubles import NO_ROOM
 
 DIGEST_PREFIX = "SHA-256="
 
@@ -70,6 +71,7 @@ class NatsObjects:
     def __init__(self, connection: NatsConnection, options: ObjectOptions) -> None:
         self.options = options
         self._jetstream = JetStream(connection)
+        self._troubles = connection.troubles
         self._stream = f"OBJ_{options.bucket}"
         self._chunks = f"$O.{options.bucket}.C."
         self._metas = f"$O.{options.bucket}.M."
@@ -85,6 +87,7 @@ class NatsObjects:
         Raises `TransportError`; what was sent by then is deleted now or by `delete_orphans`.
         """
         before = await self._meta(name)
+        what = f"writes to {self._stream}"
         nuid = uuid.uuid4().hex
         upload = Upload(self._jetstream, f"{self._chunks}{nuid}")
         try:
@@ -103,9 +106,12 @@ class NatsObjects:
             await self._jetstream.publish(
                 self._meta_subject(name), encode_meta(meta), headers=headers
             )
-        except TransportError:
+        except TransportError as error:
+            if isinstance(error, ApiError) and error.code in NO_ROOM:
+                self._troubles.begin(what, error.reason)
             await self._discard(nuid)
             raise
+        self._troubles.end(what)
         if before is not None:
             await self._discard(before.nuid)
         return await self.info(name)

@@ -216,6 +216,42 @@ async def test_a_client_may_leave_at_any_byte_of_its_request(
     assert proxy.used == []
 
 
+@pytest.mark.parametrize("pause_at", [0, 1])
+async def test_a_client_that_ends_its_requests_gets_the_workers_stream(
+    pause_at: int, proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    cut = asyncio.Event()
+    pieces = [chunked(*EVENTS[:pause_at], end=False), chunked(*EVENTS[pause_at:])]
+    if pause_at:
+        pieces[1] = pieces[1].partition(b"\r\n\r\n")[2]
+
+    async def script(turn: Turn) -> None:
+        if pause_at:
+            turn.send(pieces[0])
+        await cut.wait()
+        turn.send(pieces[1])
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    client.send(POST)
+    if pause_at:
+        await client.until(EVENTS[0])
+    else:
+        await client.writer.drain()
+        await asyncio.sleep(0.05)
+    client.writer.write_eof()
+    await asyncio.sleep(0.05)
+    cut.set()
+
+    rest = await client.rest()
+
+    got = bytes(client.heard) + rest
+    assert all(event in got for event in EVENTS)
+    assert got.endswith(b"0\r\n\r\n")
+    assert (await plan.outcome()).kind == "finished"
+
+
 async def test_a_client_that_leaves_during_prefill_cancels_it(
     proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
 ) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions, hide_password, is_fatal
+from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.jetstream import (
     ApiError,
     Ignored,
@@ -18,6 +18,7 @@ from kvmesh.transport.nats.jetstream import (
 )
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue, is_marker
 from kvmesh.transport.nats.log import MAX_OUTSTANDING, JournalOptions, NatsJournal
+from kvmesh.transport.nats.login import denied_subject, hide_password, is_fatal
 from kvmesh.transport.nats.objects import decode_digest, seconds_of, to_info, to_meta
 
 JOURNAL = JournalOptions(stream="S", subjects=("ev.*",), max_age_s=5)
@@ -39,7 +40,16 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 def test_only_a_refused_login_ends_the_first_connect() -> None:
     assert is_fatal("nats: 'Authorization Violation'")
     assert is_fatal("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert is_fatal("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    assert not is_fatal("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol")
     assert not is_fatal("[Errno 111] Connect call failed ('127.0.0.1', 4222)")
+
+
+def test_a_denied_subject_is_found_in_the_servers_words() -> None:
+    error = 'nats: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.S"'
+
+    assert denied_subject(error) == "$js.api.stream.create.s"
+    assert denied_subject("nats: Slow Consumer") == ""
 
 
 async def test_a_missing_key_library_is_named(
