@@ -98,6 +98,7 @@ class Placement:
             attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)
         )
         self.release(attempt)
+        context.ask_suspects()
         context.counters.failures.add(worker, attempt.kind)
         context.log.warning(
             "worker failed a request",

@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.app.fetch import fetch
 from kvmesh.core.health import Answer
-from kvmesh.errors import SlowError, TransportError
+from kvmesh.errors import KvMeshError, SlowError
 from kvmesh.transport.http.upstream import UpstreamPool
 
 LOOK_S: Final = 0.1
@@ -85,7 +85,7 @@ class Prober:
             answer = "ok" if status < _SERVER_ERROR else "down"
         except SlowError:
             answer = "slow"
-        except TransportError:
+        except (KvMeshError, ValueError):
             answer = "down"
         finally:
             self._asking.pop(probe.member, None)

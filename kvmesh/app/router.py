@@ -199,6 +199,7 @@ class RouterServer:
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
+            ask_suspects=self._care.wake,
             hang_s=settings.failure.hang_s,
         )
 
