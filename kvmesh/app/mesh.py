@@ -180,6 +180,7 @@ class RouterMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
+        self.link.watch_silence(self._stack, driver)
         handlers: dict[type[Message], Handler] = {
             StateWanted: self._on_state_wanted,
             Drain: self._on_drain,
@@ -252,7 +253,7 @@ class RouterMesh:
         """Look after the streams until an actor or the answering of commands fails; raise that."""
         assert self._running is not None
         assert self._commands is not None
-        works = (self._commands.failed(), self.link.keeper.run())
+        works = (self._commands.failed(), self.link.failed())
         await first_of(asyncio.shield(self._running), *works)
 
     async def stop(self) -> None:

@@ -5,8 +5,12 @@ import contextlib
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.front import upstream_pool
 from kvmesh.app.member_name import check_name
 from kvmesh.app.nats_link import connection_for, inbox_prefix
+from kvmesh.app.prober import Probe
+from kvmesh.app.process import first_of
+from kvmesh.app.silence_watch import watch_silence
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings import MetaRouterSettings
@@ -14,7 +18,7 @@ from kvmesh.transport.nats.bus import NatsBus
 
 
 class MetaMesh:
-    """Feeds `meta` with the heartbeats of all replicas of all buckets."""
+    """Feeds `meta` with the heartbeats of all replicas of all buckets, and asks those that stop."""
 
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
         self._settings = settings
@@ -23,6 +27,7 @@ class MetaMesh:
         self._connection = connection_for(settings.nats, "meta-router", inbox)
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect and listen; waits for a server that is away, `why_not` says so.
@@ -44,6 +49,14 @@ class MetaMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
+        self._meta.hearing.set_asked()
+        pool = upstream_pool(self._settings.upstream, self._meta.guard)
+        self._watching = watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
+
+    def _probes(self, now: float) -> list[Probe]:
+        return [
+            Probe(name, beat.url, "/ready", exact=True) for name, beat in self._meta.silent.due(now)
+        ]
 
     def why_not(self) -> str:
         """Return what of NATS the start waits for; "" when it does not."""
@@ -52,7 +65,8 @@ class MetaMesh:
     async def failed(self) -> None:
         """Wait until the actor fails, and raise what it raised."""
         assert self._running is not None
-        await asyncio.shield(self._running)
+        assert self._watching is not None
+        await first_of(asyncio.shield(self._running), asyncio.shield(self._watching))
 
     async def stop(self) -> None:
         """Stop listening; safe to call twice."""

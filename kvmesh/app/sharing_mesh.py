@@ -148,6 +148,7 @@ class SharingMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="siblings")
         stack.callback(driver.stop)
+        link.watch_silence(stack, driver)
         handlers: dict[type[Message], Handler] = {
             StateWanted: self._on_state_wanted,
             Drain: self._on_drain,
@@ -162,7 +163,7 @@ class SharingMesh:
         """Look after the bucket of sessions until a part fails; raise what it raised."""
         assert self._running is not None
         assert self._commands is not None
-        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.keeper.run()]
+        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.failed()]
         if self._static is not None:
             parts.append(self._static.failed())
         await first_of(*parts)
