@@ -1,14 +1,13 @@
 """Servers of the broker are parted under load, HTTP is whole: nothing may be refused."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-from tests.chaos.clients import Clients
+from tests.chaos.load import Load, failed
 from tests.chaos.mesh import ChaosMesh, MeshSize
-from tests.chaos.process import MeshProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -29,35 +28,17 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
         asyncio.run(mesh.stop())
 
 
-class Load:
-    """Clients of every door at once; `failed` says what was not answered in full, by door."""
-
-    def __init__(self, mesh: ChaosMesh) -> None:
-        self._doors: list[tuple[MeshProcess, Clients]] = [
-            (door, Clients(door.url, random.Random(number), count=2))
-            for number, door in enumerate((mesh.front, *mesh.routers))
-        ]
-
-    async def during(self, seconds: float) -> dict[str, dict[str, int]]:
-        """Let everybody ask for so long; return the outcomes of each door."""
-        for _, clients in self._doors:
-            clients.outcomes.clear()
-            clients.start()
-        await asyncio.sleep(seconds)
-        await asyncio.gather(*(clients.stop() for _, clients in self._doors))
-        return {door.name: dict(clients.outcomes) for door, clients in self._doors}
-
-    async def close(self) -> None:
-        await asyncio.gather(*(clients.close() for _, clients in self._doors))
+async def trusts(mesh: ChaosMesh) -> dict[str, set[str]]:
+    """Return how far each router trusts the events of the workers it may use."""
+    found: dict[str, set[str]] = {}
+    async with httpx.AsyncClient(timeout=10.0) as client:
+        for router in mesh.routers:
+            status = (await client.get(f"{router.url}/v1/status")).json()
+            found[router.name] = {one["trust"] for one in status["workers"] if one["usable"]}
+    return found
 
 
-def failed(outcomes: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Return the doors whose clients got less than whole answers."""
-    return {door: seen for door, seen in outcomes.items() if seen.keys() != {"whole"}}
-
-
-@pytest.mark.parametrize("server", [0, 1, 2])
-@pytest.mark.parametrize("how", ["cut"])
+@pytest.mark.parametrize(("server", "how"), [(0, "cut"), (1, "cut"), (2, "cut"), (0, "hold")])
 async def test_a_route_partition_refuses_nothing(mesh: ChaosMesh, server: int, how: str) -> None:
     await mesh.heal()
     load = Load(mesh)
@@ -65,13 +46,19 @@ async def test_a_route_partition_refuses_nothing(mesh: ChaosMesh, server: int, h
         before = await load.during(1.0)
         (mesh.routes.cut if how == "cut" else mesh.routes.hold)(server)
         parted = await load.during(PARTED_S)
+        parted_trusts = await trusts(mesh)
         mesh.routes.heal()
         after = await load.during(AFTER_S)
+        healed_trusts = await trusts(mesh)
     finally:
         mesh.routes.heal()
         await load.close()
 
-    print(f"n{server} parted: {parted}; healed: {after}")  # noqa: T201
+    print(f"{how} n{server}: {parted}; healed: {after}")  # noqa: T201
     assert failed(before) == {}
     assert failed(parted) == {}
     assert failed(after) == {}
+    # Every sidecar is at n2: who is parted from it says that the workers only answer.
+    far = {"router-0", "router-1"} if server == 2 else {f"router-{server}"}
+    assert {name for name, seen in parted_trusts.items() if seen == {"approx"}} == far
+    assert all(seen == {"exact"} for seen in healed_trusts.values())
