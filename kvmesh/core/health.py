@@ -10,12 +10,7 @@ from typing import Final, Literal
 
 from kvmesh.core.health_record import SUSPECT_S, TRICKLE_S, Record, Stage, Standing
 from kvmesh.core.noted_failures import NotedFailure, NotedFailures
-from kvmesh.core.outcomes import (
-    DEFAULT_RETRY_AFTER_S,
-    MOST_RETRY_AFTER_S,
-    Attempt,
-    Verdict,
-)
+from kvmesh.core.outcomes import Attempt, Verdict
 
 Answer = Literal["ok", "slow", "down"]
 """What asking a member over HTTP showed: an answer, none in time, or nobody there."""
@@ -85,14 +80,11 @@ class Health:
                 failure, weight = NotedFailure(member, record, now), _WEIGHTS.get(attempt.kind, 1.0)
                 record.fail(attempt.kind, weight, attempt.lost_s, now)
                 self._judge(record, attempt.kind, now)
-                failure.was_noted(weight)
-                self._noted.add(request_id, failure)
+                self._noted.add(request_id, failure, weight)
             case Verdict.OVERLOAD:
-                failure, told_s = NotedFailure(member, record, now), attempt.retry_after_s
-                rest_s = min(told_s, MOST_RETRY_AFTER_S) if told_s > 0.0 else DEFAULT_RETRY_AFTER_S
-                record.cooling_s = max(record.cooling_s, now + rest_s)
-                failure.was_noted(0.0)
-                self._noted.add(request_id, failure)
+                failure = NotedFailure(member, record, now)
+                record.rest(attempt.retry_after_s, now)
+                self._noted.add(request_id, failure, 0.0)
             case _:
                 pass
         self._file(member, record, now)

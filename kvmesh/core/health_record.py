@@ -6,7 +6,7 @@ from enum import Enum
 from math import inf
 from typing import Final, Literal
 
-from kvmesh.core.outcomes import MOST_LOST_S
+from kvmesh.core.outcomes import DEFAULT_RETRY_AFTER_S, MOST_LOST_S, MOST_RETRY_AFTER_S
 
 Standing = Literal["in", "overloaded", "trickle", "suspect", "ejected", "down"]
 """A stage in a word; "overloaded" is in but for the rest it asked for."""
@@ -143,6 +143,11 @@ class Record:
         self.recent.append(True)
         lost_ms = min(max(0.0, lost_s), MOST_LOST_S) * 1000.0
         self.lost_ms += _LOST_WEIGHT * (lost_ms - self.lost_ms) if self.lost_ms else lost_ms
+
+    def rest(self, told_s: float, now: float) -> None:
+        """Leave the member alone for as long as it asks, within bounds; 0 is no wish."""
+        rest_s = min(told_s, MOST_RETRY_AFTER_S) if told_s > 0.0 else DEFAULT_RETRY_AFTER_S
+        self.cooling_s = max(self.cooling_s, now + rest_s)
 
     def take_back(self, weight: float, noted_s: float, successes: int) -> None:
         """Remove a failure of `noted_s` that was not the member's; its streak has ended if there

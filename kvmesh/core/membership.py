@@ -262,6 +262,20 @@ class Membership:
             self._usable = usable
         return self._usable
 
+    def last_resort(self, now: float) -> tuple[str, ...]:
+        """Return the members, sorted, that only failed requests speak against: where nobody else
+        may take a request, to try one of them is better than to reject it. O(members).
+        """
+        usable, health = frozenset(self.usable(now)), self.health
+        return tuple(
+            name
+            for name, one in sorted(self._members.items())
+            if name not in usable
+            and one.ready
+            and not one.draining
+            and health.stage(name) is not Stage.DOWN
+        )
+
     def why_not(self, member: str, now: float) -> str | None:
         """Return in words why the member may not be given work; None when it may."""
         found = self._members.get(member)

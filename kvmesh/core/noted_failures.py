@@ -31,8 +31,8 @@ class NotedFailure:
         self._cooling_s = 0.0
         self._changes = record.changes
 
-    def was_noted(self, weight: float) -> None:
-        """Remember what came of it: `weight` failures, 0 for an overload."""
+    def keep(self, weight: float) -> None:
+        """Keep what came of it: `weight` failures, 0 for an overload."""
         self._weight = weight
         self._cooling_s = self.record.cooling_s
         self._changes = self.record.changes
@@ -62,10 +62,11 @@ class NotedFailures:
     def __len__(self) -> int:
         return len(self._of)
 
-    def add(self, request_id: str, failure: NotedFailure) -> None:
-        """Remember a failure; one without a request cannot be taken back."""
+    def add(self, request_id: str, failure: NotedFailure, weight: float) -> None:
+        """Remember a failure just noted; one without a request cannot be taken back."""
         if not request_id:
             return
+        failure.keep(weight)
         noted = self._of.setdefault(request_id, [])
         if len(noted) < FAILURES_REMEMBERED:
             noted.append(failure)

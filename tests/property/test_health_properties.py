@@ -17,6 +17,8 @@ from kvmesh.core.outcomes import Attempt, Verdict, failed_attempt, status_attemp
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 6.0
 CLOSE = 1e-6
+AGED_LATE = 1.0 - 0.5**0.1
+"""Of an outcome, for a second that it was not let age."""
 
 names = st.sampled_from(NAMES)
 answers = st.sampled_from(get_args(Answer))
@@ -120,7 +122,8 @@ class HealthAgainstModel(RuleBasedStateMachine):
 
     @rule(name=names, request=requests)
     def serve(self, name: str, request: str) -> None:
-        self.real.note(name, Attempt(Verdict.SERVED), self.now, request)
+        if not self.real.served(name, self.now):
+            self.real.note(name, Attempt(Verdict.SERVED), self.now, request)
 
         one = self.member(name)
         one.outcomes.append((self.now, 0.0, None))
@@ -172,15 +175,16 @@ class HealthAgainstModel(RuleBasedStateMachine):
 
     def fails_often(self, one: NaiveMember) -> bool | None:
         """Return whether half of at least six failed, and twice the others' share; None if it is a
-        matter of rounding.
+        matter of how often successes are let age.
         """
         attempts, failed = one.sums(self.now)
         sums = [other.sums(self.now) for other in self.model.values() if other is not one]
         rate = sum(bad for _, bad in sums) / (sum(all_ for all_, _ in sums) + 2.0)
         margins = (attempts - 6.0, failed - 0.5 * attempts, failed - 2.0 * rate * attempts)
-        if min(margins) > CLOSE:
+        close = CLOSE + AGED_LATE * (attempts + failed)
+        if min(margins) > close:
             return True
-        return False if min(margins) < -CLOSE else None
+        return False if min(margins) < -close else None
 
     def eject(self, one: NaiveMember) -> None:
         if one.stage is Stage.IN and self.now - one.in_since > 30.0:

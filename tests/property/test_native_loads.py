@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.cost import COSTS, Weights
+from kvmesh.core.cost import COSTS, NO_FLEET, Weights, score_of
 from kvmesh.core.decision import LoadReport, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand, Loads, new_loads
@@ -205,3 +205,52 @@ def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
             asked = msgspec.structs.replace(weighing, cost=formula)
 
             assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@given(
+    share=st.floats(0.0, 1.0),
+    lost_ms=st.floats(0.0, 1e9) | st.sampled_from([0.0, 5e-324, 1e-300]),
+    factor=st.floats(1e-9, 1e9),
+    overlap=st.integers(0, 40),
+    prompt_tokens=st.integers(0, 1 << 20),
+    seed=st.integers(0, 1000),
+)
+def test_a_price_of_failure_is_the_same_to_the_last_bit_and_never_a_discount(
+    *,
+    cost: str,
+    share: float,
+    lost_ms: float,
+    factor: float,
+    overlap: int,
+    prompt_tokens: int,
+    seed: int,
+) -> None:
+    fleet = TwoFleets(seed, workers=2)
+    weighing = msgspec.structs.replace(
+        fleet.weighing(cost),
+        prompt_tokens=prompt_tokens,
+        request_blocks=-(-prompt_tokens // 16),
+        overlaps={fleet.pure[0].worker: overlap},
+    )
+    for twins in (fleet.pure, fleet.native):
+        twins[0].failure_share = twins[0].lost_ms = 0.0
+        twins[0].prefill.factor = factor
+    well = COSTINGS[cost](weighing)(fleet.pure[0])
+    for twins in (fleet.pure, fleet.native):
+        twins[0].failure_share, twins[0].lost_ms = share, lost_ms
+
+    failing = COSTINGS[cost](weighing)(fleet.pure[0])
+    candidate = weighing.candidate(fleet.pure[0], 0)
+    published = score_of(COSTS[cost], candidate, NO_FLEET, weighing.weights)
+
+    assert failing == published
+    assert well <= failing < inf
+    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
+    other = COSTINGS[cost](weighing)(fleet.pure[1])
+    least, most = sorted((failing, other))
+    # A margin at which the dearer one just about ties tells its cost from its neighbours.
+    for margin in (most / least - 1.0, nextafter(most / least, 0.0) - 1.0) if least > 0.0 else ():
+        formula = msgspec.structs.replace(COSTS[cost], margin=margin)
+        asked = msgspec.structs.replace(weighing, cost=formula)
+        assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)

@@ -190,3 +190,11 @@ def test_a_replica_that_names_a_place_of_no_router_is_refused_and_said_once() ->
     assert second == []
     assert not meta.ready(1.0)
     assert meta.statistics().refused == 2
+
+
+def test_where_a_replica_is_asked() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.receive(beat("a", "r0"), 0.0)
+
+    assert meta.url("a/r0") == "http://r0"
+    assert meta.url("a/r1") == ""

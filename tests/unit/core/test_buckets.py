@@ -123,10 +123,22 @@ def test_before_any_replica_was_heard_of_no_bucket_is_called_unknown() -> None:
 
 def test_a_bucket_whose_replicas_are_gone_says_why() -> None:
     table = make_table("chat/a1", "chat/a2", "code/b1")
-    table.membership.note("a1", CUT, 0.0)
+    table.membership.health.asks = True
+    table.membership.note("a1", failed_attempt("refused"), 0.0)
 
-    with pytest.raises(NoWorkerError, match=r"a1: ejected, 1 of 1 failed \(cut\).*; a2: tried"):
+    with pytest.raises(NoWorkerError, match=r"a1: does not answer.*; a2: tried"):
         table.route(BucketRequest(bucket="chat"), 0.0, tried=["a2"])
+
+
+def test_a_bucket_is_not_rejected_while_one_of_its_replicas_may_be_well() -> None:
+    table = make_table("chat/a1", "chat/a2", "code/b1")
+    table.membership.note("a1", CUT, 0.0)
+    named = BucketRequest(bucket="chat")
+
+    assert [table.route(named, 0.0).replica.name for _ in range(3)] == ["a2"] * 3
+    assert table.route(named, 0.0, tried=["a2"]).replica.name == "a1"
+    with pytest.raises(NoWorkerError, match=r"a1: ejected, 1 of 1 failed \(cut\).*; a2: tried"):
+        table.route(named, 0.0, tried=["a1", "a2"])
 
 
 def test_a_failed_replica_is_left_out_and_the_retry_goes_to_another() -> None:
