@@ -62,6 +62,11 @@ class NoWorkerError(KvMeshError):
         self.unknown_model = unknown_model
         self.unnamed = unnamed
 
+    @property
+    def lasting(self) -> bool:
+        """Return whether waiting would not help, or is for admission to decide."""
+        return self.busy or self.unknown_model or self.unnamed
+
 
 class CodecError(KvMeshError):
     """Bytes from outside do not decode; they are dropped and counted, never half applied."""

@@ -46,6 +46,17 @@ class MockerSettings:
     """What it does for others: prefill and decode check vLLM's handshake of a KV transfer."""
     bootstrap_port: Port = 0
     """With a role: check SGLang's handshake instead, prefill listens here; 0 is vLLM's."""
+    fail: tuple[str, ...] = ()
+    """SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of the generation requests meets this fault.
+    KIND is a status of 400 to 599 (429=2, 503=2: with retry-after), hang (never answered), slow=10
+    (takes 10 times as long), reset, cut (in the middle of the answer), garbage, half-head (no whole
+    answer begins), dead (500 as of a dead engine). Probes meet none."""
+    flap: str = ""
+    """GOOD:BAD in seconds, e.g. 2:2: good and bad phases take turns, faults apply in bad ones."""
+    fail_health: bool = False
+    """Answer /health with 503; with --flap in the bad phases only."""
+    fail_seed: int = 0
+    """Seed of the faults: the n-th request meets the same one again."""
     tokenizer: Path | None = None
     """Model directory; default: the byte tokenizer."""
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

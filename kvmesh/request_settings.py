@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kvmesh.setting_types import Count, NonNegative, Positive, Seconds
+from kvmesh.setting_types import Count, NonNegative, Positive, Seconds, Share, Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,22 @@ class StreamSettings:
     sse_comment_s: NonNegative = 15.0
     """A client that asked for a stream gets 200 and a comment after so many seconds without an
     answer, and again; errors then come as an event. 0 is off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureSettings:
+    """What happens to a request whose worker fails it. See docs/failures.md."""
+
+    retry_statuses: tuple[Status, ...] = (429, 500, 502, 503, 504)
+    """Answers of a worker that mean "ask another", before the client's first byte; repeat."""
+    retry_budget: Share = 0.2
+    """Further attempts for each request in the long run, of all requests together: a fleet that
+    fails everything gets no more load than this. 0: only what no worker has seen is sent again."""
+    hang_s: NonNegative = 5.0
+    """Seconds beyond five times its predicted time after which a request that shows no byte, at a
+    worker that serves nobody else meanwhile, is given to another worker; 0 is never."""
+    wait_for_worker_s: NonNegative = 5.0
+    """Seconds a request waits while no worker may be given one, before it is answered 503."""
 
 
 @dataclass(frozen=True, kw_only=True)

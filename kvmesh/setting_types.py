@@ -11,4 +11,5 @@ Count = Annotated[int, Parameter(validator=Number(gte=0))]
 NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0))]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0.0))]
 Share = Annotated[float, Parameter(validator=Number(gte=0.0, lte=1.0))]
+Status = Annotated[int, Parameter(validator=Number(gte=400, lte=599))]
 Flat = Parameter(name="*")

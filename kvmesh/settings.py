@@ -18,6 +18,7 @@ from kvmesh.http_settings import HttpSettings, UpstreamSettings
 from kvmesh.request_settings import (
     AdmissionSettings,
     DecisionSettings,
+    FailureSettings,
     SessionSettings,
     StreamSettings,
 )
@@ -158,6 +159,7 @@ class RouterSettings:
     admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
     session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
+    failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
@@ -175,6 +177,8 @@ class MetaRouterSettings:
     """Answer 307 with the replica's URL to clients that send x-kvmesh-redirect."""
     replica: tuple[str, ...] = ()
     """Static replica `bucket=http://host:port`; repeat. Then no NATS is used."""
+    wait_for_replica_s: NonNegative = 5.0
+    """Seconds a request waits while no replica may be given one, before it is answered 503."""
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)

@@ -43,6 +43,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+# KVMESH_RERUNS=0 shows at once what fails.
+RERUNS = int(os.environ.get("KVMESH_RERUNS", "2"))
+
 # Nothing but their input decides what these do: they are never run a second time.
 DETERMINISTIC = ("tests/unit/core/", "tests/unit/actors/", "tests/property/", "tests/simulation/")
 
@@ -50,8 +53,8 @@ DETERMINISTIC = ("tests/unit/core/", "tests/unit/actors/", "tests/property/", "t
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let what runs real sockets and processes fail twice; `RERUN` in the summary names it."""
     for item in items:
-        if not item.nodeid.startswith(DETERMINISTIC):
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+        if RERUNS and not item.nodeid.startswith(DETERMINISTIC):
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=2))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,6 +6,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
+from kvmesh.core.outcomes import SERVED, Attempt
 from kvmesh.core.shared_limits import SharedLimits
 
 
@@ -91,7 +92,8 @@ class WorkerHeartbeat(Message, frozen=True):
     `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
     are those of `models` that are LoRA adapters, `bootstrap_port` is where SGLang's prefill worker
     meets others. `reading` counts the engine's reports of its load: with the same number `load` is
-    old news; 0 is not counted.
+    old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
+    answer there `answering` is False, and `draining` is True for routers that know only that.
     """
 
     worker: WorkerId
@@ -112,6 +114,8 @@ class WorkerHeartbeat(Message, frozen=True):
     adapters: tuple[str, ...] = ()
     bootstrap_port: int = 0
     reading: int = 0
+    health_path: str = "/health"
+    answering: bool = True
 
 
 class RouterHeartbeat(Message, frozen=True):
@@ -234,9 +238,10 @@ class FirstToken(Message, frozen=True):
 
 
 class Finished(Message, frozen=True):
-    """A request of this replica ended, however it did."""
+    """A request of this replica is over at its worker, and what that showed."""
 
     request_id: str
+    attempt: Attempt = SERVED
 
 
 class StateWanted(Message, frozen=True, tag="state-wanted"):

@@ -11,6 +11,7 @@ from kvmesh.core.bucket_rules import BucketRequest, BucketRule
 from kvmesh.core.buckets import BucketPolicy, BucketTable, Replica, Route
 from kvmesh.core.hearing import Hearing
 from kvmesh.core.membership import Change, ChangeKind, Membership, MemberView
+from kvmesh.core.outcomes import Attempt
 from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import CodecError
 
@@ -29,8 +30,8 @@ class MetaRouterStatistics(msgspec.Struct, frozen=True):
 class MetaRouter:
     """Keeps the replicas of every bucket as their heartbeats and failures say.
 
-    `route` is called directly for each request; `failed` and `answered` tell how it went, so that
-    a dead replica is left out at the first failure, long before its heartbeats are missed. While
+    `route` is called directly for each request; `note` and `began` tell how it went, so that a
+    dead replica is left out at the first failure, long before its heartbeats are missed. While
     nothing at all is heard (`hearing`), replicas stay as they were.
     """
 
@@ -82,13 +83,17 @@ class MetaRouter:
         """Choose a replica. Raises `RequestError` and `NoWorkerError` as `BucketTable.route`."""
         return self.table.route(request, now, tried=tried)
 
-    def failed(self, replica: str, now: float) -> None:
-        """Leave a replica out that did not answer."""
-        self.table.membership.mark_failed(replica, now)
+    def note(self, replica: str, attempt: Attempt, now: float) -> None:
+        """Take what became of a request at a replica."""
+        self.table.membership.note(replica, attempt, now)
 
-    def answered(self, replica: str) -> None:
-        """Trust a replica that answered."""
-        self.table.membership.mark_ok(replica)
+    def began(self, replica: str, now: float) -> None:
+        """Take that an answer of a replica begins."""
+        self.table.membership.began(replica, now)
+
+    def url(self, replica: str) -> str:
+        """Return where a replica is; "" for one that is gone."""
+        return next((one.url for one in self.table.replicas() if one.name == replica), "")
 
     def ready(self, now: float) -> bool:
         """Return whether some bucket can take a request."""

@@ -26,6 +26,8 @@ from kvmesh.core.membership import Change, ChangeKind, Membership
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import CodecError
 
+ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or is not there"
+
 STALE_BEATS: Final = 10
 """So many heartbeats in a row with the same reading: the engine no longer tells its load."""
 
@@ -146,7 +148,10 @@ class Registry:
             fields = {"worker": worker, "reason": refusal.reason}
             return (Log("error", "worker refused", fields),) if refusal.new else ()
         members = self.workers.membership
-        change = members.observe(worker, beat.epoch, now, draining=beat.draining)
+        draining = beat.draining and beat.answering
+        change = members.observe(
+            worker, beat.epoch, now, ready=beat.answering, draining=draining, why=ENGINE_HANGS
+        )
         if change is None and beat.epoch < (members.epoch(worker) or 0):
             self._outdated += 1
             return ()

@@ -34,6 +34,7 @@ from kvmesh.core.booking_events import (
 )
 from kvmesh.core.hashing import pack_hashes
 from kvmesh.core.loads import Booking
+from kvmesh.core.outcomes import Attempt, Verdict
 from kvmesh.core.peer_bookings import PeerBookings
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.errors import CodecError
@@ -106,9 +107,9 @@ class ReplicaSync:
                 return self._queue(self._placed(booking)) if booking is not None else ()
             case FirstToken(request_id):
                 return self._queue(Prefilled(request_id))
-            case Finished(request_id):
+            case Finished(request_id, attempt):
                 self._grown.pop(request_id, None)
-                return self._queue(Ended(request_id))
+                return self._queue(_ended(request_id, attempt))
             case BusMessage(subject, data):
                 return self._on_bus(subject, data, now)
             case Tick(kind):
@@ -253,6 +254,12 @@ class ReplicaSync:
             streams=booking.streams,
             hashes=pack_hashes(hashes[:MAX_HASHES]),
         )
+
+
+def _ended(request_id: str, attempt: Attempt) -> Ended:
+    if attempt.verdict is Verdict.SERVED:
+        return Ended(request_id)
+    return Ended(request_id, attempt.verdict, attempt.kind, attempt.lost_s, attempt.retry_after_s)
 
 
 def _size(event: BookingEvent) -> int:

@@ -1,12 +1,17 @@
 """One request on its way through a meta-router."""
 
 import time
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.app.failure_care import FailureCare
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.core.bucket_rules import BucketRequest
 from kvmesh.core.buckets import Route
+from kvmesh.core.outcomes import SERVED, UNKNOWN, failed_attempt, status_attempt
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.headers import Headers
@@ -14,59 +19,140 @@ from kvmesh.transport.http.plan import Outcome, Target, Wait
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream import UpstreamFailure
 
-SERVER_ERROR = 500
+SUCCESS: Final = range(200, 300)
 
 
 class BucketPlan:
-    """The forwarding plan of one request: each attempt goes to another replica of its bucket."""
+    """The forwarding plan of one request: each attempt goes to another replica of its bucket.
 
-    __slots__ = ("_meta", "_request", "_route", "_tried")
+    While no replica may be given it, it waits; `proceed` and `fail_attempt` are the forwarding's.
+    """
 
-    def __init__(self, meta: MetaRouter, request: BucketRequest) -> None:
+    __slots__ = (
+        "_care", "_ends", "_meta", "_request", "_resume", "_route", "_sent", "_status", "_tried",
+        "fail_attempt", "proceed", "sent_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, meta: MetaRouter, request: BucketRequest, care: FailureCare, ends: RequestEnds
+    ) -> None:
         self._meta = meta
+        self._ends = ends
         self._request = request
+        self._care = care
         self._route: Route | None = None
         self._tried: list[str] = []
+        self._sent = False
+        self._status = 0
+        self._resume: Callable[[], None] | None = None
+        self.sent_s = 0.0
+        self.proceed: Callable[[], None] = _nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
+
+    @property
+    def worker(self) -> str:
+        """Return the replica chosen last, for who watches that it does not hang."""
+        assert self._route is not None
+        return self._route.replica.name
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose bucket and replica; a retry stays in the bucket."""
-        request = self._request
+        request, now = self._request, time.monotonic()
         if self._route is not None:
             request = msgspec.structs.replace(request, bucket=self._route.bucket)
         try:
-            route = self._meta.route(request, time.monotonic(), tried=self._tried)
+            route = self._meta.route(request, now, tried=self._tried)
         except NoWorkerError as error:
+            if not self._sent and self._hold(now):
+                return Wait.WAIT
             return None if self._tried else Problem.from_error(error)
         except KvMeshError as error:
             return Problem.from_error(error)
-        self._route = route
+        self._route, self.sent_s = route, now
         self._tried.append(route.replica.name)
+        self._care.hangs.add(self)
         return Target(route.replica.url)
 
+    def _hold(self, now: float) -> bool:
+        """Wait until some replica may be given a request again, once."""
+        membership = self._meta.table.membership
+        if self._resume is not None or not len(membership) or membership.usable(now):
+            return False
+        self._resume = self._go_on
+        return self._care.patience.hold(self._resume)
+
+    def _go_on(self) -> None:
+        """Begin anew: those that could not be reached before may be there again."""
+        self._tried.clear()
+        self.proceed()
+
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
-        """Leave the replica out; another one is tried."""
-        if self._route is not None and failure.kind != "status":
-            self._meta.failed(self._route.replica.name, time.monotonic())
-            get_logger().warning(
-                "replica failed a request",
-                replica=self._route.replica.name,
-                stage=failure.stage,
-                kind=failure.kind,
-                error=failure.message,
-            )
+        """Take what that shows of the replica; another one is tried."""
+        self._sent |= failure.stage != "before_send"
+        if self._route is None:
+            return True
+        replica, now = self._route.replica.name, time.monotonic()
+        self._care.hangs.discard(self)
+        lost_s = now - self.sent_s
+        if failure.kind == "status":
+            attempt = status_attempt(failure.status, lost_s, failure.retry_after_s)
+        else:
+            attempt = failed_attempt(failure.kind, lost_s)
+        self._meta.note(replica, attempt, now)
+        self._care.wake()
+        self._care.failures.add(replica, attempt.kind)
+        get_logger().warning(
+            "replica failed a request",
+            replica=replica,
+            stage=failure.stage,
+            kind=attempt.kind,
+            error=failure.message,
+        )
         return True
+
+    def is_overdue(self, now: float) -> bool:
+        """Return that nobody knows: how long the answer takes is the replica's to say."""
+        del now
+        return False
+
+    def give_up(self, why: str) -> None:
+        """Leave a replica that hangs."""
+        text = f"{self.worker} gave no answer: {why}"
+        self.fail_attempt(UpstreamFailure("after_send", "hung", text, self.worker))
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Trust the replica again. Its own headers already say who it is."""
         del headers
-        if self._route is not None and status < SERVER_ERROR:
-            self._meta.answered(self._route.replica.name)
+        self._status = status
+        self._care.hangs.discard(self)
+        if self._route is not None and status in SUCCESS:
+            self._meta.began(self._route.replica.name, time.monotonic())
         return ()
 
     def on_body(self, data: bytes) -> None:
         """Nothing to see: the replica watches the answer."""
 
     def on_finish(self, outcome: Outcome) -> None:
-        """Leave out a replica that died in the middle of an answer."""
-        if outcome.kind == "cut" and self._route is not None:
-            self._meta.failed(self._route.replica.name, time.monotonic())
+        """Take what the end shows of the replica: what its worker did is not its doing."""
+        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
+        self._care.hangs.discard(self)
+        if self._resume is not None:
+            self._care.patience.leave(self._resume)
+        self._ends.add(outcome.kind, outcome.status)
+        if self._route is None:
+            return
+        attempt = UNKNOWN
+        if outcome.kind == "cut" and outcome.failure is not None:
+            attempt = failed_attempt("cut")
+        elif outcome.kind == "finished" and self._status in SUCCESS:
+            attempt = SERVED
+        self._meta.note(self._route.replica.name, attempt, time.monotonic())
+
+
+def _nobody_waits() -> None:
+    """Stand for `proceed` while no forwarding waits."""
+
+
+def _nobody_cares(failure: UpstreamFailure) -> None:
+    """Stand for `fail_attempt` while there is no forwarding."""
+    del failure

@@ -22,6 +22,7 @@ from kvmesh.core.disaggregation import (
     transfer_params,
 )
 from kvmesh.core.events import WorkerId
+from kvmesh.core.outcomes import UNKNOWN, Attempt, failed_attempt, status_attempt
 from kvmesh.errors import NoWorkerError, TransportError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.plan import Outcome, Target, Wait
@@ -98,7 +99,7 @@ class DisaggregatedRequest:
             return target
         return msgspec.structs.replace(target, body=decode_body(self._sent.body, self._params))
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
         """Begin again with another prefill: the decode worker may have fetched the last one."""
         blameless, self._blameless = self._blameless, False
         self._end_prefill()
@@ -185,6 +186,7 @@ class DisaggregatedRequest:
         """Go on with the decode when vLLM's prefill is done, or as things stand then."""
         status, answer = await self._call(prefiller, body)
         params = transfer_params(answer) if status == HTTP_OK else None
+        attempt = status_attempt(status) if status else failed_attempt("reset")
         if params is not None:
             self._params = params
             self._context.router.scheduler.first_token(self._booked, self._context.clock())
@@ -196,7 +198,7 @@ class DisaggregatedRequest:
         else:
             self._blame(prefiller, status, answer)
         self._task = None
-        self._end_prefill()
+        self._end_prefill(attempt)
         self.proceed()
 
     async def _watch_prefill(self, prefiller: WorkerHeartbeat, body: bytes) -> None:
@@ -205,7 +207,7 @@ class DisaggregatedRequest:
         self._task = None
         if status == HTTP_OK:
             self._context.router.scheduler.first_token(self._booked, self._context.clock())
-        self._end_prefill()
+        self._end_prefill(status_attempt(status) if status else failed_attempt("reset"))
         if status == HTTP_OK or status in CLIENT_ERRORS:
             return
         self._blame(prefiller, status, answer)
@@ -226,9 +228,6 @@ class DisaggregatedRequest:
                 json=body,
             )
         except TransportError as error:
-            self._context.router.scheduler.workers.membership.mark_failed(
-                prefiller.worker, self._context.clock()
-            )
             return 0, str(error).encode()
 
     def _blame(self, prefiller: WorkerHeartbeat, status: int, answer: bytes) -> None:
@@ -249,7 +248,7 @@ class DisaggregatedRequest:
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(work)
 
-    def _end_prefill(self) -> None:
+    def _end_prefill(self, attempt: Attempt = UNKNOWN) -> None:
         """Give the prefill's booking back, and let go of it if it is still on its way."""
         task, self._task = self._task, None
         if task is not None:
@@ -258,8 +257,8 @@ class DisaggregatedRequest:
         if booked:
             context = self._context
             context.open_requests.discard(booked)
-            context.tell(Finished(booked))
-            context.router.scheduler.finish(booked, context.clock())
+            context.tell(Finished(booked, attempt))
+            context.router.scheduler.finish(booked, context.clock(), attempt)
 
 
 def _nobody_waits() -> None:

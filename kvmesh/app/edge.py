@@ -109,7 +109,7 @@ class EdgeGateway:
         options = within_patience(self._options, exchange.request)
         watched = self._tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed = going.proceed
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
 
     def _pass_on(self, exchange: Exchange) -> None:
         if self._link.origin:

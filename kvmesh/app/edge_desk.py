@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvmesh.app.edge_messages import (
+    Abandon,
     Again,
     Answering,
     Ask,
@@ -39,6 +40,7 @@ from kvmesh.observe import get_logger
 from kvmesh.transport.http.plan import Outcome, Target, Wait
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.server import HttpStatistics
+from kvmesh.transport.http.upstream import UpstreamFailure
 from kvmesh.transport.local import LocalLink, listen_local
 
 TELL_S: Final = 1.0
@@ -69,7 +71,7 @@ class EdgeSession:
         self._desk = desk
         self._block_size = context.router.scheduler.options.block_size
         self._plans: dict[int, RoutedRequest] = {}
-        self._forbidden: set[int] = set()
+        self._forbidden: dict[int, Problem | None] = {}
         self.hello = Hello(-1, 0)
         self.report: EdgeReport | None = None
 
@@ -124,11 +126,16 @@ class EdgeSession:
         plan = RoutedRequest(self._context, request, message.visible_id)
         self._plans[message.n] = plan
         plan.proceed = partial(self._turn_came, message.n)
+        plan.fail_attempt = partial(self._abandon, message.n)
         self._offer(message.n, plan)
 
     def _turn_came(self, n: int) -> None:
         """Offer what a request was held for."""
         self._offer(n, self._plans[n])
+
+    def _abandon(self, n: int, failure: UpstreamFailure) -> None:
+        """Have the edge give up an attempt; it will report that as any failure."""
+        self.send(Abandon(n, failure))
 
     def _go_on(self, message: Answering | Progress | AttemptFailed | Again) -> None:
         plan = self._plans.get(message.n)
@@ -140,11 +147,12 @@ class EdgeSession:
             case Progress(_, tokens):
                 plan.progress(tokens)
             case AttemptFailed(n, failure):
-                if not plan.on_attempt_failed(failure):
-                    self._forbidden.add(n)
+                allowed = plan.on_attempt_failed(failure)
+                if allowed is not True:
+                    self._forbidden[n] = allowed or None
             case Again(n):
                 if n in self._forbidden:
-                    self.send(Refuse(n, None))
+                    self.send(Refuse(n, self._forbidden[n]))
                 else:
                     self._offer(n, plan)
 
@@ -163,7 +171,7 @@ class EdgeSession:
                 self.send(Refuse(n, target))
 
     def _end(self, n: int, outcome: Outcome, usage: Usage | None) -> None:
-        self._forbidden.discard(n)
+        self._forbidden.pop(n, None)
         plan = self._plans.pop(n, None)
         if plan is not None:
             plan.finish(outcome, usage)

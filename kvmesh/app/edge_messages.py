@@ -2,7 +2,7 @@
 
 Within one link `n` numbers a request. An edge sends Ask, then any of AttemptFailed, Again,
 Answering, Progress, and last Ended or Withdrawn, once; each Ask and Again is answered by Go or
-Refuse, perhaps with a Held before it.
+Refuse, perhaps with a Held before it. Abandon may come while an attempt is under way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -137,6 +137,13 @@ class Held(msgspec.Struct, frozen=True, array_like=True, tag=2):
     n: int
 
 
+class Abandon(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Give up the attempt under way: its worker hangs."""
+
+    n: int
+    failure: UpstreamFailure
+
+
 class Fleet(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The workers now, and where the index process serves the cold paths; each second.
 
@@ -151,7 +158,7 @@ class Fleet(msgspec.Struct, frozen=True, array_like=True, tag=3):
 FromEdge = (
     Hello | Ask | AttemptFailed | Again | Answering | Progress | Ended | Withdrawn | EdgeReport
 )
-ToEdge = Go | Refuse | Held | Fleet
+ToEdge = Go | Refuse | Held | Fleet | Abandon
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _from_edge: Final = msgspec.msgpack.Decoder(list[FromEdge])

@@ -81,7 +81,7 @@ class Gateway:
             return
         watched = self._context.tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed = going.proceed
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
 
     def _forward_split(
         self,
@@ -100,17 +100,22 @@ class Gateway:
         watched = self._context.tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
         plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        decode.fail_attempt = going.fail_attempt
 
     def _answer_decision(
         self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest
     ) -> None:
         del parsed
         context = self._context
-        decision = context.router.scheduler.explain(request, context.clock())
+        now, scheduler = context.clock(), context.router.scheduler
+        decision = scheduler.explain(request, now)
+        left_out = scheduler.workers.left_out(request, now)
         lengths = context.router.scheduler.lengths
         forecast = lengths.forecast(lengths.families(request.hashes))
         router, bucket = context.router_id, context.bucket
-        view = view_decision(decision, router=router, bucket=bucket, forecast=forecast)
+        view = view_decision(
+            decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
+        )
         answer_json(exchange, view)
 
     def _models(self, exchange: Exchange) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol, assert_never
 
 from kvmesh.app.edge_messages import (
+    Abandon,
     EdgeCodec,
     EdgeReport,
     Fleet,
@@ -24,6 +25,7 @@ from kvmesh.core.last_known import LastKnownFleet
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.plan import Target
+from kvmesh.transport.http.upstream import UpstreamFailure
 from kvmesh.transport.local import LocalLink, connect_local
 
 RETRY_S: Final = 0.05
@@ -38,6 +40,10 @@ class Asker(Protocol):
 
     def on_answer(self, answer: Go | Refuse | Held) -> None:
         """Take what the index process decided."""
+        ...
+
+    def on_abandon(self, failure: UpstreamFailure) -> None:
+        """Give up the attempt under way."""
         ...
 
     def on_index_lost(self) -> None:
@@ -140,6 +146,10 @@ class IndexLink:
                 asker = self._askers.get(message.n)
                 if asker is not None:
                     asker.on_answer(message)
+            case Abandon(n, failure):
+                asker = self._askers.get(n)
+                if asker is not None:
+                    asker.on_abandon(failure)
             case Fleet(workers, origin, splits):
                 self.origin = origin
                 self.splits = splits

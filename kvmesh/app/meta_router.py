@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import time
 from importlib import import_module
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Final, Protocol, cast
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.bucket_plan import BucketPlan
 from kvmesh.app.dashboard_page import ViewPages
+from kvmesh.app.failure_care import FailureCare
 from kvmesh.app.front import (
     FrontDoor,
     Routes,
@@ -19,13 +20,16 @@ from kvmesh.app.front import (
 )
 from kvmesh.app.meta_metrics import MetaMetrics
 from kvmesh.app.meta_view import MetaView
+from kvmesh.app.prober import Probe
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.app.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
 from kvmesh.app.url_refusals import UrlRefusals
 from kvmesh.core.bucket_rules import BucketRequest, parse_rule, prompt_family
+from kvmesh.core.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
@@ -46,6 +50,8 @@ from kvmesh.transport.http.upstream import UpstreamPool
 TEMPORARY_REDIRECT = 307
 TENANT_HEADER = "x-kvmesh-tenant"
 UNAVAILABLE = 503
+RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
+"""What a replica says that cannot decide now; all else its workers say, and it has tried them."""
 
 
 class ReplicaFeed(Protocol):
@@ -84,7 +90,17 @@ class MetaServer:
         self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
         self._pool: UpstreamPool | None = None
         self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
-        self._options = ForwardOptions(max_retries=settings.upstream.max_retries)
+        self._options = ForwardOptions(
+            max_retries=settings.upstream.max_retries, retry_statuses=RETRY_STATUSES
+        )
+        self._care = FailureCare(
+            "replica",
+            self.meta.table.membership,
+            self._find_probe,
+            settings.wait_for_replica_s,
+            time.monotonic,
+        )
+        self._ends = RequestEnds()
         self._static: list[tuple[str, str]] = []
         for text in settings.replica:
             bucket, equals, url = text.partition("=")
@@ -93,6 +109,10 @@ class MetaServer:
             url = url.rstrip("/")
             self._static.append((self.meta.add_static(bucket, url, time.monotonic()), url))
         self._feed = self._replica_feed()
+
+    def _find_probe(self, replica: str) -> Probe | None:
+        url = self.meta.url(replica)
+        return Probe(replica, url, "/ready") if url else None
 
     def _replica_feed(self) -> ReplicaFeed:
         if self.settings.replica:
@@ -129,13 +149,16 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            metrics = MetaMetrics(self.meta, front.server.statistics, time.monotonic)
+            metrics = MetaMetrics(self.meta, front.server.statistics, self._ends, time.monotonic)
             metrics.register(self._refusals)
+            metrics.register(self._care)
             metrics.mount(cold)
             stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
-            await first_of(stop.wait(), self._follow(url), pages.live.run())
+            await first_of(
+                *(stop.wait(), self._follow(url), pages.live.run()), *self._care.running(asking)
+            )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
@@ -169,12 +192,16 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        plan = self._tracer.watch(exchange, BucketPlan(self.meta, request))
-        forward(exchange, plan, self._pool, self._options, stream=stream)
+        plan = BucketPlan(self.meta, request, self._care, self._ends)
+        watched = self._tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, self._options, stream=stream)
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""
-        route = self.meta.route(request, time.monotonic())
+        now = time.monotonic()
+        route = self.meta.route(request, now)
+        self.meta.note(route.replica.name, UNKNOWN, now)
         location = route.replica.url.encode() + exchange.request.target
         headers = (
             (b"location", location),
@@ -226,7 +253,11 @@ class MetaServer:
         )
 
     def _warnings(self) -> tuple[str, ...]:
-        return (*self.meta.hearing.warnings(), *self._refusals.warnings())
+        return (
+            *self.meta.hearing.warnings(),
+            *self._refusals.warnings(),
+            *self._care.warnings(),
+        )
 
     def _ready(self, exchange: Exchange) -> None:
         ready = self.meta.ready(time.monotonic())

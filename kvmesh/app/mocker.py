@@ -8,12 +8,14 @@ import msgspec
 
 from kvmesh.app.mocker_api import MockerApi
 from kvmesh.app.mocker_engine import EngineRunner
+from kvmesh.app.mocker_faults import FaultDesk
 from kvmesh.app.mocker_generation import Engine
 from kvmesh.app.mocker_meeting import MeetingPlace
 from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.app.mocker_service import GenerationService, ServedModels
 from kvmesh.app.process import Stop, run
 from kvmesh.core.engine_answer import Vocabulary
+from kvmesh.core.engine_faults import FaultOptions, check_faults
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_request import Step
 from kvmesh.core.engine_timing import parse_profile
@@ -64,6 +66,7 @@ class MockerOptions(msgspec.Struct, frozen=True):
     lora_modules: tuple[str, ...] = ()
     role: Literal["both", "prefill", "decode"] = "both"
     bootstrap_port: int = 0
+    faults: FaultOptions = FaultOptions()
 
     def engine(self) -> EngineOptions:
         """Return each rank's engine. Raises `ConfigError`."""
@@ -90,6 +93,7 @@ class Mocker:
         self._server: HttpServer | None = None
         self._service: GenerationService | None = None
         self._meeting: MeetingPlace | None = None
+        check_faults(options.faults)
         if options.data_parallel_size < 1:
             raise ConfigError(f"data_parallel_size is {options.data_parallel_size}: at least 1")
         distance = abs(options.kv_events_port - options.replay_port)
@@ -160,7 +164,8 @@ class Mocker:
         transfer = MockTransfer("both" if meets else options.role, secrets.token_hex(8))
         self._service = GenerationService(models, engine, tokenizer, self.ranks, metrics, transfer)
         self._service.meeting = self._meeting
-        return MockerApi(self._service, tokenizer, self.ranks, metrics, self._sources())
+        faults = FaultDesk(options.faults)
+        return MockerApi(self._service, tokenizer, self.ranks, metrics, self._sources(), faults)
 
     def _on_step(self, rank: int, step: Step, seconds: float) -> None:
         assert self._service is not None
@@ -261,6 +266,12 @@ def options_from(settings: MockerSettings) -> MockerOptions:
         tokenizer=str(settings.tokenizer) if settings.tokenizer else None,
         role=settings.role,
         bootstrap_port=settings.bootstrap_port,
+        faults=FaultOptions(
+            fail=settings.fail,
+            flap=settings.flap,
+            fail_health=settings.fail_health,
+            fail_seed=settings.fail_seed,
+        ),
     )
 
 

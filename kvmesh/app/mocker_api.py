@@ -11,6 +11,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from kvmesh.app.mocker_engine import EngineRunner
+from kvmesh.app.mocker_faults import PATH as FAULTS_PATH
+from kvmesh.app.mocker_faults import FaultDesk
 from kvmesh.app.mocker_metrics import EngineMetrics
 from kvmesh.app.mocker_service import VERSION, GenerationService
 from kvmesh.core.chat import ChatInput
@@ -55,8 +57,10 @@ class MockerApi:
         ranks: Mapping[int, EngineRunner],
         metrics: EngineMetrics,
         sources: Mapping[str, object],
+        faults: FaultDesk,
     ) -> None:
         self._service = service
+        self._faults = faults
         self._tokenizer = tokenizer
         self._ranks = ranks
         self._metrics = metrics
@@ -69,7 +73,7 @@ class MockerApi:
             "/v1/messages": {"POST": self._serving(parse_messages)},
             "/v1/embeddings": {"POST": self._serving(parse_embeddings)},
             "/v1/models": {"GET": self._models},
-            "/health": {"GET": _empty},
+            "/health": {"GET": faults.health},
             "/ping": {"GET": _empty, "POST": _empty},
             "/version": {"GET": lambda exchange: _json(exchange, {"version": VERSION})},
             "/metrics": {"GET": self._metrics_page},
@@ -79,6 +83,7 @@ class MockerApi:
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/kvmesh/dump": {"GET": self._dump},
+            FAULTS_PATH: {"GET": faults.show, "POST": faults.change},
         }
 
     def handle(self, exchange: Exchange) -> None:
@@ -98,7 +103,16 @@ class MockerApi:
         return route
 
     def _serving(self, parse: Callable[[bytes], GenerationRequest]) -> Route:
-        return lambda exchange: self._service.serve(exchange, parse(exchange.request.body))
+        def serve(exchange: Exchange) -> None:
+            reply = self._faults.admit(exchange)
+            if reply is None:
+                return
+            try:
+                self._service.serve(reply, parse(exchange.request.body))
+            except RequestError as error:
+                reply.respond(error.status, error_body(error))
+
+        return serve
 
     def _models(self, exchange: Exchange) -> None:
         models = self._service.models

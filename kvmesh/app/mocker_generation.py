@@ -3,12 +3,12 @@
 from array import array
 from collections.abc import Callable, Sequence
 
+from kvmesh.app.mocker_reply import Reply
 from kvmesh.core.engine_answer import Answer, Ending, Vocabulary, plan_ending
 from kvmesh.core.engine_request import EngineRequest, Labels
 from kvmesh.core.hashing import namespace_root, sequence_hashes
 from kvmesh.core.vllm_requests import GenerationRequest, output_limit
 from kvmesh.core.vllm_responses import Counts, Part, Shape
-from kvmesh.transport.http.exchange import Exchange
 
 EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"),)
 
@@ -88,10 +88,10 @@ class Generation:
     """Turns tokens into one HTTP answer: a stream, or all of it at the end."""
 
     def __init__(
-        self, exchange: Exchange, request: GenerationRequest, shape: Shape, choices: list[Choice]
+        self, reply: Reply, request: GenerationRequest, shape: Shape, choices: list[Choice]
     ) -> None:
         self.choices = choices
-        self._exchange = exchange
+        self._reply = reply
         self._request = request
         self._shape = shape
         self._open = len(choices)
@@ -100,9 +100,9 @@ class Generation:
 
     def start(self, on_disconnect: Callable[[], None]) -> None:
         """Begin the answer; a stream's head leaves now."""
-        self._exchange.on_disconnect = on_disconnect
+        self._reply.on_disconnect = on_disconnect
         if self._request.stream:
-            self._exchange.start(200, EVENT_STREAM)
+            self._reply.start(200, EVENT_STREAM)
 
     def advance(self, choice: Choice) -> bool:
         """Take one more token of `choice`; return whether the whole answer is complete."""
@@ -129,12 +129,12 @@ class Generation:
             data = self._shape.opening(self._request.choices, ids, counts)
         part = choice.take(with_ids=self._request.return_token_ids)
         counts = Counts(choice.answer.prompt_tokens, choice.sent_tokens)
-        self._exchange.write(data + self._shape.chunk(part, ids, counts))
+        self._reply.write(data + self._shape.chunk(part, ids, counts))
 
     def _end_stream(self) -> None:
         counts = self._counts(self._first_cached)
-        self._exchange.write(self._shape.end(counts, include_usage=self._request.include_usage))
-        self._exchange.end()
+        self._reply.write(self._shape.end(counts, include_usage=self._request.include_usage))
+        self._reply.end()
 
     def _respond(self) -> None:
         with_ids = self._request.return_token_ids
@@ -142,7 +142,7 @@ class Generation:
         ids = [_prompt_ids(choice) for choice in self.choices] if with_ids else None
         last = self.choices[-self._request.choices]
         counts = self._counts(last.request.cached_tokens)
-        self._exchange.respond(200, self._shape.whole(parts, ids, counts))
+        self._reply.respond(200, self._shape.whole(parts, ids, counts))
 
     def _counts(self, cached: int | None) -> Counts:
         prompts = self.choices[:: self._request.choices]

@@ -14,6 +14,7 @@ from kvmesh.app.mocker_engine import EngineRunner
 from kvmesh.app.mocker_generation import Choice, Engine, Generation, make_choices
 from kvmesh.app.mocker_meeting import MeetingPlace
 from kvmesh.app.mocker_metrics import EngineMetrics
+from kvmesh.app.mocker_reply import Reply
 from kvmesh.core.engine_request import Labels, Step
 from kvmesh.core.mock_transfer import MockTransfer
 from kvmesh.core.vllm_requests import GenerationRequest, Prompt, error_body
@@ -21,7 +22,6 @@ from kvmesh.core.vllm_responses import Header
 from kvmesh.core.vllm_shapes import ID_PREFIXES, shape_of
 from kvmesh.errors import RequestError
 from kvmesh.tokenizer import Tokenizer
-from kvmesh.transport.http.exchange import Exchange
 
 VERSION: Final = "0.32.0"
 """The vLLM release whose behaviour is imitated."""
@@ -83,17 +83,17 @@ class GenerationService:
         self._numbers = itertools.count()
         self._tokenizing: set[asyncio.Task[None]] = set()
 
-    def serve(self, exchange: Exchange, request: GenerationRequest) -> None:
+    def serve(self, reply: Reply, request: GenerationRequest) -> None:
         """Answer `request`, now or as its tokens come. Raises `RequestError`."""
-        session = exchange.request.header(b"x-session-id")
+        session = reply.request.header(b"x-session-id")
         session_id = request.session_id or (session.decode("latin-1") if session else None)
         labels = self.models.labels(request, session_id)
-        rank = self._choose_rank(exchange)
-        long = self._tokenizer.should_offload(len(exchange.request.body))
+        rank = self._choose_rank(reply)
+        long = self._tokenizer.should_offload(len(reply.request.body))
         if not long and self.meeting is None:
-            self._start(exchange, request, labels, rank, self._tokenize(request))
+            self._start(reply, request, labels, rank, self._tokenize(request))
             return
-        work = self._tokenize_and_start(exchange, request, labels, rank)
+        work = self._tokenize_and_start(reply, request, labels, rank)
         task = asyncio.get_running_loop().create_task(work)
         self._tokenizing.add(task)
         task.add_done_callback(self._tokenizing.discard)
@@ -125,15 +125,15 @@ class GenerationService:
         await asyncio.gather(*self._tokenizing, return_exceptions=True)
 
     async def _tokenize_and_start(
-        self, exchange: Exchange, request: GenerationRequest, labels: Labels, rank: int
+        self, reply: Reply, request: GenerationRequest, labels: Labels, rank: int
     ) -> None:
         try:
             prompts = await asyncio.to_thread(self._tokenize, request)
             if self.meeting is not None:
                 await self.meeting.meet(request, prompts[0].tobytes())
-            self._start(exchange, request, labels, rank, prompts)
+            self._start(reply, request, labels, rank, prompts)
         except RequestError as error:
-            exchange.respond(error.status, error_body(error))
+            reply.respond(error.status, error_body(error))
 
     def _tokenize(self, request: GenerationRequest) -> "list[array[int]]":
         """Return each prompt's tokens; touches nothing but the tokenizer. Raises `RequestError`."""
@@ -154,9 +154,9 @@ class GenerationService:
         self._tokenizer.check_ids(prompt)
         return array("I", prompt)
 
-    def _choose_rank(self, exchange: Exchange) -> int:
+    def _choose_rank(self, reply: Reply) -> int:
         """Return the rank a header names, else the least loaded one. Raises `RequestError`."""
-        named = exchange.request.header(b"x-data-parallel-rank")
+        named = reply.request.header(b"x-data-parallel-rank")
         if named is None or not named.strip().lstrip(b"-").isdigit():
             return min(self._ranks, key=lambda rank: self._ranks[rank].load)
         rank = int(named)
@@ -168,17 +168,17 @@ class GenerationService:
 
     def _start(
         self,
-        exchange: Exchange,
+        reply: Reply,
         request: GenerationRequest,
         labels: Labels,
         rank: int,
         prompts: "list[array[int]]",
     ) -> None:
-        if exchange.disconnected:
+        if reply.disconnected:
             return
         name = request.request_id
-        if name is None or exchange.request.header(b"x-request-id") is not None:
-            name = exchange.request_id.decode("latin-1")
+        if name is None or reply.request.header(b"x-request-id") is not None:
+            name = reply.request_id.decode("latin-1")
         response_id = f"{ID_PREFIXES[request.kind]}{name}"
         unique = f"{response_id}/{next(self._numbers)}"
         offered = self._transfer.begin(
@@ -196,7 +196,7 @@ class GenerationService:
             self._fingerprint,
             offered,
         )
-        generation = Generation(exchange, request, shape_of(request, header, prompts), choices)
+        generation = Generation(reply, request, shape_of(request, header, prompts), choices)
         for choice in choices:
             self._submit(generation, choice, rank)
         self.open_requests += 1

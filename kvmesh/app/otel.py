@@ -83,7 +83,7 @@ class TracedPlan:
         context = [(name.encode(), value.encode()) for name, value in carrier.items()]
         return msgspec.structs.replace(target, headers=(*target.headers, *context))
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
         """Tell what failed."""
         self._span.add_event("attempt failed", {"error.message": failure.message})
         return self._plan.on_attempt_failed(failure)

@@ -43,7 +43,7 @@ class RemoteRequest:
     __slots__ = (
         "_alone", "_answer", "_counted", "_excluded", "_fixed_headers", "_guessed", "_link", "_n",
         "_request", "_told", "_visible_id", "_waiting", "_watch", "_wheel", "_worker",
-        "deadline_s", "proceed", "spoke",
+        "deadline_s", "fail_attempt", "proceed", "spoke",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class RemoteRequest:
         self._waiting = False
         self._excluded: set[WorkerId] = set()
         self.proceed: Callable[[], None] = _nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
         self.deadline_s = NEVER
         self.spoke = -1
 
@@ -117,7 +118,7 @@ class RemoteRequest:
             self._link.send(Ended(self._n, outcome, watch.usage() if watch is not None else None))
             self._link.leave(self._n)
             self._n = 0
-        self.proceed = _nobody_waits
+        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
 
     def on_answer(self, answer: Go | Refuse | Held) -> None:
         """Go on as the index process says."""
@@ -126,6 +127,10 @@ class RemoteRequest:
             self._answer = answer
             self._waiting = False
             self.proceed()
+
+    def on_abandon(self, failure: UpstreamFailure) -> None:
+        """Leave a worker that hangs, as the index process says."""
+        self.fail_attempt(failure)
 
     def on_index_lost(self) -> None:
         """Go on alone: a request that waits takes what is known, one on its way stays there."""
@@ -184,3 +189,8 @@ class RemoteRequest:
 
 def _nobody_waits() -> None:
     """Stand for `proceed` while no forwarding waits."""
+
+
+def _nobody_cares(failure: UpstreamFailure) -> None:
+    """Stand for `fail_attempt` while there is no forwarding."""
+    del failure

@@ -6,16 +6,26 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.messages import Booked, Finished, FirstToken
+from kvmesh.actors.messages import FirstToken
+from kvmesh.app.answer_lessons import compare, served_tokens
 from kvmesh.app.answer_watch import AnswerWatch
+from kvmesh.app.placement import Placement
 from kvmesh.app.routing_context import RoutingContext, target_of
-from kvmesh.core.decision import Decision, RouteRequest, Trust
+from kvmesh.core.blame import Blame
+from kvmesh.core.decision import Decision, RouteRequest
 from kvmesh.core.decision_record import DecisionRecord
 from kvmesh.core.disaggregation import decode_request
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import NO_HASHES
+from kvmesh.core.outcomes import (
+    SERVED,
+    UNKNOWN,
+    Attempt,
+    Verdict,
+    failed_attempt,
+    status_attempt,
+)
 from kvmesh.core.output_lengths import with_forecast
-from kvmesh.core.predictions import AnswerSeen
 from kvmesh.core.sse import Usage
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Header, Headers
@@ -23,38 +33,26 @@ from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.proxy import Outcome, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamFailure
 
-OK = 200
-PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
-SERVER_ERROR = 500
-TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
+SUCCESS: Final = range(200, 300)
+NO_RETRY_HEADER: Final[Header] = (b"x-should-retry", b"false")
+"""What OpenAI's clients obey: to send this request again would only fail more workers."""
+
+UNPROCESSABLE: Final = 422
 
 
 class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
     `visible_id` is the request id that the client knows. A request may be held at the admission
-    gate before its first attempt; `proceed` is then called when its turn comes.
+    gate before its first attempt, and while nobody may be given one; `proceed` is then called when
+    its turn comes. `fail_attempt` gives up the attempt under way.
     """
 
     __slots__ = (
-        "_answer",
-        "_asked_s",
-        "_context",
-        "_decided_s",
-        "_decision",
-        "_failed",
-        "_families",
-        "_forecast",
-        "_given",
-        "_open",
-        "_record",
-        "_request",
-        "_told",
-        "_visible_id",
-        "_waiting",
-        "_watch",
-        "proceed",
-    )
+        "_answer", "_asked_s", "_attempts", "_blame", "_context", "_failed", "_families",
+        "_forecast", "_given", "_placement", "_record", "_request", "_resume", "_status",
+        "_visible_id", "_waiting", "_watch", "fail_attempt", "proceed",
+    )  # fmt: skip
 
     def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
         self._context = context
@@ -64,18 +62,21 @@ class RoutedRequest:
         self._request = with_forecast(request, self._forecast)
         self._given: RouteRequest | None = None
         self._visible_id = visible_id
-        self._decision: Decision | None = None
-        self._decided_s = 0.0
-        self._told: int | None = None
+        self._placement: Placement | None = None
+        self._attempts = 0
+        self._blame: Blame | None = None
+        self._status = 0
+        self._resume: Callable[[], None] | None = None
         self._record: DecisionRecord | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
-        self._open = False
         self._waiting = True
-        self._answer: Decision | Problem | None = None
+        self._answer: Decision | Problem | Wait | None = None
         self._asked_s = -1.0
         self.proceed: Callable[[], None] = _nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
         context.counters.requests += 1
+        context.budget.deposit()
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
@@ -95,7 +96,7 @@ class RoutedRequest:
         self._answer = answer
         self.proceed()
 
-    def _choose(self) -> Decision | Problem | None:
+    def _choose(self) -> Decision | Problem | Wait | None:
         context = self._context
         request = self._request
         if self._failed:
@@ -106,7 +107,24 @@ class RoutedRequest:
         try:
             return context.phases.schedule(scheduler, request, now)
         except NoWorkerError as error:
-            return None if self._failed else Problem.from_error(error)
+            sent = self._blame is not None and self._blame.sent
+            if error.lasting or sent or not self._hold():
+                return None if self._failed else Problem.from_error(error)
+            return Wait.WAIT
+
+    def _hold(self) -> bool:
+        """Wait until somebody may be given the request again, once."""
+        context = self._context
+        members = context.router.scheduler.workers.membership
+        if self._resume is not None or not len(members) or members.usable(context.clock()):
+            return False
+        self._resume = self._go_on
+        return context.patience.hold(self._resume)
+
+    def _go_on(self) -> None:
+        """Begin anew: those that could not be reached before may be there again."""
+        self._failed = frozenset()
+        self.proceed()
 
     def _go(self, decision: Decision) -> Target | None:
         """Enter what was decided and booked, and return where that is."""
@@ -119,15 +137,13 @@ class RoutedRequest:
             self._record.forecast = self._forecast
         else:
             decisions.decided_again(self._record, decision)
-        self._decision, self._decided_s = decision, now
-        self._told = context.check.look_up(decision, request.hashes, now)
-        self._open = True
-        context.open_requests.add(request.request_id)
-        context.tell(Booked(request.request_id))
+        self._placement = Placement(context, request, decision, now)
+        self._attempts += 1
         heartbeat = context.router.heartbeat(decision.worker)
         if heartbeat is None:
-            self._release()
+            self._release(UNKNOWN)
             return None
+        context.hangs.add(self)
         if context.log.is_enabled_for(DEBUG):
             context.log.debug(
                 "routed",
@@ -149,62 +165,82 @@ class RoutedRequest:
 
     def give_back(self) -> None:
         """Release the worker chosen, which did nothing wrong."""
-        self._release()
+        self._release(UNKNOWN)
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
-        """Release the worker that failed and leave it out; another may be tried."""
-        context, decision = self._context, self._decision
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+        """Release the worker that failed and leave it out; say whether another may be tried.
+
+        Not for a prompt that failed at two workers that serve others, nor beyond the budget of
+        retries; one that never left this router costs nothing.
+        """
+        context, placement = self._context, self._placement
         context.counters.attempts_failed += 1
-        self._release()
-        if decision is not None:
-            self._failed |= {decision.worker}
-            assert self._record is not None
+        if placement is None:
+            return True
+        context.hangs.discard(self)
+        self._blame = self._blame or Blame()
+        attempt = placement.fail(failure, self._blame)
+        self._failed |= {placement.worker}
+        if self._record is not None:
             context.decisions.attempt_failed(self._record, failure.message)
-            membership = context.router.scheduler.workers.membership
-            if failure.kind != "status":
-                membership.mark_failed(decision.worker, context.clock())
-            context.log.warning(
-                "worker failed a request",
-                worker=decision.worker,
-                request_id=self._request.request_id,
-                stage=failure.stage,
-                kind=failure.kind,
-                error=failure.message,
-            )
-        return True
+        if attempt.verdict is Verdict.PROMPT:
+            return failure.kind != "status" and self._to_blame(failure)
+        return failure.stage == "before_send" or context.budget.take(context.clock())
+
+    def _to_blame(self, failure: UpstreamFailure) -> Problem:
+        workers = ", ".join(sorted(self._failed))
+        return Problem(
+            UNPROCESSABLE,
+            f"workers {workers} failed this very request ({failure.kind}) and serve others: it is "
+            "likely to blame; do not send it again",
+            "poison",
+            final=True,
+        )
+
+    def give_up(self, why: str) -> None:
+        """Leave a worker that hangs."""
+        placement = self._placement
+        if placement is not None:
+            text = f"{placement.worker} gave no answer in {placement.waited_s():.1f} s: {why}"
+            self.fail_attempt(UpstreamFailure("after_send", "hung", text, placement.worker))
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the first byte is long overdue while the worker serves nobody else."""
+        return self._placement is not None and self._placement.is_overdue(now)
+
+    @property
+    def sent_s(self) -> float:
+        """Return when the present attempt began."""
+        assert self._placement is not None
+        return self._placement.sent_s
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        """Trust the worker again and tell the client who it was."""
-        self._watch = AnswerWatch(headers)
+        """Take that this answer is the client's, and tell the client whose it is."""
         self.answering(status)
+        if status in SUCCESS:
+            self._watch = AnswerWatch(headers)
         return self.answer_headers()
 
     @property
     def worker(self) -> WorkerId:
         """Return the worker chosen last."""
-        assert self._decision is not None
-        return self._decision.worker
+        assert self._placement is not None
+        return self._placement.worker
 
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
-        decision = self._decision
-        assert decision is not None
-        trust = self._context.router.scheduler.workers.info(decision.worker).trust
-        own: list[Header] = [
-            (b"x-kvmesh-worker", decision.worker.encode()),
-            (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
-            (b"x-kvmesh-trust", TRUST_BYTES[trust]),
-            *self._context.fixed_headers,
-        ]
-        if self._context.router.scheduler.workers.panic:
-            own.append(PANIC_HEADER)
+        assert self._placement is not None
+        own = [*self._placement.headers()]
+        if self._attempts > 1:
+            own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
+        if self._blame is not None and self._blame.prompt:
+            own.append(NO_RETRY_HEADER)
         return own
 
     def answering(self, status: int) -> None:
         """Take that the worker answers."""
-        if status < SERVER_ERROR and self._decision is not None:
-            membership = self._context.router.scheduler.workers.membership
-            membership.mark_ok(self._decision.worker)
+        self._status = status
+        self._context.hangs.discard(self)
 
     def on_body(self, data: bytes) -> None:
         """See the answer pass."""
@@ -236,42 +272,42 @@ class RoutedRequest:
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
-        self.proceed = _nobody_waits  # breaks the cycle with the forwarding: both are freed at once
-        self._context.gate.leave(self._request.request_id)
-        if outcome.kind == "finished" and outcome.status == OK:
-            self._learn_length(usage)
-        self._release()
-        counters = self._context.counters
+        context = self._context
+        # Breaks the cycle with the forwarding: both are freed at once.
+        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
+        if self._resume is not None:
+            context.patience.leave(self._resume)
+        context.gate.leave(self._request.request_id)
+        attempt = self._last_attempt(outcome)
+        if attempt is SERVED:
+            tokens = served_tokens(context, self._request.request_id, usage)
+            if tokens:
+                lengths = context.router.scheduler.lengths
+                lengths.learn(self._families, tokens, self._forecast)
+        first = self._release(attempt)
+        blame = self._blame
+        if blame is not None and blame.rejected_by_all and attempt is not SERVED:
+            workers = context.router.scheduler.workers
+            workers.forgive(self._request.request_id, context.clock())
         self._record_end(outcome, usage)
-        match outcome.kind:
-            case "finished":
-                counters.finished += 1
-                self._compare(usage)
-            case "client_gone":
-                counters.client_gone += 1
-            case "cut":
-                counters.cut += 1
-                self._suspect(outcome)
-            case "failed":
-                counters.unserved += 1
-            case "refused":
-                counters.refused += 1
+        context.counters.end(outcome.kind, outcome.status)
+        if attempt is SERVED and self._placement is not None:
+            compare(context, self._placement, self._request, usage)
+        elif first and attempt.verdict is Verdict.WORKER:
+            context.counters.failures.add(self.worker, attempt.kind)
 
-    def _learn_length(self, usage: Usage | None) -> None:
-        """Take how long the answer became: as the engine says, else as it was counted."""
-        scheduler, request = self._context.router.scheduler, self._request
-        booking = scheduler.sequences.booking(request.request_id)
-        tokens = booking.output_tokens if booking is not None else 0
-        if usage is not None and usage.completion_tokens:
-            tokens = usage.completion_tokens
-        if tokens:
-            scheduler.lengths.learn(self._families, tokens, self._forecast)
-
-    def _suspect(self, outcome: Outcome) -> None:
-        """Leave a worker out that died in the middle of an answer."""
-        if self._decision is not None and outcome.failure is not None:
-            membership = self._context.router.scheduler.workers.membership
-            membership.mark_failed(self._decision.worker, self._context.clock())
+    def _last_attempt(self, outcome: Outcome) -> Attempt:
+        """Return what the end shows of the worker that was at work last."""
+        placement = self._placement
+        if outcome.kind == "cut" and outcome.failure is not None:
+            assert placement is not None
+            return failed_attempt("cut", placement.waited_s())
+        if outcome.kind == "client_gone" and self._waiting and placement is not None:
+            silent = not self._status and placement.was_silent()
+            return failed_attempt("hung", placement.waited_s()) if silent else UNKNOWN
+        if outcome.kind != "finished":
+            return UNKNOWN
+        return SERVED if self._status in SUCCESS else status_attempt(self._status)
 
     def _record_end(self, outcome: Outcome, usage: Usage | None) -> None:
         decisions, now = self._context.decisions, self._context.clock()
@@ -280,37 +316,18 @@ class RoutedRequest:
         else:
             decisions.ended(self._record, outcome.kind, outcome.status, usage, now)
 
-    def _compare(self, usage: Usage | None) -> None:
-        decision = self._decision
-        if decision is None:
-            return
-        counters = self._context.counters
-        counters.prompt_tokens += self._request.prompt_tokens
-        if usage is None or usage.cached_tokens is None or self._request.prefilled:
-            return
-        predicted = decision.overlap_blocks * self._context.router.scheduler.options.block_size
-        counters.reported_tokens += usage.prompt_tokens
-        counters.cached_tokens += usage.cached_tokens
-        counters.predicted_tokens += predicted
-        if decision.by_cache and not self._request.approximate:
-            answer = AnswerSeen(
-                prompt=self._request.prompt_tokens,
-                counted=usage.prompt_tokens,
-                predicted=predicted,
-                cached=usage.cached_tokens,
-                decided_s=self._decided_s,
-                told=self._told,
-            )
-            self._context.check.judge(decision.worker, answer, self._context.clock())
-
-    def _release(self) -> None:
-        if self._open:
-            self._open = False
-            self._context.open_requests.discard(self._request.request_id)
-            self._context.tell(Finished(self._request.request_id))
-            self._context.router.scheduler.finish(self._request.request_id, self._context.clock())
-            self._context.gate.load_fell()
+    def _release(self, attempt: Attempt) -> bool:
+        """Give the worker back that was chosen last; return whether it was not before."""
+        if self._placement is None:
+            return False
+        self._context.hangs.discard(self)
+        return self._placement.release(attempt)
 
 
 def _nobody_waits() -> None:
     """Stand for `proceed` until there is a forwarding that waits."""
+
+
+def _nobody_cares(failure: UpstreamFailure) -> None:
+    """Stand for `fail_attempt` while there is no forwarding."""
+    del failure

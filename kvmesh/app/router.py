@@ -20,6 +20,7 @@ from kvmesh.app.dashboard_page import ViewPages
 from kvmesh.app.discovery import Discovery, parse_source
 from kvmesh.app.edge import EdgeServer
 from kvmesh.app.edge_desk import EdgeDesk
+from kvmesh.app.failure_care import FailureCare
 from kvmesh.app.front import (
     FrontDoor,
     Routes,
@@ -32,6 +33,7 @@ from kvmesh.app.gateway import Gateway
 from kvmesh.app.member_name import router_name
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
+from kvmesh.app.prober import Probe
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.router_mesh import Mesh
@@ -49,10 +51,13 @@ from kvmesh.app.worker_option import parse_workers
 from kvmesh.compiled import CORE
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision_log import DecisionLog
+from kvmesh.core.events import WorkerId
 from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
+from kvmesh.core.left_out import LeftOutByAll
 from kvmesh.core.membership import Membership
+from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.sessions import SessionOptions, Sessions
@@ -121,6 +126,19 @@ class RouterServer:
             [parse_shadow(one, block_size) for one in settings.decision.shadow_policy]
         )
         self.mesh = self._mesh()
+        workers = self.scheduler.workers
+        self._care = FailureCare(
+            "worker",
+            workers.membership,
+            self._find_probe,
+            settings.failure.wait_for_worker_s,
+            time.monotonic,
+            workers.settle_prices,
+        )
+
+    def _find_probe(self, worker: str) -> Probe | None:
+        beat = self.router.heartbeat(WorkerId(worker))
+        return Probe.of(beat.worker, beat.url, beat.health_path) if beat is not None else None
 
     def _mesh(self) -> Mesh:
         settings = self.settings
@@ -155,11 +173,12 @@ class RouterServer:
             whole_per_s=settings.decision.explain_per_s,
             shadows=self._shadows,
         )
+        decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(),
+            counters=RoutingCounters(self._care.failures),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -177,6 +196,11 @@ class RouterServer:
             ),
             phases=Phases(),
             tracer=tracer_for(settings.log.otlp_endpoint, "router"),
+            budget=RetryBudget(settings.failure.retry_budget),
+            patience=self._care.patience,
+            hangs=self._care.hangs,
+            ask_suspects=self._care.wake,
+            hang_s=settings.failure.hang_s,
         )
 
     async def serve(self, stop: Stop) -> None:
@@ -218,7 +242,7 @@ class RouterServer:
                 stack.callback(desk.close)
             await first_of(
                 *(stop.wait(), self._join(url), self._housekeeping(context, share)),
-                *(pages.live.run(), desk.tell()),
+                *(pages.live.run(), desk.tell(), *self._care.running(pool)),
             )
             self.mesh.draining = True
             pages.live.close()
@@ -246,6 +270,7 @@ class RouterServer:
         admin = RouterAdmin(context, self.mesh, check)
         admin.register(RouterMetrics(context, self.mesh, self.routed))
         admin.show(UrlRefusals(self._guard))
+        admin.show(self._care)
         admin.mount_probes(routes)
         admin.mount(cold)
         AdmissionAdmin(share, self.settings.admission).mount(cold)

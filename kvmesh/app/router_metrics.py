@@ -56,12 +56,20 @@ class RouterMetrics:
 
 def _requests(context: RoutingContext) -> Iterator[Metric]:
     counts = context.counters
-    requests = CounterMetricFamily(
-        "kvmesh_requests", "Requests by how they ended.", labels=["outcome"]
+    yield counts.ends.metric(
+        "kvmesh_requests", "Requests by how they ended and the class of the client's status."
     )
-    for outcome in ("finished", "client_gone", "cut", "refused", "unserved"):
-        requests.add_metric([outcome], getattr(counts, outcome))
-    yield requests
+    retries = CounterMetricFamily(
+        "kvmesh_retries",
+        "Retries that the budget allowed or refused; free for what no worker saw.",
+        labels=["result"],
+    )
+    retries.add_metric(["allowed"], context.budget.spent)
+    retries.add_metric(["refused"], context.budget.refused)
+    yield retries
+    yield GaugeMetricFamily(
+        "kvmesh_retry_budget", "Retries that the budget has saved up.", context.budget.left()
+    )
     yield CounterMetricFamily(
         "kvmesh_attempts_failed", "Attempts at a worker that failed.", counts.attempts_failed
     )

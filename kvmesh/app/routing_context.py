@@ -1,6 +1,7 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -9,25 +10,40 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
+from kvmesh.app.failure_counts import FailureCounts
+from kvmesh.app.hang_watch import HangWatch
+from kvmesh.app.patience import Patience
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
+from kvmesh.app.request_ends import End, RequestEnds
 from kvmesh.app.tracing import Tracer
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.hashing import Hashes
+from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.proxy import Target
 
+SERVER_ERROR: Final = 500
+
 
 class RoutingCounters:
-    """What became of requests and what caches gave, since the start. Tokens are prompt tokens."""
+    """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
+
+    Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
+
+    `ends` are the same by the class of the client's status, `failures` are attempts at workers.
+    """
 
     __slots__ = (
         "attempts_failed",
         "cached_tokens",
         "client_gone",
         "cut",
+        "ends",
+        "errors_passed_on",
+        "failures",
         "finished",
         "predicted_tokens",
         "prompt_tokens",
@@ -37,11 +53,12 @@ class RoutingCounters:
         "unserved",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, failures: FailureCounts) -> None:
         self.requests = 0
         self.finished = 0
         self.client_gone = 0
         self.cut = 0
+        self.errors_passed_on = 0
         self.refused = 0
         self.unserved = 0
         self.attempts_failed = 0
@@ -49,16 +66,28 @@ class RoutingCounters:
         self.predicted_tokens = 0
         self.reported_tokens = 0
         self.cached_tokens = 0
+        self.ends = RequestEnds()
+        self.failures = failures
+
+    def end(self, kind: End, status: int) -> None:
+        """Count the end of a request; `status` is what the client got, 0 for nothing."""
+        outcome = "unserved" if kind == "failed" else kind
+        setattr(self, outcome, getattr(self, outcome) + 1)
+        self.errors_passed_on += kind == "finished" and status >= SERVER_ERROR
+        self.ends.add(kind, status)
 
     def as_dict(self) -> dict[str, int]:
-        """Return every counter by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Return every plain counter by name."""
+        names = (name for name in self.__slots__ if name not in {"ends", "failures"})
+        return {name: getattr(self, name) for name in names}
 
 
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
     `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `ask_suspects` has workers asked at once that a failure made suspect.
+    `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
     router: Router
@@ -75,6 +104,11 @@ class RoutingContext(msgspec.Struct, frozen=True):
     gate: AdmissionGate
     phases: Phases
     tracer: Tracer
+    budget: RetryBudget
+    patience: Patience
+    hangs: HangWatch
+    ask_suspects: Callable[[], None]
+    hang_s: float
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.

@@ -61,7 +61,7 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
         print_report(report, console)
     if not options.details:
         _print_facts(found.reports[0][1], simulator, console)
-    print_comparison(found.cells, console)
+    print_comparison(found.cells, console, faulty=bool(options.fail))
     speed = len(trace.requests) * len(found.cells) / max(found.busy_s, 1e-9)
     shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
     _write(found, files, console)
@@ -88,7 +88,9 @@ def run_settings(
             summary = summarize(fleet.outcomes, options.slo(), workers)
             runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
             busy = spread(fleet.busy_s)
-            cells.append(measure(setting.name, policy, summary, fleet.outcomes, busy))
+            cells.append(
+                measure(setting.name, policy, summary, fleet.outcomes, busy, fleet.retried)
+            )
         report = ReplayReport(
             trace=trace.source,
             facts=describe_simulation(options, simulator, setting),
@@ -111,7 +113,7 @@ def describe_simulation(
     engine = fleet.engine
     speeds = "" if set(fleet.speed_ratios) == {1.0} else f", speeds {fleet.speed_ratios}"
     held = f", held above {fleet.max_backlog_ms:g} ms of backlog, {fleet.queue_policy}"
-    return {
+    facts = {
         "simulated": f"{fleet.engines} engines ({options.timing_profile}{speeds}), "
         f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}"
         f"{held if fleet.max_backlog_ms else ''}",
@@ -125,6 +127,13 @@ def describe_simulation(
         "seed": str(options.seed),
         "kvmesh": version("kvmesh"),
     }
+    if options.fail:
+        flapping = f", flapping {options.flap} s" if options.flap else ""
+        facts["faults"] = (
+            f"{' '.join(options.fail)}{flapping}; up to {options.retries} retries, clients wait "
+            f"{options.client_timeout_ms:g} ms"
+        )
+    return facts
 
 
 def _print_facts(report: ReplayReport, simulator: Simulator, console: Console) -> None:

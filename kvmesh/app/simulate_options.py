@@ -11,6 +11,7 @@ from kvmesh.app.replay_options import PLOT_SUFFIXES, Words
 from kvmesh.core.admission import QueuePolicy
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.core.engine_timing import DYNAMO_CAPACITY_TOKENS, parse_profile
+from kvmesh.core.fleet_faults import parse_fleet_faults
 from kvmesh.core.fleet_options import FleetOptions, parse_policy
 from kvmesh.core.report import Slo
 from kvmesh.core.tuning import tuned_weights
@@ -83,6 +84,18 @@ class SimulateOptions:
     """How long a step takes: dynamo, preble-70b, linear, instant; or NAME,coefficient=ms,…"""
     engine_speeds: Numbers = (1.0,)
     """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
+    fail: Words = ()
+    """WHO=SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of what an engine is sent meets a fault.
+    WHO is its number from 0 (3, w3, worker-3) or all. KIND is a status of 400 to 599, dead (500),
+    reset, garbage, half-head (these fail at once), hang (no answer until the client leaves),
+    slow=10 (seen 10 times as late) or cut (after half of the tokens); e.g. w3=0.3:500."""
+    flap: str = ""
+    """GOOD:BAD in seconds, e.g. 2:2: good and bad phases take turns, faults apply in bad ones."""
+    retries: int = 2
+    """Further engines tried, one by one, when an answer fails before it begins (429, 500, 502, 503,
+    504, dead, reset, garbage, half-head)."""
+    client_timeout_ms: float = 60_000.0
+    """How long a client waits for an answer that never comes, ms."""
     trace_block_size: int | None = None
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     requests: int | None = None
@@ -139,6 +152,9 @@ class SimulateOptions:
             max_backlog_ms=self.max_backlog_ms,
             queue_policy=self.queue_policy,
             seed=self.seed,
+            faults=parse_fleet_faults(self.fail, self.flap, self.engines),
+            retries=self.retries,
+            client_timeout_s=self.client_timeout_ms / 1000.0,
         )
 
 
@@ -154,6 +170,7 @@ def check_simulation(options: SimulateOptions) -> None:
         "--load": options.load,
         "--rate": options.rate,
         "--engine-speeds": options.engine_speeds,
+        "--client-timeout-ms": (options.client_timeout_ms,),
     }
     for flag, values in positive.items():
         wrong = [one for one in values if one is not None and not 0 < one < float("inf")]

@@ -13,22 +13,28 @@ EVEN: Final = 0.02
 """Ratios nearer to 1 than this are no difference."""
 
 _SHARES: Final = ("hit\nrate", "imba-\nlance", "busy\nspread")
+_ENDS: Final = ("lost", "re-\ntried")
 
 
-def print_comparison(cells: Sequence[Cell], console: Console) -> None:
-    """Print one table per setting, then every policy over all settings."""
+def print_comparison(cells: Sequence[Cell], console: Console, *, faulty: bool = False) -> None:
+    """Print one table per setting, then every policy over all settings.
+
+    `faulty`: with the requests lost and retried.
+    """
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     for setting in settings:
-        console.print(setting_table(setting, [one for one in cells if one.setting == setting]))
+        found = [one for one in cells if one.setting == setting]
+        console.print(setting_table(setting, found, faulty=faulty))
     if len(settings) > 1:
-        console.print(verdict_table(compare(cells)))
+        console.print(verdict_table(compare(cells), faulty=faulty))
 
 
-def setting_table(setting: str, cells: Sequence[Cell]) -> Table:
+def setting_table(setting: str, cells: Sequence[Cell], *, faulty: bool) -> Table:
     """Return one row per policy; ratios are against the first. Times are in ms."""
     table = _table(f"{setting}; times in ms, ratios against {cells[0].policy}")
     for name in ("TTFT\np50", "TTFT\np90", "p90\nratio", "TTFT\np99", "TPOT\np90", *_SHARES):
         _add_figures(table, name)
+    _add_ends(table, faulty=faulty)
     for cell in cells:
         table.add_row(
             cell.policy,
@@ -40,11 +46,12 @@ def setting_table(setting: str, cells: Sequence[Cell]) -> Table:
             f"{cell.hit_rate:.1%}",
             f"{cell.imbalance:.2f}",
             f"{cell.busy_spread:.2f}",
+            *_ends(cell, faulty=faulty),
         )
     return table
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+def verdict_table(verdicts: Sequence[Verdict], *, faulty: bool) -> Table:
     """Return one row per policy over all settings; where it was worst stands below the ratio."""
     title = f"all settings: geometric mean against {verdicts[0].policy}, lower is better"
     table = _table(title)
@@ -53,6 +60,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     table.add_column("worst\np90", justify="right", overflow="fold")
     for name in ("worst\n/ best", *_SHARES):
         _add_figures(table, name)
+    _add_ends(table, faulty=faulty)
     for one in verdicts:
         worst = f"{colour(one.worst)}\n{one.worst_setting}"
         if one is verdicts[0]:
@@ -68,6 +76,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
             f"{one.hit_rate:.1%}",
             f"{one.imbalance:.2f}",
             f"{one.busy_spread:.2f}",
+            *_ends(one, faulty=faulty),
         )
     return table
 
@@ -83,6 +92,15 @@ def _table(title: str) -> Table:
 
 def _add_figures(table: Table, name: str) -> None:
     table.add_column(name, justify="right", no_wrap=True)
+
+
+def _add_ends(table: Table, *, faulty: bool) -> None:
+    for name in _ENDS if faulty else ():
+        _add_figures(table, name)
+
+
+def _ends(found: Cell | Verdict, *, faulty: bool) -> tuple[str, ...]:
+    return (f"{found.lost:,.0f}", f"{found.retried:,.0f}") if faulty else ()
 
 
 def colour(value: float) -> str:

@@ -66,8 +66,8 @@ class Simulator:
         return simulated
 
     def saturation_speedup(self, watch: Watch) -> float:
-        """Return the speedup at which round robin saturates with one router."""
-        alone = msgspec.structs.replace(self.fleet, routers=1)
+        """Return the speedup at which round robin saturates with one router and no fault."""
+        alone = msgspec.structs.replace(self.fleet, routers=1, faults=())
 
         def backlog_at(speedup: float) -> float:
             return backlog_share(self.play(SATURATING_POLICY, speedup, watch, alone).outcomes)

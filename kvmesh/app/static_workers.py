@@ -287,4 +287,5 @@ class StaticWorkers:
             labels=(*static.labels, *labels),
             taints=(*static.taints, *taints),
             bootstrap_port=bootstrap_port if role == "prefill" else 0,
+            health_path=facts.health_path if facts else "/health",
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from kvmesh.actors.doubts import Reread
-from kvmesh.actors.engine_messages import EngineLoad
+from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
 from kvmesh.actors.publisher import Publisher, PublisherOptions, PublisherStatistics
@@ -178,6 +178,7 @@ class Sidecar:
             labels=(*parse_words(settings.label, "--label"), *labels),
             taints=(*parse_words(settings.taint, "--taint"), *taints),
             bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
+            health_path=facts.health_path,
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)
@@ -256,7 +257,7 @@ class Sidecar:
             if healthy and returning:
                 returning = False
                 self._log.info("engine answers again")
-                self._tell(driver, Drain(draining=False))
+                self._tell(driver, EngineAnswers(answering=True))
             elif healthy and missed >= MISSED_LOOKS:
                 returning = True
                 for source in self._sources.values():
@@ -265,9 +266,9 @@ class Sidecar:
             if missed == MISSED_LOOKS:
                 returning = False
                 self._log.warning("engine does not answer", engine=self._url)
-                self._tell(driver, Drain())
+                self._tell(driver, EngineAnswers(answering=False))
 
-    def _tell(self, driver: AioDriver, message: Drain) -> None:
+    def _tell(self, driver: AioDriver, message: EngineAnswers) -> None:
         for _, publisher in self._ranks:
             driver.post(publisher.name, message)
 

@@ -3,14 +3,21 @@
 One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender's own subject.
 """
 
+from math import isfinite
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.events import HASH_BYTES
+from kvmesh.core.outcomes import Attempt, Verdict
 from kvmesh.errors import CodecError
 
 BOOKING_VERSION: Final = 1
+
+MAX_KIND: Final = 32
+"""Characters kept of the word that says how an attempt failed."""
+
+MOST_SECONDS: Final = 86_400.0
 
 MAX_HASHES: Final = 4096
 """Block hashes told of one prompt, 32 KiB: with 16 tokens a block, of its first 65,536."""
@@ -47,9 +54,23 @@ class Grew(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A request is over, however it ended."""
+    """A request is over at its worker; the other fields are those of `outcomes.Attempt`.
+
+    A replica of an older version tells no outcome: then it counts as served.
+    """
 
     request_id: str
+    verdict: int = Verdict.SERVED
+    kind: str = ""
+    lost_s: float = 0.0
+    retry_after_s: float = 0.0
+
+    def attempt(self) -> Attempt:
+        """Return what the end showed, bounded: a figure that no clock shows counts as 0."""
+        known = 0 <= self.verdict < len(Verdict)
+        verdict = Verdict(self.verdict) if known else Verdict.UNKNOWN
+        lost_s, retry_after_s = _seconds(self.lost_s), _seconds(self.retry_after_s)
+        return Attempt(verdict, self.kind[:MAX_KIND], lost_s, retry_after_s)
 
 
 class StateBegins(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -96,3 +117,7 @@ def decode_bookings(data: bytes) -> BookingBatch:
                 f" {len(event.hashes)} hash bytes; both are multiples of {HASH_BYTES}"
             )
     return batch
+
+
+def _seconds(told: float) -> float:
+    return min(max(0.0, told), MOST_SECONDS) if isfinite(told) else 0.0

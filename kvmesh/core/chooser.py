@@ -1,16 +1,15 @@
-"""Weighs the candidates of one request and picks one: in full, or only as far as it matters."""
+"""Weighs the candidates of one request and picks one: in full, or by their costs alone."""
 
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost import NO_FLEET, cost_named, survey
+from kvmesh.core.cost import NO_FLEET, cost_named, score_of, survey
 from kvmesh.core.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import MOST_TOKENS
 from kvmesh.core.overlaps import OverlapView
-from kvmesh.core.quick_choice import QuickChoice
 from kvmesh.core.quick_cost import QUICK_COSTS
 from kvmesh.core.selection import (
     Random,
@@ -57,7 +56,6 @@ class Chooser:
         self._weights = msgspec.structs.replace(
             options.weights, overlap_score_weight=options.overlap_score_weight
         )
-        self._quick = QuickChoice(self._cost, self._weights, workers, sequences)
 
     def choose(
         self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
@@ -81,7 +79,7 @@ class Chooser:
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
             return _decision(request, weighing, weighed, chosen, len(names))
         else:
-            ties = self._quick.find_cheapest(names, quick, weighing)
+            ties = quick(self._workers.states(names), self._workers.known, weighing)
             alone = self._weigh_alone(ties[_settle_tie(ties, weighing, rng)], weighing)
             return _decision(request, weighing, alone, 0, len(names))
         shown = names if whole else (worker,)
@@ -133,15 +131,15 @@ class Chooser:
             for name in names
         )
         fleet = survey(candidates, weighing.weights)
-        formula, weights = weighing.cost.formula, weighing.weights
-        scores = tuple(formula(one, fleet, weights) for one in candidates)
+        cost, weights = weighing.cost, weighing.weights
+        scores = tuple(score_of(cost, one, fleet, weights) for one in candidates)
         return Weighed(candidates, scores, fleet)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
         state, cached_blocks = self._workers.state(name), self._overlaps.cached_blocks(name)
         candidate = weighing.candidate(state, cached_blocks)
-        score = weighing.cost.formula(candidate, NO_FLEET, weighing.weights)
+        score = score_of(weighing.cost, candidate, NO_FLEET, weighing.weights)
         return Weighed((candidate,), (score,), NO_FLEET)
 
     def _choose_weighed(

@@ -12,6 +12,7 @@ class Cell(msgspec.Struct, frozen=True):
     """One policy in one setting. `tpot_ms_p90`: of the requests' times per further token.
 
     `busy_spread` is (busiest - idlest) / mean engine, in time computing while requests were sent.
+    `lost` requests got no whole answer, `retried` ones were sent to a second engine.
     """
 
     setting: str
@@ -23,11 +24,14 @@ class Cell(msgspec.Struct, frozen=True):
     hit_rate: float
     imbalance: float
     busy_spread: float
+    lost: float = 0.0
+    retried: float = 0.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """One policy over all settings. Ratios are against the baseline, geometric means; below 1 is
-    better. `worst` is the largest p90 ratio and `worst_setting` where; the rest are plain means.
+    better. `worst` is the largest p90 ratio and `worst_setting` where; the rest are plain means, of
+    `lost` and `retried` sums.
     """
 
     policy: str
@@ -41,6 +45,8 @@ class Verdict(msgspec.Struct, frozen=True):
     hit_rate: float
     imbalance: float
     busy_spread: float
+    lost: float = 0.0
+    retried: float = 0.0
 
 
 def measure(
@@ -49,6 +55,7 @@ def measure(
     summary: RunSummary,
     outcomes: Sequence[RequestOutcome],
     busy_spread: float,
+    retried: int = 0,
 ) -> Cell:
     """Return the cell of one run; what nobody got counts as 0 ms."""
     ttft = summary.ttft_ms
@@ -63,6 +70,8 @@ def measure(
         hit_rate=summary.hit_rate,
         imbalance=summary.imbalance,
         busy_spread=busy_spread,
+        lost=summary.requests - summary.succeeded,
+        retried=retried,
     )
 
 
@@ -97,6 +106,8 @@ def compare(cells: Sequence[Cell]) -> tuple[Verdict, ...]:
             hit_rate=sum(one.hit_rate for one, _ in pairs) / count,
             imbalance=sum(one.imbalance for one, _ in pairs) / count,
             busy_spread=sum(one.busy_spread for one, _ in pairs) / count,
+            lost=sum(one.lost for one, _ in pairs),
+            retried=sum(one.retried for one, _ in pairs),
         )
         verdicts.append(verdict)
     return tuple(verdicts)

@@ -5,12 +5,16 @@ All terms are finite for all finite inputs; division is by quantities made >= 1 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.events import WorkerId
 from kvmesh.errors import ConfigError
+
+LEAST_MS_PER_TOKEN: Final = 1e-4
+"""What is divided by a learned time stays finite."""
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +26,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     `cache_usage` 0..1, `waiting_requests` and `capacity_blocks` (0: unknown) come from the engine
     where it reports, else from bookings. `cached_blocks` is the size of its cached tree. A step's
     fixed time is worth `step_tokens`; `arrivals_per_ms` is a worker's usual part of all requests.
+    `failure_share` of the requests there fail beyond what is usual; `failure_ms` is what this one
+    loses by that on average: the time until it fails, and its prompt's anew elsewhere.
     """
 
     worker: WorkerId
@@ -44,6 +50,13 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     step_tokens: float = 0.0
     arrivals_per_ms: float = 0.0
     memory_wait_ms: float = 0.0
+    failure_share: float = 0.0
+    failure_ms: float = 0.0
+
+    @property
+    def failure_tokens(self) -> float:
+        """Return how many tokens are prefilled in `failure_ms`."""
+        return self.failure_ms / max(self.ms_per_token, LEAST_MS_PER_TOKEN)
 
     @property
     def prefill_blocks(self) -> float:
@@ -109,12 +122,16 @@ LEARNED_MARGIN: Final = 0.05
 
 Formula = Callable[[Candidate, Fleet, Weights], float]
 
+Failure = Callable[[Candidate], float]
+"""What failing costs a candidate, in the unit of a formula."""
+
 
 class Cost(msgspec.Struct, frozen=True):
     """A named formula. `expression` writes it out with its numbers: `{c.field}`, `{f.}`, `{w.}`.
 
     Costs within `margin` (a share of the least) are equal, because what went into them is not
-    known better; only for costs that are never negative.
+    known better; only for costs that are never negative. `failure` is added to what the published
+    formula gives wherever requests fail.
     """
 
     name: str
@@ -122,6 +139,25 @@ class Cost(msgspec.Struct, frozen=True):
     expression: str
     maximise: bool = False
     margin: float = 0.0
+    failure: Failure = attrgetter("failure_ms")
+
+
+def score_of(cost: Cost, c: Candidate, f: Fleet, w: Weights) -> float:
+    """Return what the formula gives a candidate, the price of failure included."""
+    score = cost.formula(c, f, w)
+    if not c.failure_share:
+        return score
+    return score - cost.failure(c) if cost.maximise else score + cost.failure(c)
+
+
+def failure_blocks(c: Candidate) -> float:
+    """Return the price of failure in blocks to prefill."""
+    return c.failure_tokens / c.block_size
+
+
+def failure_queue(c: Candidate) -> float:
+    """Return the price of failure as LMetric weighs tokens."""
+    return c.failure_tokens * (c.active_requests + 1)
 
 
 def outstanding_work(candidate: Candidate, weights: Weights) -> float:
@@ -238,6 +274,7 @@ _COSTS: Final = (
         "prefill-decode",
         prefill_decode,
         "{w.overlap_score_weight:.1f} * {c.prefill_blocks:.1f} + {c.decode_blocks:.1f}",
+        failure=failure_blocks,
     ),
     Cost(
         "predicted-time",
@@ -254,23 +291,27 @@ _COSTS: Final = (
         "{w.overlap_score_weight:.1f} * max(({c.prefill_tokens} + {c.prompt_tokens}) /"
         " {c.block_size} - {w.overlap_score_credit} * {c.overlap_blocks}, 0) + {c.decode_blocks}"
         " + {w.decode_active_request_weight} * {c.active_requests}",
+        failure=failure_blocks,
     ),
     Cost(
         "lmetric",
         lmetric,
         "({c.prefill_tokens} + {c.uncached_tokens}) * ({c.active_requests} + 1)",
+        failure=failure_queue,
     ),
     Cost(
         "preble",
         preble,
         "work {c.prefill_tokens} + {w.outstanding_weight} * {c.outstanding_tokens},"
         " own {c.uncached_tokens}, longest match {f.max_overlap_blocks}",
+        failure=attrgetter("failure_tokens"),
     ),
     Cost(
         "sglang",
         sglang,
         "match {c.overlap_blocks} of {c.request_blocks}, {c.active_requests} requests,"
         " tree {c.cached_blocks}",
+        failure=attrgetter("failure_tokens"),
     ),
     Cost(
         "overlap-usage-waiting",
@@ -278,12 +319,14 @@ _COSTS: Final = (
         "2.0 * {c.overlap_score:.3f} - {c.cache_usage:.3f} - {c.waiting_requests} /"
         " {f.max_waiting}",
         maximise=True,
+        failure=attrgetter("failure_share"),
     ),
     Cost(
         "overlap-load",
         overlap_load,
         "{c.overlap_score:.2f} - {c.cache_usage:.2f}",
         maximise=True,
+        failure=attrgetter("failure_share"),
     ),
 )
 
@@ -304,4 +347,7 @@ def formula_line(cost: Cost, score: float, c: Candidate, f: Fleet, w: Weights) -
     """Return the field's debug line: `Formula for worker_1: 125.3 = … (cached_blocks: 15)`."""
     expression = cost.expression.format(c=c, f=f, w=w)
     number = f"{score:.3f}" if cost.maximise else f"{score:.1f}"
+    if c.failure_share:
+        sign = "-" if cost.maximise else "+"
+        expression += f" {sign} {cost.failure(c):.1f} ({c.failure_share:.0%} fail)"
     return f"Formula for {c.worker}: {number} = {expression} (cached_blocks: {c.overlap_blocks})"

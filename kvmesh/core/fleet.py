@@ -1,38 +1,35 @@
 """Engines and routers in virtual time: the production decisions without a network or a GPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
 from typing import Final
 
 import xxhash
 
 from kvmesh.core.decision import Decision, RouterOptions
+from kvmesh.core.engine_faults import Fault
 from kvmesh.core.engine_request import Step
 from kvmesh.core.events import Event, WorkerId
 from kvmesh.core.fleet_engine import FleetEngine, make_engines
+from kvmesh.core.fleet_faults import make_plans
 from kvmesh.core.fleet_options import FleetOptions
 from kvmesh.core.fleet_oracle import Oracle
-from kvmesh.core.fleet_request import FleetRequest, Passage
-from kvmesh.core.fleet_router import FleetRouter
+from kvmesh.core.fleet_outcome import MS, SERVED, lost, served
+from kvmesh.core.fleet_replicas import Action, Replicas
+from kvmesh.core.fleet_request import Errand, FleetRequest, Passage
+from kvmesh.core.fleet_router import AttemptEnd, FleetRouter
 from kvmesh.core.index import KvIndex
-from kvmesh.core.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.report import RequestOutcome
 from kvmesh.core.selection import Random
-from kvmesh.errors import RequestError
+from kvmesh.errors import NoWorkerError, RequestError
 
 GROW_TOKENS: Final = 16
 """A router hears of an answer's growth each so many tokens, as from its proxy."""
 
-PEER_GROW_TOKENS: Final = 64
-"""Peers hear of it about once a second."""
-
-MS: Final = 1000.0
-_SERVED: Final = 200
 _REFUSED: Final = 400
-
-Action = Callable[[float], None]
+_RETRIED: Final = frozenset({0, 429, 500, 502, 503, 504})
+"""Statuses after which another engine may do better; 0: none that is HTTP."""
 
 
 class SimulatedFleet:
@@ -40,7 +37,8 @@ class SimulatedFleet:
 
     Nothing but the engines takes time. Requests are spread over the replicas by their number,
     the same under every policy. `outcomes` grows in the order requests end. `busy_s` is how long
-    each engine computed until the last request was sent: then they only run empty.
+    each engine computed until the last request was sent: then they only run empty. `retried` counts
+    the requests that were sent to a second engine.
     """
 
     def __init__(
@@ -58,6 +56,7 @@ class SimulatedFleet:
         """
         self.outcomes: list[RequestOutcome] = []
         self.busy_s: list[float] = []
+        self.retried = 0
         self.now = 0.0
         self.options = options
         self._requests = requests
@@ -72,10 +71,10 @@ class SimulatedFleet:
         )
         for router in self.routers:
             router.hold(options.max_backlog_ms, options.queue_policy)
-        self._looked_s = [-inf] * options.routers
-        self._look_due_s = [inf] * options.routers
+        self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)
         self._index = index
         self._oracle = Oracle() if policy.mode == "direct" else None
+        self._plans = make_plans(options.faults, options.seed)
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
         self._heap: list[tuple[float, int, Action]] = []
         self._pushed = self._sent = 0
@@ -113,54 +112,80 @@ class SimulatedFleet:
             self.busy_s = [engine.busy_until(now) for engine in self.engines]
         number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self.options.seed % 2**64)
         place = number % len(self.routers)
+        self._attempt(Errand(request, place, now), now)
+
+    def _attempt(self, errand: Errand, now: float) -> None:
+        """Have an engine chosen that has not failed the request."""
         named: WorkerId | None = None
         if self._oracle is not None:
-            named = self.engines[self._oracle.choose(self.engines, request, now)].worker
-        decision = self.routers[place].ask(request, now, named)
+            left = [one for one in self.engines if one.worker not in errand.failed] or self.engines
+            named = left[self._oracle.choose(left, errand.request, now)].worker
+        try:
+            decision = self.routers[errand.router].ask(errand, now, named)
+        except NoWorkerError:
+            self._lose(errand, now)
+            return
         if decision is None:
-            self._load_fell(place, now)
+            self._replicas.load_fell(errand.router, now)
         else:
-            self._place(place, request, now, decision)
+            self._place(errand, decision)
 
-    def _place(
-        self, router_place: int, request: FleetRequest, sent_s: float, decision: Decision
-    ) -> None:
+    def _take(self, errand: Errand, decision: Decision | None) -> None:
+        """Go on with a request whose router held it."""
+        if decision is None:
+            self._lose(errand, self.now)
+        else:
+            self._place(errand, decision)
+
+    def _place(self, errand: Errand, decision: Decision) -> None:
         """Hand a request to the engine chosen for it."""
-        now, router, place = self.now, self.routers[router_place], self._engine_of[decision.worker]
-        engine = self.engines[place]
-        passage = Passage(request, router_place, place, decision.overlap_blocks, sent_s)
+        now, place = self.now, self._engine_of[decision.worker]
+        engine, plan = self.engines[place], self._plans.get(place)
+        fault = None if plan is None else plan.draw(now)
+        self.retried += len(errand.failed) == 1
+        passage = Passage(errand, place, decision.overlap_blocks, fault)
+        if fault is not None and fault.kind not in ("slow", "cut"):
+            self._spoil(passage, fault, now)
+            return
         try:
             engine.model.add(passage.model, now)
         except RequestError as error:
-            router.scheduler.finish(decision.request_id, now)
-            self._conclude(passage, now, str(error))
+            end = AttemptEnd(decision.request_id, engine.worker, "refused", _REFUSED)
+            self.routers[errand.router].attempt_ended(end, now)
+            passage.blame(engine.worker, "refused", _REFUSED)
+            errand.detail = str(error)
+            self._lose(errand, now)
             return
         engine.passages[decision.request_id] = passage
-        self._tell_peers(passage, partial(_placed, router, decision.request_id))
+        self._replicas.placed(passage.router, decision.request_id, now)
         if not engine.awake:
             engine.awake = True
             self._at(now, partial(self._begin, engine))
         elif engine.cut(now):
             self._at(engine.ends_s, partial(self._end, engine, engine.turns))
 
-    def _load_fell(self, place: int, now: float) -> None:
-        """Have a router look soon whether the turn of a request that waits has come."""
-        if self.routers[place].waiting:
-            self._look_at(place, max(now, self._looked_s[place] + PAUSE_S))
+    def _spoil(self, passage: Passage, fault: Fault, now: float) -> None:
+        """Let a request meet a fault in which its engine does not work on it."""
+        if fault.kind == "hang":
+            self._replicas.placed(passage.router, passage.model.request_id, now)
+            gone_s = passage.errand.sent_s + self.options.client_timeout_s
+            self._at(max(now, gone_s), partial(self._fail, passage, fault))
+        else:
+            self._fail(passage, fault, now)
 
-    def _look_at(self, place: int, due_s: float) -> None:
-        if due_s < self._look_due_s[place]:
-            self._look_due_s[place] = due_s
-            self._at(due_s, partial(self._look, place))
-
-    def _look(self, place: int, now: float) -> None:
-        if now != self._look_due_s[place]:
-            return
-        self._look_due_s[place], self._looked_s[place] = inf, now
-        for request, sent_s, decision in self.routers[place].release(now):
-            self._place(place, request, sent_s, decision)
-        if self.routers[place].waiting:
-            self._look_at(place, now + LOOK_EVERY_S)
+    def _fail(self, passage: Passage, fault: Fault, now: float) -> None:
+        """End an attempt that failed, and have another engine tried if that makes sense."""
+        errand, worker = passage.errand, self.engines[passage.engine].worker
+        request_id = passage.model.request_id
+        end = AttemptEnd(request_id, worker, fault.kind, fault.status, fault.retry_after_s)
+        self._replicas.ended(passage.router, end, now)
+        passage.blame(worker, fault.name, fault.status)
+        # After these the client has left, or has a part of its answer.
+        final = fault.kind in ("hang", "cut") or fault.status not in _RETRIED
+        if final or len(errand.failed) > self.options.retries:
+            self._lose(errand, now)
+        else:
+            self._at(now, partial(self._attempt, errand))
 
     def _begin(self, engine: FleetEngine, now: float) -> None:
         ends_s = engine.begin(now)
@@ -185,13 +210,28 @@ class SimulatedFleet:
         for model in step.finished:
             passage = engine.passages.pop(model.request_id)
             passage.pause(engine.step_number + 1)
-            self.routers[passage.router].scheduler.finish(model.request_id, now)
-            self._load_fell(passage.router, now)
-            self._tell_peers(passage, partial(_finished, model.request_id))
-            self._conclude(passage, now)
+            self._see(passage, partial(self._answered, passage), now)
         if step.events and self._index is not None:
             events = engine.fold(step.events)
             self._at(now + self.options.event_delay_s, partial(self._publish, engine, events))
+
+    def _see(self, passage: Passage, action: Action, now: float) -> None:
+        """Do `action` as soon as what the engine brings is seen: of a slow one, later."""
+        if passage.factor == 1.0:
+            action(now)
+        else:
+            self._at(passage.seen_s(now), action)
+
+    def _answered(self, passage: Passage, now: float) -> None:
+        fault = passage.fault
+        if fault is not None and fault.kind == "cut":
+            self._fail(passage, fault, now)
+            return
+        engine, router = self.engines[passage.engine], self.routers[passage.router]
+        end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
+        self._replicas.ended(passage.router, end, now)
+        self.outcomes.append(served(passage, engine, router.name, now))
+        self._follow(passage.errand.request, now)
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
         number = engine.step_number
@@ -202,29 +242,15 @@ class SimulatedFleet:
             passage.open_step = number
             engine.expect_growth(passage, passage.grown_tokens + GROW_TOKENS)
             if passage.first_token_s is None:
-                passage.first_token_s = now
-                self.routers[passage.router].scheduler.first_token(model.request_id, now)
-                self._load_fell(passage.router, now)
-                self._tell_peers(passage, partial(_first_token, model.request_id))
+                passage.first_token_s = passage.seen_s(now)
+                told = partial(self._replicas.first_token, passage.router, model.request_id)
+                self._see(passage, told, now)
 
     def _grew(self, engine: FleetEngine, passage: Passage, now: float) -> None:
         tokens = passage.grown_tokens = passage.produced_tokens(engine.step_number)
         engine.expect_growth(passage, tokens + GROW_TOKENS)
         request_id = passage.model.request_id
-        self.routers[passage.router].scheduler.grow(request_id, tokens, now)
-        if not tokens % PEER_GROW_TOKENS:
-            self._tell_peers(passage, partial(_grew, request_id, tokens))
-
-    def _tell_peers(self, passage: Passage, news: Callable[[FleetRouter, float], None]) -> None:
-        if len(self.routers) > 1:
-            told = partial(self._hear, passage.router, news)
-            self._at(self.now + self.options.sync_delay_s, told)
-
-    def _hear(self, sender: int, news: Callable[[FleetRouter, float], None], now: float) -> None:
-        for place, router in enumerate(self.routers):
-            if place != sender:
-                news(router, now)
-                self._load_fell(place, now)
+        self._see(passage, partial(self._replicas.grew, passage.router, request_id, tokens), now)
 
     def _publish(self, engine: FleetEngine, events: Sequence[Event], now: float) -> None:
         del now
@@ -238,54 +264,18 @@ class SimulatedFleet:
             router.scheduler.workers.report(engine.worker, report)
         self._at(now + self.options.report_interval_s, partial(self._report, engine))
 
-    def _conclude(self, passage: Passage, now: float, refusal: str = "") -> None:
-        engine, trace = self.engines[passage.engine], passage.request.trace
-        first = passage.first_token_s
-        outcome = RequestOutcome(
-            index=trace.index,
-            session=trace.session,
-            sent_ms=passage.sent_s * MS,
-            lag_ms=0.0,
-            latency_ms=(now - passage.sent_s) * MS,
-            ttft_ms=None if first is None else (first - passage.sent_s) * MS,
-            itl_ms=engine.pauses_ms(passage),
-            prompt_tokens=trace.input_tokens,
-            cached_tokens=passage.model.cached_tokens,
-            output_tokens=passage.model.generated,
-            worker=engine.worker,
-            router=self.routers[passage.router].name,
-            overlap_blocks=passage.overlap_blocks,
-            status=_REFUSED if refusal else _SERVED,
-            error="refused" if refusal else "",
-            detail=refusal,
-        )
-        self.outcomes.append(outcome)
-        if passage.request.following is None:
+    def _lose(self, errand: Errand, now: float) -> None:
+        """End a request that nobody answered."""
+        self.outcomes.append(lost(errand, self.routers[errand.router].name, now))
+        self._follow(errand.request, now)
+
+    def _follow(self, ended: FleetRequest, now: float) -> None:
+        """Have the next turn of its session sent."""
+        if ended.following is None:
             return
-        following = self._requests[passage.request.following]
+        following = self._requests[ended.following]
         delay, recorded_s = following.trace.delay_ms, following.trace.timestamp_ms / MS
         due_s = max(now, recorded_s / self._speedup)
         if delay is not None:
             due_s = now + delay / MS / self._speedup
         self._at(due_s, partial(self._send, following))
-
-
-def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float) -> None:
-    booked = sender.demand(request_id)
-    if booked is not None:
-        worker, demand = booked
-        peer.sequences.add(request_id, worker, demand, now, owner=sender.name)
-        if demand.hashes is not None:
-            peer.scheduler.overlaps.record(worker, demand.hashes, now)
-
-
-def _first_token(request_id: str, peer: FleetRouter, now: float) -> None:
-    peer.scheduler.first_token(request_id, now)
-
-
-def _grew(request_id: str, tokens: int, peer: FleetRouter, now: float) -> None:
-    peer.scheduler.grow(request_id, tokens, now)
-
-
-def _finished(request_id: str, peer: FleetRouter, now: float) -> None:
-    peer.scheduler.finish(request_id, now)

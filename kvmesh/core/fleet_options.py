@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.admission import QueuePolicy
 from kvmesh.core.cost import Weights, cost_named
 from kvmesh.core.decision import RouterMode, RouterOptions
+from kvmesh.core.engine_faults import FaultOptions
 from kvmesh.core.engine_options import EngineOptions
 from kvmesh.errors import ConfigError
 
@@ -25,7 +26,11 @@ class FleetOptions(msgspec.Struct, frozen=True):
     `event_delay_s` after the step they belong to, bookings the other replicas after `sync_delay_s`,
     load reports come each `report_interval_s`. Without `kv_events` routers know only what they
     sent. Above a predicted backlog of `max_backlog_ms` (0: never) routers hold requests, ordered by
-    `queue_policy`. `seed` spreads the requests over the replicas.
+    `queue_policy`. `seed` spreads the requests over the replicas, and draws who meets a fault.
+
+    Engine i has `faults[i]`, () is a healthy fleet. A request that an engine failed before any of
+    its answer came is sent to another, `retries` times at most; a client waits `client_timeout_s`
+    for an answer that never comes.
     """
 
     engines: int = 8
@@ -39,13 +44,16 @@ class FleetOptions(msgspec.Struct, frozen=True):
     max_backlog_ms: float = 0.0
     queue_policy: QueuePolicy = "fcfs"
     seed: int = 0
+    faults: tuple[FaultOptions, ...] = ()
+    retries: int = 2
+    client_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
-        for name in ("engines", "routers", "report_interval_s"):
+        for name in ("engines", "routers", "report_interval_s", "client_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("event_delay_s", "sync_delay_s", "max_backlog_ms"):
+        for name in ("event_delay_s", "sync_delay_s", "max_backlog_ms", "retries"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 or more")
         if not self.speed_ratios:

@@ -6,8 +6,10 @@ from itertools import pairwise
 import msgspec
 import xxhash
 
+from kvmesh.core.engine_faults import Fault
 from kvmesh.core.engine_request import EngineRequest
-from kvmesh.core.events import HASH_BYTES, ROOT
+from kvmesh.core.events import HASH_BYTES, ROOT, WorkerId
+from kvmesh.core.report import UNKNOWN
 from kvmesh.core.trace import TraceRequest, split_sessions
 from kvmesh.errors import ConfigError
 
@@ -71,46 +73,94 @@ def prompt_hashes(request: TraceRequest, trace_block_size: int, block_size: int)
     return hashes
 
 
+class Errand:
+    """One request from its sending to its end, over as many attempts as it takes.
+
+    `failed` are the workers that failed it. How it went at the last of them: `worker`, the overlap
+    it was sent there for, `error`, `status` (0: no answer) and `detail` in words.
+    """
+
+    __slots__ = (
+        "detail",
+        "error",
+        "failed",
+        "overlap_blocks",
+        "request",
+        "router",
+        "sent_s",
+        "status",
+        "worker",
+    )
+
+    def __init__(self, request: FleetRequest, router: int, sent_s: float) -> None:
+        self.request = request
+        self.router = router
+        self.sent_s = sent_s
+        self.failed: frozenset[WorkerId] = frozenset()
+        self.worker = WorkerId(UNKNOWN)
+        self.overlap_blocks: int | None = None
+        self.error = "no worker"
+        self.status = 0
+        self.detail = ""
+
+
 class Passage:
-    """One request on its way through the fleet. Steps are numbers of its engine's steps.
+    """One attempt at a request: its way through an engine. Steps are numbers of its engine's steps.
 
     `segments` are the runs of steps in each of which it got a token, `open_step` the first of the
-    run under way (-1: none). `grown_tokens` is what its router was told last.
+    run under way (-1: none). `grown_tokens` is what its router was told last. `factor` is how many
+    times as long its answer takes to be seen as the engine takes to make it. Of an answer that will
+    be cut the engine makes half.
     """
 
     __slots__ = (
         "due_step",
         "engine",
+        "errand",
+        "factor",
+        "fault",
         "first_token_s",
         "grown_tokens",
         "model",
         "open_step",
         "overlap_blocks",
-        "request",
         "router",
         "segments",
-        "sent_s",
         "tokens_before",
     )
 
     def __init__(
-        self, request: FleetRequest, router: int, engine: int, overlap_blocks: int, sent_s: float
+        self, errand: Errand, engine: int, overlap_blocks: int, fault: Fault | None = None
     ) -> None:
-        trace = request.trace
-        self.request = request
-        self.router = router
+        request, trace = errand.request, errand.request.trace
+        self.errand = errand
+        self.router = errand.router
         self.engine = engine
         self.overlap_blocks = overlap_blocks
-        self.sent_s = sent_s
-        self.model = EngineRequest(
-            str(trace.index), request.hashes, trace.input_tokens, trace.output_tokens
-        )
+        self.fault = fault
+        self.factor = 1.0 if fault is None else fault.factor
+        cut = fault is not None and fault.kind == "cut"
+        tokens = max(1, trace.output_tokens // 2) if cut else trace.output_tokens
+        self.model = EngineRequest(str(trace.index), request.hashes, trace.input_tokens, tokens)
         self.first_token_s: float | None = None
         self.segments: list[tuple[int, int]] = []
         self.open_step = -1
         self.tokens_before = 0
         self.grown_tokens = 0
         self.due_step = -1
+
+    def blame(self, worker: WorkerId, error: str, status: int) -> None:
+        """Note on the errand that the attempt failed at `worker`, and with what."""
+        errand = self.errand
+        errand.failed |= {worker}
+        errand.worker, errand.overlap_blocks = worker, self.overlap_blocks
+        errand.error, errand.status = error, status
+
+    def seen_s(self, now: float) -> float:
+        """Return when is seen what the engine brings now."""
+        if self.factor == 1.0:
+            return now
+        return self.model.queued_at + (now - self.model.queued_at) * self.factor
 
     def pause(self, step: int) -> None:
         """Note that the request gets no token from `step` on."""

@@ -1,15 +1,19 @@
 """One router replica of a simulated fleet: the production scheduler and its bookings."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from kvmesh.core.admission import AdmissionOptions, QueuePolicy
 from kvmesh.core.approx import ApproxIndex
 from kvmesh.core.decision import Decision, RouteRequest, RouterOptions, WorkerInfo
+from kvmesh.core.engine_faults import FaultKind
 from kvmesh.core.events import WorkerId
-from kvmesh.core.fleet_request import FleetRequest
+from kvmesh.core.fleet_request import Errand
 from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.index import KvIndex
 from kvmesh.core.late_binding import LateBinding
@@ -24,10 +28,27 @@ KEY_TOKENS: Final = 256
 """Tokens between two sharing keys, as with 16 blocks of 16."""
 
 
+AttemptKind = Literal["served", "refused"] | FaultKind
+
+
+class AttemptEnd(msgspec.Struct, frozen=True):
+    """How an attempt ended, as a router sees it. `status` 0: no answer, or none that is HTTP.
+
+    `refused`: the client's own fault. A kind of fault otherwise; after `hang` the client left.
+    """
+
+    request_id: str
+    worker: WorkerId
+    kind: AttemptKind
+    status: int
+    retry_after_s: int | None = None
+
+
 class FleetRouter:
     """Decides for its own requests and counts its peers'; refuses nothing, however long it waits.
 
-    All replicas hear the same events at the same time, so they may share one `index`.
+    `ended` counts its attempts by worker and by how they ended. All replicas hear the same events
+    at the same time, so they may share one `index`.
     """
 
     def __init__(
@@ -40,6 +61,7 @@ class FleetRouter:
     ) -> None:
         """Know `workers`, each with its KV blocks."""
         self.name = name
+        self.ended: Counter[tuple[WorkerId, AttemptKind]] = Counter()
         self.sequences = ActiveSequences(
             policy.block_size, stride=max(1, KEY_TOKENS // policy.block_size)
         )
@@ -53,7 +75,7 @@ class FleetRouter:
             routed=ThinnedIndex(ApproxIndex()),
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
-        self._held: dict[str, tuple[FleetRequest, float]] = {}
+        self._held: dict[str, Errand] = {}
         for worker, blocks in workers:
             membership.add(worker, 0.0)
             self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks))
@@ -75,34 +97,44 @@ class FleetRouter:
             )
         )
 
-    def ask(
-        self, request: FleetRequest, now: float, named: WorkerId | None = None
-    ) -> Decision | None:
-        """Choose a worker, or take the one named, and book the request there; None: it waits."""
-        trace, block_size = request.trace, self.scheduler.options.block_size
+    def ask(self, errand: Errand, now: float, named: WorkerId | None = None) -> Decision | None:
+        """Choose a worker, or take the one named, and book the request there; None: it waits.
+
+        Raises `NoWorkerError` when no worker is left that has not failed it.
+        """
+        trace, block_size = errand.request.trace, self.scheduler.options.block_size
         wanted = RouteRequest(
             request_id=str(trace.index),
-            hashes=BlockHashes.of(request.hashes, block_size),
+            hashes=BlockHashes.of(errand.request.hashes, block_size),
             prompt_tokens=trace.input_tokens,
             expected_output_tokens=trace.output_tokens,
             pinned_worker=named,
+            excluded=errand.failed,
         )
         if not self._binding.holding:
             return self.scheduler.schedule(wanted, now)
         decision = self._binding.ask(wanted, now)
         if decision is None:
-            self._held[wanted.request_id] = (request, now)
+            self._held[wanted.request_id] = errand
             return None
         assert isinstance(decision, Decision), "nothing bounds the queue"
         return decision
 
-    def release(self, now: float) -> list[tuple[FleetRequest, float, Decision]]:
-        """Return those whose turn it is, since when they waited, and where they go."""
-        released: list[tuple[FleetRequest, float, Decision]] = []
+    def release(self, now: float) -> list[tuple[Errand, Decision | None]]:
+        """Return those whose turn it is and where they go; None: no worker is left for it."""
+        released: list[tuple[Errand, Decision | None]] = []
         for one in self._binding.release(now, bool):
-            assert isinstance(one.verdict, Decision), "no simulated worker ever leaves"
-            released.append((*self._held.pop(one.request_id), one.verdict))
+            decision = one.verdict if isinstance(one.verdict, Decision) else None
+            released.append((self._held.pop(one.request_id), decision))
         return released
+
+    def attempt_ended(self, end: AttemptEnd, now: float) -> None:
+        """Learn how an attempt of this router's ended, and release its booking.
+
+        Every attempt comes through here once, whether it was answered or not.
+        """
+        self.ended[end.worker, end.kind] += 1
+        self.scheduler.finish(end.request_id, now)
 
     def demand(self, request_id: str) -> tuple[WorkerId, Demand] | None:
         """Return what to tell the peers of a request booked here; None when it has ended."""

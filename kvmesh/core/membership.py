@@ -1,14 +1,20 @@
-"""Who is there and may be given work, by heartbeats and failures: workers or replicas."""
+"""Who is there and may be given work, by heartbeats and outcomes: workers or replicas."""
 
+from bisect import bisect_left
 from enum import Enum
 from typing import Final
 
 import msgspec
 
+from kvmesh.core.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
+from kvmesh.core.health_record import Stage, Standing
+from kvmesh.core.outcomes import Attempt
+
 DEAD_AFTER_S: Final = 3.5
 """Three lost one-second heartbeats and a half: a dead worker gets nothing new within 4 s."""
 
 NEVER: Final = float("inf")
+NOT_READY: Final = "not ready"
 
 
 class ChangeKind(Enum):
@@ -31,7 +37,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class MemberView(msgspec.Struct, frozen=True):
-    """One member as seen now, for people. Times are seconds ago or ahead."""
+    """One member as seen now, for people. Times are seconds ago or ahead.
+
+    `failures` of its last `attempts` failed; `stage` is where that puts it.
+    """
 
     member: str
     epoch: int
@@ -41,6 +50,8 @@ class MemberView(msgspec.Struct, frozen=True):
     last_sign_s: float
     usable: bool
     retry_in_s: float
+    attempts: int = 0
+    stage: Standing = "in"
 
 
 class _Member:
@@ -48,12 +59,10 @@ class _Member:
         "draining",
         "epoch",
         "expires_s",
-        "failures",
         "last_sign_s",
         "lasting",
-        "probing",
         "ready",
-        "retry_s",
+        "why",
     )
 
     def __init__(self, epoch: int, now: float) -> None:
@@ -62,37 +71,27 @@ class _Member:
         self.expires_s = NEVER
         self.lasting = False
         self.ready = True
+        self.why = NOT_READY
         self.draining = False
-        self.failures = 0
-        self.probing = False
-        self.retry_s = 0.0
-
-    def trust(self) -> None:
-        self.failures = 0
-        self.probing = False
-        self.retry_s = 0.0
 
 
 class Membership:
     """Members by name. A sign of life keeps one for `dead_after_s`; a static one stays for ever.
 
-    A failure leaves a member out for `backoff_s`, doubled up to `max_backoff_s` by each further
-    one. Then it is half open: usable until `mark_chosen` hands it one request, out again while
-    that probe runs, in for good at `mark_ok`. Only a request's own outcome ends suspicion, since
-    a heartbeat proves the sidecar alive, not the engine; a restart (larger epoch) ends it too.
-    While it is paused nobody's silence counts.
+    `health` leaves those out whose requests fail, and knows their way back: only requests and
+    answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a
+    restart (larger epoch) ends it, too. While it is paused nobody's silence counts.
     """
 
     def __init__(
         self,
         *,
         dead_after_s: float = DEAD_AFTER_S,
-        backoff_s: float = 1.0,
-        max_backoff_s: float = 30.0,
+        backoff_s: float = BACKOFF_S,
+        max_backoff_s: float = MAX_BACKOFF_S,
     ) -> None:
+        self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self._dead_after_s = dead_after_s
-        self._backoff_s = backoff_s
-        self._max_backoff_s = max_backoff_s
         self._members: dict[str, _Member] = {}
         self._usable: tuple[str, ...] = ()
         self._usable_until = -NEVER
@@ -124,9 +123,19 @@ class Membership:
         return change
 
     def observe(
-        self, member: str, epoch: int, now: float, *, ready: bool = True, draining: bool = False
+        self,
+        member: str,
+        epoch: int,
+        now: float,
+        *,
+        ready: bool = True,
+        draining: bool = False,
+        why: str = NOT_READY,
     ) -> Change | None:
-        """Take a heartbeat; return what it changed. One of an older epoch is ignored."""
+        """Take a heartbeat; return what it changed. One of an older epoch is ignored.
+
+        `why` is why it is not ready, for people.
+        """
         found = self._members.get(member)
         kind: ChangeKind | None = None
         if found is None:
@@ -136,13 +145,14 @@ class Membership:
             return None
         elif epoch > found.epoch:
             found.epoch = epoch
-            found.trust()
+            self.health.forget(member)
             kind = ChangeKind.RESTARTED
         elif (ready, draining) != (found.ready, found.draining):
             kind = ChangeKind.UPDATED
         if kind is not None or found.expires_s <= now:
             self._usable_until = -NEVER
         found.ready = ready
+        found.why = why
         found.draining = draining
         found.last_sign_s = now
         if not found.lasting:
@@ -154,6 +164,7 @@ class Membership:
         found = self._members.pop(member, None)
         if found is None:
             return None
+        self.health.forget(member)
         self._usable_until = -NEVER
         return Change(ChangeKind.LEFT, member, found.epoch)
 
@@ -174,42 +185,57 @@ class Membership:
         dead = sorted(name for name, one in self._members.items() if self._is_dead(one, now))
         return [change for name in dead if (change := self.remove(name))]
 
-    def mark_failed(self, member: str, now: float) -> Change | None:
-        """Take a failed request or connection: leave the member out for its back-off.
+    def note(
+        self, member: str, attempt: Attempt, now: float, request_id: str = ""
+    ) -> Change | None:
+        """Take what became of a request at a member; return whether it is left out or let in now.
 
-        Failures reported while it is already out (requests sent before) count once.
+        Failures are remembered by `request_id`, so that `forgive` can take them back.
         """
         found = self._members.get(member)
-        if found is None or (now < found.retry_s and not found.probing):
+        if found is None:
             return None
-        found.probing = False
-        found.failures += 1
-        backoff = self._backoff_s * 2.0 ** min(found.failures - 1, 30)
-        found.retry_s = now + min(backoff, self._max_backoff_s)
-        self._usable_until = -NEVER
-        return Change(ChangeKind.SUSPECTED, member, found.epoch)
-
-    def mark_ok(self, member: str) -> Change | None:
-        """Take a request that got an answer: the member is trusted again."""
-        found = self._members.get(member)
-        if found is None or not found.failures:
-            return None
-        found.trust()
-        self._usable_until = -NEVER
-        return Change(ChangeKind.RECOVERED, member, found.epoch)
-
-    def mark_chosen(self, member: str, now: float) -> None:
-        """Note that a request goes there: a half-open member gets no second one meanwhile."""
-        found = self._members.get(member)
-        if found is not None and found.failures:
-            found.probing = True
-            found.retry_s = now + self._max_backoff_s
+        before = self.health.stage(member)
+        if self.health.note(member, attempt, now, request_id):
             self._usable_until = -NEVER
+        return self._changed(member, found, before)
+
+    def forgive(self, request_id: str, now: float) -> list[str]:
+        """Take back what a request made of members, which served others; return those."""
+        self._usable_until = -NEVER
+        return self.health.forgive(request_id, now)
+
+    def answered(self, member: str, answer: Answer, now: float) -> Change | None:
+        """Take what asking a member over HTTP showed; return whether that lets it in."""
+        found = self._members.get(member)
+        if found is None:
+            return None
+        before = self.health.stage(member)
+        if self.health.answered(member, answer, now):
+            self._usable_until = -NEVER
+        return self._changed(member, found, before)
+
+    def began(self, member: str, now: float) -> None:
+        """Take that an answer begins there: one on trial has passed."""
+        if self.health.began(member, now):
+            self._usable_until = -NEVER
+
+    def mark_chosen(self, member: str, now: float, request_id: str = "") -> None:
+        """Note that a request goes there: one on trial gets no second one meanwhile."""
+        if self.health.chosen(member, now, request_id):
+            self._usable_until = -NEVER
+
+    def _changed(self, member: str, found: _Member, before: Stage) -> Change | None:
+        after = self.health.stage(member)
+        if (after is Stage.IN) == (before is Stage.IN):
+            return None
+        kind = ChangeKind.RECOVERED if after is Stage.IN else ChangeKind.SUSPECTED
+        return Change(kind, member, found.epoch)
 
     def usable(self, now: float) -> tuple[str, ...]:
         """Return the members that may be given work now, sorted: alive, ready, not draining,
-        not suspected. O(1) until something changes, then O(members log members); the same object
-        as before while the answer is.
+        admitted by `health`. O(1) until something changes, then O(members log members); the same
+        object as before while the answer is.
         """
         if now < self._usable_until:
             return self._usable
@@ -219,14 +245,13 @@ class Membership:
             if self._is_dead(one, now) or not one.ready or one.draining:
                 continue
             until = min(until, NEVER if self._paused else one.expires_s)
-            if one.retry_s <= now:
-                names.append(name)
-            else:
-                until = min(until, one.retry_s)
-        usable = tuple(sorted(names))
+            names.append(name)
+        names.sort()
+        admitted, admitted_until = self.health.admit(names, now)
+        usable = tuple(admitted)
         if usable != self._usable:
             self._usable = usable
-        self._usable_until = until
+        self._usable_until = min(until, admitted_until)
         return self._usable
 
     def why_not(self, member: str, now: float) -> str | None:
@@ -237,28 +262,33 @@ class Membership:
         if self._is_dead(found, now):
             return f"no heartbeat for {now - found.last_sign_s:.1f} s"
         if not found.ready:
-            return "not ready"
+            return found.why
         if found.draining:
             return "draining"
-        if found.retry_s > now:
-            return f"failed {found.failures} times, tried again in {found.retry_s - now:.1f} s"
-        return None
+        usable = self.usable(now)
+        place = bisect_left(usable, member)
+        if place < len(usable) and usable[place] == member:
+            return None
+        return self.health.words(member, now)
 
     def _is_dead(self, member: _Member, now: float) -> bool:
         return member.expires_s <= now and not self._paused
 
     def view(self, now: float) -> list[MemberView]:
         """Return every member for people, sorted by name."""
-        return [
-            MemberView(
-                member=name,
-                epoch=one.epoch,
-                ready=one.ready,
-                draining=one.draining,
-                failures=one.failures,
-                last_sign_s=now - one.last_sign_s,
-                usable=self.why_not(name, now) is None,
-                retry_in_s=max(0.0, one.retry_s - now),
-            )
-            for name, one in sorted(self._members.items())
-        ]
+        return [self._view(name, one, now) for name, one in sorted(self._members.items())]
+
+    def _view(self, name: str, one: _Member, now: float) -> MemberView:
+        failures, attempts = self.health.recent(name)
+        return MemberView(
+            member=name,
+            epoch=one.epoch,
+            ready=one.ready,
+            draining=one.draining,
+            failures=failures,
+            attempts=attempts,
+            stage=self.health.standing(name, now),
+            last_sign_s=now - one.last_sign_s,
+            usable=self.why_not(name, now) is None,
+            retry_in_s=self.health.retry_in_s(name, now),
+        )

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 from kvmesh.core.events import WorkerId
-from kvmesh.core.hashing import Hashes
+from kvmesh.core.hashing import Hashes, pack_hashes
 from kvmesh.core.prefix_index import Groups, PrefixIndex, by_worker
 from kvmesh.core.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
@@ -146,6 +146,13 @@ class OverlapView:
             return False
         self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
         return True
+
+    def retract(self, worker: WorkerId, hashes: Hashes, known_blocks: int) -> None:
+        """Believe of a prompt that was not served no more than its first `known_blocks`."""
+        if self._routed is not None:
+            expected = hashes.upto(len(hashes))[known_blocks:]
+            if expected:
+                self._routed.revoke(worker, pack_hashes(expected))
 
     def cached_blocks(self, worker: WorkerId) -> int:
         """Return the size of a worker's cached tree in the view that counts for it."""

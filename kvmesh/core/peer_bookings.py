@@ -14,6 +14,7 @@ from kvmesh.core.booking_events import (
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes, unpack_hashes
 from kvmesh.core.loads import Demand
+from kvmesh.core.outcomes import Verdict
 from kvmesh.core.scheduler import Scheduler
 
 RENEW_S: Final = 0.5
@@ -115,7 +116,8 @@ class PeerBookings:
             peer.unconfirmed = {one.request_id for one in self._sequences.owned(name)}
         elif peer.unconfirmed is not None:
             for request_id in peer.unconfirmed:
-                self._follow(peer, Ended(request_id), now)
+                peer.retold.discard(request_id)
+                self._sequences.finish(request_id)
             peer.unconfirmed = None
             peer.complete = True
 
@@ -123,17 +125,18 @@ class PeerBookings:
         """Book as the peer did and expect its worker to cache the prompt; False when known."""
         block_size = self._sequences.block_size
         worker = WorkerId(event.worker)
+        hashes = BlockHashes.unpack(event.hashes, block_size) if event.hashes else None
         demand = Demand(
             prompt_tokens=event.prompt_tokens,
             uncached_tokens=event.uncached_tokens,
             expected_output_tokens=event.expected_blocks * block_size,
             keys=unpack_hashes(event.keys),
             streams=event.streams,
+            hashes=hashes,
         )
         if not self._sequences.add(event.request_id, worker, demand, now, owner=name):
             return False
-        if event.hashes:
-            hashes = BlockHashes.unpack(event.hashes, block_size)
+        if hashes is not None:
             self._scheduler.overlaps.record(worker, hashes, now)
         return True
 
@@ -144,14 +147,25 @@ class PeerBookings:
         elif isinstance(event, Grew):
             self._scheduler.grow(event.request_id, event.output_tokens, now)
         else:
-            self._scheduler.finish(event.request_id, now)
+            self._scheduler.finish(event.request_id, now, event.attempt())
 
     def _follow(self, peer: _Peer, event: Prefilled | Grew | Ended, now: float) -> None:
-        """Fold what became of a booking whose times say nothing of its worker's speed."""
+        """Fold what became of a booking whose times say nothing of its worker's speed; how it
+        ended says all the more of its worker's health.
+        """
         if isinstance(event, Prefilled):
             self._sequences.first_token(event.request_id, now)
         elif isinstance(event, Grew):
             self._sequences.grow(event.request_id, event.output_tokens, now)
         else:
             peer.retold.discard(event.request_id)
-            self._sequences.finish(event.request_id)
+            self._follow_end(event, now)
+
+    def _follow_end(self, event: Ended, now: float) -> None:
+        attempt = event.attempt()
+        if attempt.verdict is not Verdict.SERVED:
+            self._scheduler.finish(event.request_id, now, attempt)
+            return
+        booking = self._sequences.finish(event.request_id)
+        assert booking is not None, "only what is booked is followed"
+        self._scheduler.workers.note(booking.worker, attempt, now, event.request_id)

@@ -7,6 +7,7 @@ from kvmesh.core.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.output_lengths import OutputLengths
 from kvmesh.core.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.selection import Random
@@ -108,6 +109,7 @@ class Scheduler:
         """Note that a request's prefill is done."""
         booking = self.sequences.first_token(request_id, now)
         if booking is not None:
+            self.workers.membership.began(booking.worker, now)
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
@@ -119,11 +121,25 @@ class Scheduler:
                 self.speeds.output(booking.worker, tokens, elapsed_s)
             self.sequences.grow(request_id, output_tokens, now)
 
-    def finish(self, request_id: str, now: float) -> None:
-        """Release a request, however it ended. A stream that never began teaches nothing."""
+    def finish(self, request_id: str, now: float, attempt: Attempt = SERVED) -> None:
+        """Release a request and take what its `attempt` showed of the worker.
+
+        Only what was served teaches speeds and lengths. What the worker was expected to cache of a
+        prompt is believed no longer unless it was served, or showed a first token.
+        """
         booking = self.sequences.finish(request_id)
-        if booking is not None and not (booking.prefilling and booking.streams):
-            self.speeds.finished(booking.worker, now - booking.booked_s, booking.output_tokens)
+        if booking is None:
+            return
+        worker = booking.worker
+        if attempt.verdict is Verdict.SERVED:
+            if not (booking.prefilling and booking.streams):
+                self.speeds.finished(worker, now - booking.booked_s, booking.output_tokens)
+        elif booking.hashes is not None:
+            cached_tokens = booking.prompt_tokens - booking.uncached_tokens
+            self.overlaps.retract(worker, booking.hashes, cached_tokens // self.options.block_size)
+        if attempt.verdict is Verdict.PROMPT:
+            self.workers.forgive(request_id, now)
+        self.workers.note(worker, attempt, now, request_id)
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""
@@ -186,7 +202,7 @@ class Scheduler:
             hashes=hashes if recorded else None,
         )
         sequences.add(request.request_id, worker, demand, now)
-        self.workers.membership.mark_chosen(worker, now)
+        self.workers.membership.mark_chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
         if decision.policy == "round-robin":

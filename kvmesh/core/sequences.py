@@ -45,8 +45,7 @@ class ActiveSequences:
     and only as far as the caller has hashed: `add` takes every `stride`-th sequence hash it
     happens to know (`sharing_keys`) and never asks for more.
 
-    `changed` collects the workers whose loads changed until somebody who keeps them in order
-    clears it; `generation` counts the workers removed, whose `Loads` are then no longer live.
+    `generation` counts the workers removed, whose `Loads` are then no longer live.
     `arrivals` counts what anybody books.
     """
 
@@ -56,7 +55,6 @@ class ActiveSequences:
         self.block_size = block_size
         self.lease_s = lease_s
         self.stride = stride
-        self.changed: set[WorkerId] = set()
         self.generation = 0
         self.arrivals = Arrivals()
         self._bookings: dict[str, Booking] = {}
@@ -106,7 +104,6 @@ class ActiveSequences:
         loads.begin(booking, self.stride, now)
         if not booking.streams:
             self._silent[worker] = None
-        self.changed.add(worker)
         return True
 
     def first_token(self, request_id: str, now: float) -> Booking | None:
@@ -174,7 +171,6 @@ class ActiveSequences:
         came_true = min(booking.expected_blocks, after - before)
         booking.expected_blocks -= came_true
         self._loads[booking.worker].grow(after - before, came_true)
-        self.changed.add(booking.worker)
 
     def finish(self, request_id: str) -> Booking | None:
         """Release a request, however it ended; return its booking the first time, else None."""
@@ -185,7 +181,6 @@ class ActiveSequences:
         if booking.prefilling:
             self._end_prefill(loads, booking)
         loads.end(booking, self.stride)
-        self.changed.add(booking.worker)
         return booking
 
     def correct(self, worker: WorkerId, requests: int, blocks: int, prefill_tokens: int) -> None:
@@ -197,7 +192,6 @@ class ActiveSequences:
         self.loads(worker).correct(
             min(requests, most), min(blocks, most), min(prefill_tokens, most), self.block_size
         )
-        self.changed.add(worker)
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each: their leases run from `now`."""
@@ -221,7 +215,6 @@ class ActiveSequences:
         for booking in gone:
             self.finish(booking.request_id)
         self._loads.pop(worker, None)
-        self.changed.discard(worker)
         self.generation += 1
         self._dropped_with_worker += len(gone)
         return gone
@@ -254,6 +247,5 @@ class ActiveSequences:
     def _end_prefill(self, loads: Loads, booking: Booking) -> None:
         """Take a request out of the backlog; whether it is done the caller knows."""
         loads.end_prefill(booking)
-        self.changed.add(booking.worker)
         if not booking.streams and not loads.silent:
             self._silent.pop(booking.worker, None)

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost import Candidate, Cost, Weights, cost_named, survey
+from kvmesh.core.cost import Candidate, Cost, Weights, cost_named, score_of, survey
 from kvmesh.core.decision import Decision
 from kvmesh.core.fleet_options import parse_policy
 from kvmesh.errors import ConfigError
@@ -81,7 +81,11 @@ def _choose(policy: ShadowPolicy, candidates: Sequence[Candidate]) -> Candidate:
     sign = -1.0 if cost.maximise else 1.0
     return min(
         candidates,
-        key=lambda one: (sign * cost.formula(one, fleet, weights), -one.overlap_blocks, one.worker),
+        key=lambda one: (
+            sign * score_of(cost, one, fleet, weights),
+            -one.overlap_blocks,
+            one.worker,
+        ),
     )
 
 

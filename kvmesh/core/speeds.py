@@ -82,7 +82,6 @@ class Speeds:
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
         self.steps = StepTimes()
-        self.changed: set[WorkerId] = set()
         self._fleet = new_ratio(prior_ms_per_token * _PRIOR_TOKENS, _PRIOR_TOKENS)
         self._workers: dict[WorkerId, _Worker] = {}
         self.uncached_tokens = 0.0
@@ -91,8 +90,6 @@ class Speeds:
         self._compared_to = prior_ms_per_token
         self._since_compared = 0
         self._since_aged = 0
-        self._least_factor = 1.0
-        self._fastest: _Worker | None = None
         self._interval_ms = 0.0
         self._residence_ms = 0.0
 
@@ -104,10 +101,6 @@ class Speeds:
     def ms_per_token(self, worker: WorkerId) -> float:
         """Return the worker's prefill time, ms per uncached token, always > 0. O(1)."""
         return self.fleet_ms_per_token * self.prefill_ratio(worker).factor
-
-    def least_ms_per_token(self) -> float:
-        """Return a lower bound of `ms_per_token` over all workers. O(1)."""
-        return self.fleet_ms_per_token * self._least_factor
 
     def prefill_ratio(self, worker: WorkerId) -> Ratio:
         """Return the worker's own evidence and factor, live until the worker is removed."""
@@ -132,7 +125,7 @@ class Speeds:
         """
         known = self._worker(worker)
         if known.open_tokens and now - known.open_s > SAME_STEP_S:
-            self._close(worker, known)
+            self._close(known)
         if uncached_tokens > 0:
             self.uncached_tokens = _blend(self.uncached_tokens, uncached_tokens, _PROMPT_WEIGHT)
         known.open_s = now
@@ -156,7 +149,7 @@ class Speeds:
         known.measured = (tokens, busy_us)
         weight = min(new_tokens, _HALF_LIFE_TOKENS)
         ms = max(new_us / 1000.0 / new_tokens, _MIN_MS_PER_TOKEN) * weight
-        self._learn(worker, known, ms, weight)
+        self._learn(known, ms, weight)
 
     def output(self, worker: WorkerId, tokens: int, elapsed_s: float) -> None:
         """Learn from `tokens` (> 0) output tokens that took `elapsed_s` since those before."""
@@ -178,9 +171,7 @@ class Speeds:
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
-        self.changed.discard(worker)
-        if self._workers.pop(worker, None) is self._fastest:
-            self._find_fastest()
+        self._workers.pop(worker, None)
 
     def report(self, worker: WorkerId) -> SpeedReport:
         """Return what is believed of a worker, for people."""
@@ -201,13 +192,7 @@ class Speeds:
             known = self._workers[worker] = _Worker()
         return known
 
-    def _find_fastest(self) -> None:
-        self._least_factor, self._fastest = 1.0, None
-        for known in self._workers.values():
-            if known.prefill.factor < self._least_factor:
-                self._least_factor, self._fastest = known.prefill.factor, known
-
-    def _close(self, worker: WorkerId, known: _Worker) -> None:
+    def _close(self, known: _Worker) -> None:
         prefilled, measured = known.open_tokens, known.open_ms
         known.open_tokens = 0
         known.open_ms = 0.0
@@ -222,10 +207,10 @@ class Speeds:
         least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
         clipped = min(max(measured, least), believed * _OUTLIER)
         known.clipped += clipped != measured
-        self._learn(worker, known, clipped, tokens)
+        self._learn(known, clipped, tokens)
 
-    def _learn(self, worker: WorkerId, known: _Worker, ms: float, tokens: float) -> None:
-        """Fold a sample into the worker's ratio and the fleet's, and see who is fastest."""
+    def _learn(self, known: _Worker, ms: float, tokens: float) -> None:
+        """Fold a sample into the worker's ratio and the fleet's."""
         own, fleet = known.prefill, self.fleet_ms_per_token
         foretold = own.ms / own.tokens if own.tokens else fleet
         self._scatter.fold(own, ms, tokens, foretold * tokens)
@@ -242,11 +227,6 @@ class Speeds:
             self._compare_all(fleet)
             return
         own.factor = self._scatter.factor(own, fleet)
-        self.changed.add(worker)
-        if own.factor <= self._least_factor:
-            self._least_factor, self._fastest = own.factor, known
-        elif known is self._fastest:
-            self._find_fastest()
 
     def _age(self) -> None:
         """Doubt the speeds of those who had no prompt while the others had several each.
@@ -266,8 +246,6 @@ class Speeds:
         for known in self._workers.values():
             if known.prefill.tokens:
                 known.prefill.factor = self._scatter.factor(known.prefill, fleet_ms_per_token)
-        self.changed.update(self._workers)
-        self._find_fastest()
 
 
 def _milliseconds(seconds: float) -> float:

@@ -87,7 +87,16 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             step_tokens=step_tokens,
             arrivals_per_ms=self.arrivals_per_ms,
             memory_wait_ms=self.memory_wait_ms(state, decode_blocks) if capacity else 0.0,
+            failure_share=state.failure_share,
+            failure_ms=self.failure_ms(state) if state.failure_share else 0.0,
         )
+
+    def failure_ms(self, state: WorkerState) -> float:
+        """Return what this request loses by failures there on average, ms: what has gone by when
+        it fails, and its whole prefill elsewhere.
+        """
+        tokens = self.prompt_tokens + self.speeds.steps.step_tokens
+        return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)
 
     def memory_wait_of(self, state: WorkerState) -> float:
         """Return `memory_wait_ms` with what the request shares there counted once."""

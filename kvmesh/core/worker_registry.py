@@ -6,8 +6,10 @@ from typing import Final, cast
 from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.known_names import KnownNames
+from kvmesh.core.left_out import LeftOut, find_left_out
 from kvmesh.core.loads import MOST_TOKENS
-from kvmesh.core.membership import Membership
+from kvmesh.core.membership import Change, Membership
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.url_guard import UrlGuard
@@ -51,6 +53,7 @@ class WorkerRegistry:
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
+        self._priced: set[WorkerId] = set()
 
     def state(self, worker: WorkerId) -> WorkerState:
         """Return what is known of a worker, also of one that never said anything."""
@@ -109,8 +112,42 @@ class WorkerRegistry:
         state.gaps = ()
         self._sequences.correct(worker, 0, 0, 0)
 
+    def note(
+        self, worker: WorkerId, attempt: Attempt, now: float, request_id: str = ""
+    ) -> Change | None:
+        """Take what became of a request at a worker: who fails more than others gets a price, and
+        beyond a bound nothing; return whether it is left out or let in now.
+        """
+        if attempt is SERVED and self.membership.health.served(worker, now):
+            return None
+        change = self.membership.note(worker, attempt, now, request_id)
+        if attempt.verdict is Verdict.WORKER:
+            self._priced.add(worker)
+        if worker in self._priced:
+            self._set_price(worker, now)
+        return change
+
+    def forgive(self, request_id: str, now: float) -> None:
+        """Take back what a request made of workers that serve others."""
+        for worker in self.membership.forgive(request_id, now):
+            self._set_price(WorkerId(worker), now)
+
+    def settle_prices(self, now: float) -> None:
+        """Let old failures cost less. O(workers that failed lately), once a second is enough."""
+        for worker in tuple(self._priced):
+            self._set_price(worker, now)
+
+    def _set_price(self, worker: WorkerId, now: float) -> None:
+        share, lost_ms = self.membership.health.price(worker, now)
+        if worker in self.membership:
+            state = self.state(worker)
+            state.failure_share, state.lost_ms = share, lost_ms
+        if not share:
+            self._priced.discard(worker)
+
     def remove(self, worker: WorkerId) -> None:
         """Forget what a worker said."""
+        self._priced.discard(worker)
         state = self.known.pop(worker, None)
         if state is not None:
             self._picky -= bool(state.info.models)
@@ -153,10 +190,6 @@ class WorkerRegistry:
         if self._states_of[0] is not names:
             self._states_of = (names, tuple(self.state(name) for name in names))
         return self._states_of[1]
-
-    def is_everyone(self, names: tuple[WorkerId, ...]) -> bool:
-        """Return whether `names` are all the workers that may be given work."""
-        return names is self._everyone
 
     def eligible(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
         """Return the workers that may take `request`, sorted; `everyone` itself when all may.
@@ -209,6 +242,15 @@ class WorkerRegistry:
         """Return whether a worker would take the request but for its load."""
         return any(self._unfit(one, request) is None for one in alive)
 
+    def left_out(self, request: RouteRequest, now: float) -> LeftOut:
+        """Return the workers that `request` may not go to, with reasons. O(members)."""
+        return find_left_out(
+            self.membership.members(), lambda one: self._why_not(WorkerId(one), request, now)
+        )
+
+    def _why_not(self, worker: WorkerId, request: RouteRequest, now: float) -> str | None:
+        return self.membership.why_not(worker, now) or self._refusal(worker, request)
+
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
         return self._unfit(worker, request) or self._busy(worker)
 
@@ -241,10 +283,10 @@ class WorkerRegistry:
     def _reasons(self, request: RouteRequest, now: float) -> str:
         pinned = request.pinned_worker
         members: Sequence[str] = self.membership.members() if pinned is None else (pinned,)
-        reasons: list[str] = []
-        for name in members[:NAMED_IN_ERRORS]:
-            why = self.membership.why_not(name, now) or self._refusal(WorkerId(name), request)
-            reasons.append(f"{name}: {why}")
+        reasons = [
+            f"{name}: {self._why_not(WorkerId(name), request, now)}"
+            for name in members[:NAMED_IN_ERRORS]
+        ]
         if len(members) > NAMED_IN_ERRORS:
             reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
         listed = "; ".join(reasons) or "no worker has joined"

@@ -13,11 +13,22 @@ from kvmesh.core.relative_speed import Ratio
 class WorkerState:
     """A worker's load, speed and own words, for the loop over the candidates.
 
-    `gaps`: load that nobody here booked, by its last reports. In C where there is a compiled core
-    (kvmesh/native/states.c).
+    `gaps`: load that nobody here booked, by its last reports. `failure_share` of the requests
+    there fail beyond what is usual in the fleet, and `lost_ms` go by until they do. In C where
+    there is a compiled core (kvmesh/native/states.c).
     """
 
-    __slots__ = ("capacity_blocks", "gaps", "info", "loads", "prefill", "report", "worker")
+    __slots__ = (
+        "capacity_blocks",
+        "failure_share",
+        "gaps",
+        "info",
+        "loads",
+        "lost_ms",
+        "prefill",
+        "report",
+        "worker",
+    )
 
     def __init__(
         self, worker: WorkerId, loads: Loads, prefill: Ratio, info: WorkerInfo, report: LoadReport
@@ -29,6 +40,8 @@ class WorkerState:
         self.report = report
         self.capacity_blocks = 0
         self.gaps: tuple[tuple[int, int, int], ...] = ()
+        self.failure_share = 0.0
+        self.lost_ms = 0.0
 
 
 NewWorkerState = Callable[[WorkerId, Loads, Ratio, WorkerInfo, LoadReport], WorkerState]

@@ -4,7 +4,8 @@
 #include "loads.h"
 
 #define STACK_COSTS 1024
-#define MEMORY_MARGIN 0.95 /* core.weighing.MEMORY_MARGIN */
+#define MEMORY_MARGIN 0.95      /* core.weighing.MEMORY_MARGIN */
+#define LEAST_MS_PER_TOKEN 1e-4 /* core.cost.LEAST_MS_PER_TOKEN */
 
 /* One request; the terms are those that the twin in Python reads from its Weighing. */
 typedef struct {
@@ -42,6 +43,12 @@ static inline long long overlap_at(const Asked *asked, const WorkerState *state)
     return state->asked == asked->question ? state->overlap : 0;
 }
 
+/* What the request loses there by failures on average, ms: core.weighing.Weighing.failure_ms. */
+static inline double failure_ms(const Asked *asked, const WorkerState *state) {
+    double tokens = (double)asked->prompt_tokens + asked->step_tokens;
+    return state->failure_share * (state->lost_ms + asked->fleet * tokens);
+}
+
 static int cost_predicted_time(const Asked *asked, WorkerState *state, double *cost) {
     const Loads *loads = state->loads;
     long long overlap = overlap_at(asked, state);
@@ -67,6 +74,9 @@ static int cost_predicted_time(const Asked *asked, WorkerState *state, double *c
         }
         *cost += more;
     }
+    if (state->failure_share != 0.0) {
+        *cost += failure_ms(asked, state);
+    }
     return 0;
 }
 
@@ -86,6 +96,11 @@ static int cost_prefill_decode(const Asked *asked, WorkerState *state, double *c
     long long needed = loads->active_blocks + asked->blocks - shared;
     long long work = loads->prefill_tokens + (uncached > 0 ? uncached : 0);
     *cost = asked->weight * ((double)work / (double)asked->block_size) + (double)needed;
+    if (state->failure_share != 0.0) {
+        double rate = asked->fleet * state->prefill->factor;
+        rate = rate > LEAST_MS_PER_TOKEN ? rate : LEAST_MS_PER_TOKEN;
+        *cost += failure_ms(asked, state) / rate / (double)asked->block_size;
+    }
     return 0;
 }
 
@@ -147,9 +162,10 @@ static PyObject *prefill_decode_ties(PyObject *module, PyObject *args) {
     Asked asked = {0};
     PyObject *states, *known, *overlaps, *keys;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdd)O", &PyTuple_Type, &states, &PyDict_Type, &known,
+    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdddd)O", &PyTuple_Type, &states, &PyDict_Type, &known,
                           &PyDict_Type, &overlaps, &asked.block_size, &asked.prompt_tokens, &asked.blocks,
-                          &asked.stride, &asked.weight, &asked.margin, &keys)) {
+                          &asked.stride, &asked.weight, &asked.fleet, &asked.step_tokens,
+                          &asked.margin, &keys)) {
         return NULL;
     }
     if (asked.stride < 1 || asked.block_size < 1) {

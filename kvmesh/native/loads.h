@@ -29,6 +29,7 @@ typedef struct {
     Loads *loads;
     Ratio *prefill;
     long long capacity_blocks;
+    double failure_share, lost_ms;
     uint64_t asked;    /* number of the last question in which it had any overlap */
     long long overlap; /* blocks in that question */
 } WorkerState;

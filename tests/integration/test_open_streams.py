@@ -41,6 +41,7 @@ KEPT = {
     "Exchange": 1,
     "Forward": 1,
     "HttpResponseParser": 1,
+    "Placement": 1,
     "Request": 1,
     "RequestReader": 1,
     "ResponseReader": 1,

@@ -227,6 +227,18 @@ class Exchange:
             self._channel.reset()
         self._finish(reusable=False)
 
+    def reset(self) -> None:
+        """Close with a TCP reset, whatever was answered so far."""
+        if not self.ended:
+            self._channel.reset()
+            self._finish(reusable=False)
+
+    def break_off(self, data: bytes) -> None:
+        """Write `data` as it is, HTTP or not, and close."""
+        if not self.ended:
+            self._channel.transport.write(data)
+            self._finish(reusable=False)
+
     def reach_out(self) -> None:
         """Write what comes next in any case, if anything does, so that a client that is gone shows.
 

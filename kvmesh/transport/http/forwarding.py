@@ -1,5 +1,6 @@
 """The state machine of one forwarded exchange: attempts, the answer, its end."""
 
+from math import ceil
 from typing import Final, Literal
 
 from kvmesh.core.sse import EventGate
@@ -7,7 +8,8 @@ from kvmesh.errors import KvMeshError
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.forward_clock import ForwardClock
 from kvmesh.transport.http.forwarded import forwarded_block
-from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.headers import Headers, retry_after_s
+from kvmesh.transport.http.held_answer import HeldAnswer
 from kvmesh.transport.http.plan import ForwardOptions, Outcome, Plan, Target, Wait
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.response_head import ResponseHead
@@ -25,6 +27,8 @@ _COMMENTED: Final[Headers] = (
 _COMMENT: Final = b": waiting\n\n"
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _SUCCESS: Final = range(200, 300)
+_ROUTED: Final = b"x-kvmesh-worker"
+"""An answer that names its worker comes from a router that has tried the others already."""
 _NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
 
 
@@ -33,7 +37,7 @@ class Forward:
 
     __slots__ = (
         "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
-        "_finished", "_gate", "_options", "_origin", "_plan", "_pool",
+        "_finished", "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +52,8 @@ class Forward:
         self._gate: EventGate | None = None
         self._error: list[bytes] | None = None
         self._failure: UpstreamFailure | None = None
+        self._held: HeldAnswer | None = None
+        self._verdict: Problem | None = None
         self._origin = ""
         self._attempts = 0
         self._deaths = 0
@@ -80,11 +86,16 @@ class Forward:
     # the upstream's side
 
     def on_head(self, head: ResponseHead) -> None:
-        """Pass the head on, or leave this upstream for another."""
-        status = head.status
-        if status in self._options.retry_statuses and self._leave(status):
+        """Keep the head until the answer cannot be taken back any more, or leave this upstream."""
+        if head.status in self._options.retry_statuses and self._leave(head):
             return
-        exchange = self._exchange
+        self._held = HeldAnswer(head)
+
+    def _commit(self, held: HeldAnswer) -> None:
+        """Pass on what was kept back: from now on this is the client's answer."""
+        self._held = None
+        head, exchange = held.head, self._exchange
+        status = head.status
         self._answering = True
         exchange.request.release_body()
         if self._clock is not None and not self._clock.answering():
@@ -98,10 +109,16 @@ class Forward:
             exchange.pass_head(status, head.lines(ours=not added), added, head.length)
         if head.events:
             self._gate = EventGate()
+        self.on_body(held.body())
+        if head.events:
             self._pass_chunks()
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
+        if self._held is not None:
+            if self._held.take(data):
+                self._commit(self._held)
+            return
         if self._gate is not None:
             self._exchange.write(self._gate.feed(data))
         elif self._error is None:
@@ -129,6 +146,8 @@ class Forward:
 
     def on_end(self) -> None:
         """Complete the answer."""
+        if self._held is not None:
+            self._commit(self._held)
         self._call = None
         if self._error is not None:
             text = b"".join(self._error) or Problem(502, "upstream failed").body()
@@ -142,7 +161,7 @@ class Forward:
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Try another upstream, or tell the client."""
-        self._call = None
+        self._call = self._held = None
         self._failure = failure
         if self._answering:
             self._plan.on_attempt_failed(failure)
@@ -222,6 +241,8 @@ class Forward:
         upstream may still be at work, and the next would be as slow.
         """
         allowed = self._plan.on_attempt_failed(failure)
+        if isinstance(allowed, Problem):
+            self._verdict, allowed = allowed, False
         sent = failure.stage != "before_send"
         if sent and failure.kind != "status":
             self._deaths += 1
@@ -233,10 +254,19 @@ class Forward:
             and not (sent and failure.kind == "timeout")
         )
 
-    def _leave(self, status: int) -> bool:
+    def _leave(self, head: ResponseHead) -> bool:
         """Go to another upstream if there is one; else this one's answer is passed on."""
-        text = f"{self._origin}: answered {status}"
-        failure = UpstreamFailure("mid_response", "status", text, self._origin, status)
+        if any(name == _ROUTED for name, _ in head.headers):
+            return False
+        status, origin = head.status, self._origin
+        failure = UpstreamFailure(
+            stage="mid_response",
+            kind="status",
+            message=f"{origin}: answered {status}",
+            origin=origin,
+            status=status,
+            retry_after_s=retry_after_s(head.headers),
+        )
         if not self._may_retry(failure):
             return False
         target = self._plan.next_target()
@@ -249,12 +279,14 @@ class Forward:
 
     def _give_up(self) -> None:
         failure = self._failure
-        if failure is None:
-            self._answer(_NO_WORKER, "failed")
+        if failure is None or self._verdict is not None:
+            self._answer(self._verdict or _NO_WORKER, "failed")
             return
-        status = 504 if failure.kind == "timeout" else 502
+        status = failure.status or (504 if failure.kind in {"timeout", "hung"} else 502)
         text = f"no upstream answered in {self._attempts} attempts; the last: {failure.message}"
-        self._answer(Problem(status, text, f"upstream_{failure.kind}"), "failed")
+        wait_s = ceil(failure.retry_after_s)
+        problem = Problem(status, text, f"upstream_{failure.kind}", retry_after_s=wait_s)
+        self._answer(problem, "failed")
 
     def _answer(self, problem: Problem, kind: Literal["failed", "refused"]) -> None:
         exchange = self._exchange
@@ -287,6 +319,7 @@ class Forward:
 
     def _cancel(self) -> None:
         call, self._call = self._call, None
+        self._held = None
         if call is not None:
             call.cancel()
 

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final
 
 Header = tuple[bytes, bytes]
 """Lower-case name, value."""
 Headers = Sequence[Header]
+
+_MAX_DIGITS: Final = 9
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -47,6 +49,20 @@ def render(headers: Sequence[Header]) -> bytes:
     if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers):
         raise ValueError(f"header with a line break in {block!r}")
     return block
+
+
+def retry_after_s(headers: Headers) -> float:
+    """Return the seconds that Retry-After asks for, a date's included; 0 without, or past, any."""
+    for name, value in headers:
+        if name == b"retry-after":
+            if value.isdigit():
+                return float(value[:_MAX_DIGITS])
+            try:
+                until = parsedate_to_datetime(value.decode("latin-1"))
+            except ValueError:
+                return 0.0
+            return max(0.0, until.timestamp() - time.time())
+    return 0.0
 
 
 def connection_options(headers: Headers) -> frozenset[bytes]:

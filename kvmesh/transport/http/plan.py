@@ -1,7 +1,7 @@
 """What a forwarded exchange asks of router or meta-router, and tells them."""
 
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -49,8 +49,10 @@ class Plan(Protocol):
         """Return the next attempt's target, or what to answer; None when nothing is left to try."""
         ...
 
-    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
-        """Learn of a failed attempt; False forbids another (the options may forbid it, too)."""
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+        """Learn of a failed attempt; False forbids another (the options may forbid it, too), a
+        `Problem` is what to answer instead.
+        """
         ...
 
     def on_head(self, status: int, headers: Headers) -> Headers:
@@ -69,18 +71,22 @@ class Plan(Protocol):
         ...
 
 
+DEFAULT_RETRY_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
+
+
 class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Retries and deadlines of one exchange.
 
     `max_retries`: further attempts, only before the client's first byte. `max_deaths`: upstreams
     that may close the connection on this request unanswered; one more and it is taken for a
-    request that kills them. `retry_statuses`: answers that mean "ask another".
+    request that kills them. `retry_statuses`: answers that mean "ask another", unless a kvmesh
+    router says that it has.
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
     gets its head and then a comment each so many seconds while the first byte is awaited.
     """
 
     max_retries: int = 2
     max_deaths: int = 1
-    retry_statuses: frozenset[int] = frozenset({503})
+    retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
     deadline_s: float | None = None
     comments_s: float | None = None

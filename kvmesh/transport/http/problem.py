@@ -20,7 +20,8 @@ _SERVER_ERROR = 500
 class Problem(msgspec.Struct, frozen=True):
     """One error answer. `code` is a constant for programs, `message` is for people.
 
-    `retry_after_s` > 0 adds a Retry-After header.
+    `retry_after_s` > 0 adds a Retry-After header. `final` tells OpenAI's clients not to send the
+    request again.
     """
 
     status: int
@@ -28,6 +29,7 @@ class Problem(msgspec.Struct, frozen=True):
     code: str | None = None
     param: str | None = None
     retry_after_s: int = 0
+    final: bool = False
 
     @classmethod
     def from_error(cls, error: KvMeshError) -> "Problem":
@@ -72,6 +74,5 @@ class Problem(msgspec.Struct, frozen=True):
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
-        if not self.retry_after_s:
-            return ()
-        return ((b"retry-after", b"%d" % self.retry_after_s),)
+        wait = ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
+        return (*wait, (b"x-should-retry", b"false")) if self.final else wait

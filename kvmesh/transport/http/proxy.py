@@ -20,7 +20,10 @@ __all__ = ["Forward", "ForwardOptions", "Outcome", "Plan", "Target", "Wait", "fo
 
 DEFAULT_OPTIONS: Final = ForwardOptions()
 _POISON: Final = Problem(
-    422, "this very request ended two workers within the last minute: do not send it", "poison"
+    422,
+    "this very request ended two workers within the last minute: do not send it",
+    "poison",
+    final=True,
 )
 
 

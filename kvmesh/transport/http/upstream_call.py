@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import msgspec
+
 from kvmesh.transport.http.upstream_connection import OnChunk, UpstreamConnection
 from kvmesh.transport.http.upstream_messages import UpstreamFailure, UpstreamRequest, UpstreamSink
 
@@ -29,7 +31,9 @@ class Host(Protocol):
 class UpstreamCall:
     """A request on its way, until its response begins."""
 
-    __slots__ = ("_connection", "_fresh", "_head", "_host", "_paused", "request", "sink")
+    __slots__ = (
+        "_connection", "_fresh", "_head", "_host", "_paused", "_resent", "request", "sink",
+    )  # fmt: skip
 
     def __init__(self, host: Host, request: UpstreamRequest, sink: UpstreamSink) -> None:
         self._host = host
@@ -39,6 +43,7 @@ class UpstreamCall:
         self._connection: UpstreamConnection | None = None
         self._fresh = True
         self._paused = False
+        self._resent = False
 
     @property
     def waiting(self) -> bool:
@@ -89,7 +94,10 @@ class UpstreamCall:
         self._head = b""
 
     def failed(self, failure: UpstreamFailure) -> None:
-        """Send once more if the connection was closed while idle, else tell the sink."""
+        """Send once more if the connection was closed while idle, else tell the sink.
+
+        An upstream that is gone when the request is sent once more may have died of it.
+        """
         connection = self._connection
         self._connection = None
         if self.sink is None:
@@ -101,8 +109,11 @@ class UpstreamCall:
             and self._host.is_stale(connection)
         )
         if stale:
+            self._resent = True
             self._host.connect(self)
             return
+        if self._resent and failure.stage == "before_send":
+            failure = msgspec.structs.replace(failure, stage="after_send", kind="reset")
         sink = self.sink
         self.sink = self.request = None
         sink.on_failure(failure)

@@ -9,7 +9,7 @@ from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.response_head import ResponseHead
 
 Stage = Literal["before_send", "after_send", "mid_response"]
-Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status"]
+Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status", "hung"]
 
 
 class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +64,17 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
 
     `stage`: before_send, no byte of the request left, so repeating it is always safe; after_send,
     the upstream may have begun to work on it; mid_response, a part of the response arrived.
-    `status` is set only for kind "status": the upstream answered, but not with an answer.
+    `status` is set only for kind "status": the upstream answered, but not with an answer;
+    `retry_after_s` is then what it asked for, 0 for nothing. "hung": whoever watches the upstream
+    gave it up.
     """
 
     stage: Literal["before_send", "after_send", "mid_response"]
-    kind: Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status"]
+    kind: Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status", "hung"]
     message: str
     origin: str
     status: int = 0
+    retry_after_s: float = 0.0
 
     @property
     def responded(self) -> bool:

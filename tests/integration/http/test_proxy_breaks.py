@@ -13,8 +13,10 @@ import pytest
 from kvmesh.core.sse import MAX_HELD_BYTES, SseScanner
 from kvmesh.transport.http.connection import Connection
 from kvmesh.transport.http.deadlines import DeadlineWheel
+from kvmesh.transport.http.held_answer import MAX_KEPT_BYTES
 from kvmesh.transport.http.limits import HttpLimits
 from kvmesh.transport.http.listener import Listener
+from kvmesh.transport.http.plan import Target
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
     Client,
@@ -57,6 +59,7 @@ async def test_a_worker_may_die_at_any_byte_of_its_stream(
 ) -> None:
     assert callable(die)
     head = STREAM.index(b"\r\n\r\n") + 4
+    first_event = STREAM.index(EVENTS[0]) + len(EVENTS[0]) - head
 
     async def script(turn: Turn) -> None:
         turn.send(STREAM[: head + len(upstream.turns) - 1])
@@ -68,6 +71,10 @@ async def test_a_worker_may_die_at_any_byte_of_its_stream(
         plan = proxy.plan()
         client = await fronts.connect(proxy.server)
         got = await client.ask(POST)
+        if cut < first_event:
+            assert (got.status, got.whole) == (502, True), cut
+            assert (await plan.outcome()).kind == "failed"
+            continue
         *passed, error = events_in(got.body)
 
         assert got.status == 200
@@ -110,8 +117,6 @@ async def test_a_stream_that_said_done_is_whole_though_its_worker_dies(
 async def test_a_worker_may_die_at_any_byte_of_a_plain_answer(
     proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    head = JSON.index(b"\r\n\r\n") + 4
-
     async def script(turn: Turn) -> None:
         turn.send(JSON[: len(upstream.turns) - 1])
         await asyncio.sleep(0.001)
@@ -123,13 +128,46 @@ async def test_a_worker_may_die_at_any_byte_of_a_plain_answer(
         client = await fronts.connect(proxy.server)
         got = await client.ask(POST)
 
-        if cut < head:
-            assert (got.status, got.whole) == (502, True), cut
-            assert (await plan.outcome()).kind == "failed"
-        else:
-            assert (got.status, got.whole) == (200, False), cut
-            assert got.body == JSON[head:cut]
-            assert (await plan.outcome()).kind == "cut"
+        assert (got.status, got.whole) == (502, True), cut
+        assert (await plan.outcome()).kind == "failed"
+
+
+async def test_a_long_plain_answer_that_breaks_is_cut_visibly(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    body = b"x" * (MAX_KEPT_BYTES + 1000)
+
+    async def script(turn: Turn) -> None:
+        turn.send(answer(body)[:-10])
+        await asyncio.sleep(0.01)
+        turn.close()
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    got = await client.ask(POST)
+
+    assert (got.status, got.whole, got.body) == (200, False, body[:-10])
+    assert (await plan.outcome()).kind == "cut"
+
+
+@pytest.mark.parametrize("broken", [JSON[:-4], STREAM[: STREAM.index(EVENTS[0]) + 5]])
+async def test_an_answer_that_breaks_before_its_client_could_use_it_is_asked_for_elsewhere(
+    broken: bytes, proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(broken if len(upstream.turns) == 1 else JSON)
+        await asyncio.sleep(0.01)
+        turn.close()
+
+    upstream.script = script
+    plan = proxy.plan(Target(upstream.origin), Target(upstream.origin))
+    client = await fronts.connect(proxy.server)
+    got = await client.ask(POST)
+
+    assert (got.status, got.whole, got.body) == (200, True, b'{"some":"json"}')
+    assert (await plan.outcome()).attempts == 2
+    assert [failure.stage for failure in plan.failures] == ["mid_response"]
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

@@ -5,6 +5,7 @@ from kvmesh.actors.messages import BusMessage, Drain, RouterHeartbeat, Started, 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import encode
 from kvmesh.core.bucket_rules import BucketRequest
+from kvmesh.core.outcomes import failed_attempt
 from kvmesh.errors import NoWorkerError
 
 
@@ -43,11 +44,11 @@ def test_a_replica_that_failed_is_left_out_and_trusted_again_once_it_answers() -
     meta.receive(beat("a", "r0"), 0.0)
     meta.receive(beat("a", "r1"), 0.0)
 
-    meta.failed("a/r0", 0.1)
+    meta.note("a/r0", failed_attempt("reset"), 0.1)
 
     assert {meta.route(BucketRequest(), 0.2).replica.name for _ in range(4)} == {"a/r1"}
 
-    meta.answered("a/r0")
+    meta.began("a/r0", 0.3)
 
     assert len({meta.route(BucketRequest(), 0.3).replica.name for _ in range(4)}) == 2
 

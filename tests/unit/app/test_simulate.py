@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -76,6 +77,45 @@ def test_a_table_is_whole_in_80_columns() -> None:
     whole = "123,456 234,567 x1.00 345,678 1,234.5 100.0% 12.34   0.45"
     assert out.getvalue().count(whole) == len(cells)
     assert out.getvalue().count("100.0% 12.34   0.45") == len(cells) + len(names)
+
+
+def test_a_table_with_lost_and_retried_requests_is_whole_in_80_columns_too() -> None:
+    numbers = (123_456, 234_567, 345_678, 1234.5, 1.0, 12.34, 0.45, 12_345, 23_456)
+    cells = [Cell(f"load {load}", "kv:predicted-time", *numbers) for load in (0.5, 0.9)]
+    out = StringIO()
+
+    print_comparison(cells, Console(file=out, width=80), faulty=True)
+
+    assert "…" not in out.getvalue()
+    whole = "123,456 234,567 x1.00 345,678 1,234.5 100.0% 12.34   0.45 12,345 23,456"
+    assert out.getvalue().count(whole) == len(cells)
+    assert out.getvalue().count("100.0% 12.34   0.45 24,690 46,912") == 1
+
+
+def test_faults_are_told_and_what_they_cost_is_shown(tmp_path: Path) -> None:
+    options = SimulateOptions(
+        write_trace(tmp_path),
+        engines=2,
+        load=(0.5,),
+        policy=("round-robin",),
+        fail=("w0=1:503=2", "1=0.2:cut"),
+        flap="0.001:1000",
+        json=tmp_path / "out.json",
+    )
+
+    out, _ = run(options)
+    (summary,) = (
+        one["summary"] for one in json.loads((tmp_path / "out.json").read_bytes())["runs"]
+    )
+
+    assert "faults     w0=1:503=2 1=0.2:cut, flapping 0.001:1000 s; up to 2 retries" in out
+    assert "lost" in out
+    assert summary["errors"]["cut"] == 40 - summary["succeeded"] > 0
+    healthy, _ = run(replace(options, fail=(), flap=""))
+    assert "lost" not in healthy
+    assert "faults  " not in healthy
+    settings = [text.split("load 0.5")[1].split(";")[0] for text in (out, healthy)]
+    assert settings[0] == settings[1], "relative loads are those of a healthy fleet"
 
 
 def test_progress_is_drawn_on_a_terminal(tmp_path: Path) -> None:
@@ -164,6 +204,11 @@ def test_saturation_is_more_with_more_engines(tmp_path: Path) -> None:
         ({"skip": -1}, "--skip"),
         ({"timing_profile": "fast"}, "timing profile"),
         ({"plot": Path("x.txt")}, "--plot"),
+        ({"fail": ("8=0.5:500",)}, "--fail 8=0.5:500: write WHO"),
+        ({"fail": ("all=0.5:500", "7=0.6:cut")}, "--fail of engine 7: the shares sum up"),
+        ({"flap": "2:nan"}, "--flap 2:nan"),
+        ({"retries": -1}, "retries is -1"),
+        ({"client_timeout_ms": float("nan")}, "--client-timeout-ms nan"),
         ({"json": Path("/nowhere/x.json")}, "does not exist"),
     ],
 )

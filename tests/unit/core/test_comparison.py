@@ -42,3 +42,18 @@ def test_a_cell_has_the_requests_own_times_per_token() -> None:
 
     assert (found.tpot_ms_p90, found.ttft_ms_p50, found.hit_rate) == (20.0, 10.0, 0.25)
     assert found.busy_spread == 0.3
+
+
+def test_lost_and_retried_requests_are_counted_and_summed() -> None:
+    outcomes = [
+        RequestOutcome(0, "", 0.0, 0.0, 30.0, 10.0, (), 100, 50, 3),
+        RequestOutcome(1, "", 0.0, 0.0, 10.0, error="reset"),
+        RequestOutcome(2, "", 0.0, 0.0, 10.0, error="hang"),
+    ]
+
+    low = measure("low", "kv", summarize(outcomes, Slo()), outcomes, 0.3, retried=3)
+    high = measure("high", "kv", summarize(outcomes[:2], Slo()), outcomes[:2], 0.3)
+    (verdict,) = compare([low, high])
+
+    assert (low.lost, low.retried) == (2, 3)
+    assert (verdict.lost, verdict.retried) == (3, 3)

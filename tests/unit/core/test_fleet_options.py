@@ -47,3 +47,7 @@ def test_fleets_that_cannot_be_are_refused() -> None:
         FleetOptions(event_delay_s=-1)
     with pytest.raises(ConfigError, match="speed_ratios"):
         FleetOptions(speed_ratios=())
+    with pytest.raises(ConfigError, match="retries is -1"):
+        FleetOptions(retries=-1)
+    with pytest.raises(ConfigError, match="client_timeout_s is 0"):
+        FleetOptions(client_timeout_s=0)

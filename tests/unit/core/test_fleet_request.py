@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.fleet_request import Passage, make_requests, prompt_hashes
+from kvmesh.core.fleet_request import Errand, Passage, make_requests, prompt_hashes
 from kvmesh.core.trace import TraceRequest
 from kvmesh.errors import ConfigError
 
@@ -41,7 +41,7 @@ def test_engine_blocks_must_divide_the_traces() -> None:
 
 def test_a_pause_ends_a_run_of_tokens_if_there_is_one() -> None:
     (one,) = make_requests([request(512, 1)], 512, 512)
-    passage = Passage(one, router=0, engine=0, overlap_blocks=0, sent_s=0.0)
+    passage = Passage(Errand(one, router=0, sent_s=0.0), engine=0, overlap_blocks=0)
 
     passage.pause(3)
     passage.open_step = 4

@@ -1,11 +1,12 @@
 import pytest
 
-from kvmesh.core.cost import COSTS, NO_FLEET, Weights
+from kvmesh.core.cost import COSTS, NO_FLEET, Weights, score_of
 from kvmesh.core.decision import WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
-from kvmesh.core.quick_cost import QUICK_COSTS
+from kvmesh.core.prefix_index import Groups
+from kvmesh.core.quick_cost import COSTINGS, PURE_COSTS, QUICK_COSTS
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.weighing import Weighing
@@ -27,7 +28,7 @@ class Case:
         self, cost: str, *, busy: bool = True, factor: float = 1.0, more_tokens: int = 0
     ) -> None:
         self.prompt_tokens = PROMPT_BLOCKS * SIZE + more_tokens
-        self.cost, self.quick = COSTS[cost], QUICK_COSTS[cost]
+        self.cost = COSTS[cost]
         self.sequences = ActiveSequences(SIZE, stride=STRIDE)
         self.speeds = Speeds()
         self.speeds.steps.step_tokens = 48.0
@@ -65,17 +66,11 @@ class Case:
         )
 
     def quick_cost(self, overlap: int, now: float) -> float:
-        return self.quick.costing(self.weighing(overlap, now))(self.state)
+        return COSTINGS[self.cost.name](self.weighing(overlap, now))(self.state)
 
     def published_cost(self, overlap: int, now: float) -> float:
         candidate = self.weighing(overlap, now).candidate(self.state, 0)
-        return self.cost.formula(candidate, NO_FLEET, WEIGHTS)
-
-    def bound(self, overlap: int) -> float:
-        line = self.quick.line(self.state, WEIGHTS, SIZE, self.speeds.fleet_ms_per_token)
-        own, shared, fixed, crowd = self.quick.measure(self.weighing(overlap, 0.0))(overlap)
-        low = line.base + line.slope * own - min(line.credit, shared)
-        return low + line.wait * crowd + fixed
+        return score_of(self.cost, candidate, NO_FLEET, WEIGHTS)
 
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
@@ -104,26 +99,103 @@ def test_a_quick_cost_of_hardly_anything_uncached_is_the_published_one(
 
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
-@pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("overlap", [0, 3, 6, 12, PROMPT_BLOCKS])
-def test_a_bound_is_the_cost_where_the_oldest_prefill_is_about_to_end(
-    cost: str, busy: bool, overlap: int
-) -> None:
-    case = Case(cost, busy=busy)
-    # Bookings share twelve blocks; a bound takes all that is cached for shared.
-    overrated = overlap - 12 if busy and overlap > 12 and cost == "prefill-decode" else 0
-
-    assert case.bound(overlap) + overrated == pytest.approx(case.published_cost(overlap, 99.0))
-
-
 @pytest.mark.parametrize("overlap", [0, 6, PROMPT_BLOCKS])
-def test_a_bound_stays_under_the_cost_of_a_slower_worker_that_just_began(overlap: int) -> None:
-    case = Case("predicted-time", factor=1.75)
+def test_failing_requests_cost_what_they_lose_and_their_prefill_elsewhere(
+    cost: str, overlap: int
+) -> None:
+    case = Case(cost, factor=1.75)
+    well = case.quick_cost(overlap, 9.0)
 
-    assert case.bound(overlap) < case.published_cost(overlap, 1.0)
-    line = case.quick.line(case.state, WEIGHTS, SIZE, 0.5)
-    rate = 0.5 * 1.75
-    waiting = 96 + 400
-    assert line.slope == rate * 1.75
-    assert line.wait == waiting * rate
-    assert line.base == waiting * rate * 1.75 + 0.03125 * rate * (640 + 320 + 400)
+    case.state.failure_share, case.state.lost_ms = 0.25, 400.0
+
+    fleet = case.speeds.fleet_ms_per_token
+    lost_ms = 0.25 * (400.0 + fleet * (case.prompt_tokens + 48.0))
+    lost = lost_ms if cost == "predicted-time" else lost_ms / (fleet * 1.75) / SIZE
+    assert case.quick_cost(overlap, 9.0) == pytest.approx(well + lost)
+    assert case.quick_cost(overlap, 9.0) == case.published_cost(overlap, 9.0)
+
+
+NAMES = tuple(WorkerId(f"w{number}") for number in range(6))
+
+
+class Fleet:
+    def __init__(self, cost: str) -> None:
+        self.cost = COSTS[cost]
+        self.sequences = ActiveSequences(SIZE)
+        self.speeds = Speeds()
+        membership = Membership()
+        for name in NAMES:
+            membership.add(name, 0.0)
+        self.workers = WorkerRegistry(membership, self.sequences, self.speeds)
+
+    def find(self, groups: Groups) -> list[WorkerId]:
+        """Return the cheapest as both ways find them."""
+        weighing = Weighing(
+            now=0.0,
+            policy=self.cost.name,
+            cost=self.cost,
+            block_size=SIZE,
+            prompt_tokens=160,
+            request_blocks=10,
+            output_blocks=0,
+            overlaps={worker: depth for depth, group in reversed(groups) for worker in group},
+            groups=groups,
+            keys=(),
+            stride=SIZE,
+            weights=Weights(),
+            speeds=self.speeds,
+            arrivals_per_ms=0.01,
+        )
+        states, known = self.workers.states(self.workers.everyone(0.0)), self.workers.known
+        found = QUICK_COSTS[self.cost.name](states, known, weighing)
+        assert PURE_COSTS[self.cost.name](states, known, weighing) == found
+        return found
+
+    def load(self, worker: str, tokens: int) -> None:
+        self.sequences.add(f"{worker}-{tokens}", WorkerId(worker), Demand(tokens, tokens), now=0.0)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+def test_a_long_prefix_wins_and_strangers_and_repeats_in_the_groups_do_no_harm(cost: str) -> None:
+    fleet = Fleet(cost)
+    gone = WorkerId("gone")
+
+    cheapest = fleet.find([(9, (gone,)), (8, (NAMES[3],)), (2, (NAMES[3], NAMES[4]))])
+
+    assert cheapest == [NAMES[3]]
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+def test_the_least_loaded_of_those_with_the_same_prefix_wins(cost: str) -> None:
+    fleet = Fleet(cost)
+    fleet.load("w1", 100)
+    fleet.load("w2", 50)
+
+    assert fleet.find([(8, NAMES[1:4])]) == [NAMES[3]]
+    fleet.load("w3", 5000)
+    assert fleet.find([(8, NAMES[1:4])]) != [NAMES[3]]
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+def test_all_of_equal_cost_are_found(cost: str) -> None:
+    fleet = Fleet(cost)
+    fleet.load("w0", 100)
+
+    assert fleet.find([]) == list(NAMES[1:])
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+def test_a_failing_worker_that_holds_the_prefix_and_is_idle_does_not_win(cost: str) -> None:
+    fleet = Fleet(cost)
+    state = fleet.workers.state(NAMES[1])
+    state.failure_share, state.lost_ms = 0.9, 1.0
+
+    assert fleet.find([(3, NAMES[1:2])]) == [NAMES[0], *NAMES[2:]]
+
+
+def test_workers_within_the_margin_of_learned_speeds_are_as_cheap() -> None:
+    fleet = Fleet("predicted-time")
+    for number, name in enumerate(NAMES):
+        fleet.speeds.prefill_ratio(name).factor = 1.0 + 0.03 * number
+
+    assert fleet.find([]) == ["w0", "w1"]

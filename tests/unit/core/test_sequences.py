@@ -194,32 +194,6 @@ def test_shared_blocks_are_whole_strides_within_the_overlap(
     assert shared == min(held, overlap // stride) * stride
 
 
-def test_every_change_of_load_names_its_worker() -> None:
-    sequences = make_sequences()
-
-    def changed() -> set[WorkerId]:
-        names = set(sequences.changed)
-        sequences.changed.clear()
-        return names
-
-    sequences.add("r1", W1, Demand(16, 16), now=0.0)
-    assert changed() == {W1}
-    sequences.first_token("r1", now=1.0)
-    assert changed() == {W1}
-    sequences.grow("r1", 1, now=1.0)
-    assert changed() == {W1}
-    sequences.grow("r1", 2, now=1.0)
-    assert changed() == set()
-    sequences.finish("r1")
-    assert changed() == {W1}
-    sequences.correct(W2, 1, 1, 1)
-    assert changed() == {W2}
-    sequences.add("r2", W2, Demand(16, 16, streams=False), now=1.0)
-    changed()
-    sequences.settle(99.0, lambda _: 1.0)
-    assert changed() == {W2}
-
-
 def test_settling_is_not_repeated_within_a_moment() -> None:
     sequences = make_sequences()
     sequences.settle(0.0, lambda _: 0.0)
@@ -326,7 +300,6 @@ def test_a_removed_worker_takes_its_bookings_along() -> None:
     assert [one.request_id for one in gone] == ["r1"]
     assert sequences.booking("r1") is None
     assert sequences.generation == generation + 2
-    assert sequences.changed == {W2}
     statistics = sequences.statistics()
     assert (statistics.workers, statistics.active_requests) == (1, 1)
     assert (statistics.prefill_tokens, statistics.active_blocks) == (10, 1)

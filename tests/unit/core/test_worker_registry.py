@@ -5,6 +5,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import failed_attempt
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.worker_registry import WorkerRegistry
@@ -30,7 +31,7 @@ def test_all_living_workers_may_take_a_request_without_wishes() -> None:
     names = registry.eligible(make_request(), 0.0)
 
     assert names == (W1, W2)
-    assert registry.is_everyone(names)
+    assert registry.everyone(0.0) is names
     assert registry.eligible(make_request(model="any"), 1.0) is names
 
 
@@ -41,7 +42,7 @@ def test_workers_are_filtered_by_model_where_they_name_models() -> None:
 
     assert registry.eligible(make_request(model="coder"), 0.0) == (W2, W3)
     assert registry.eligible(make_request(model="llama"), 0.0) == (W1, W2, W3)
-    assert registry.is_everyone(registry.eligible(make_request(model="llama"), 0.0))
+    assert registry.eligible(make_request(model="llama"), 0.0) is registry.everyone(0.0)
     assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
 
 
@@ -83,7 +84,7 @@ def test_a_model_nobody_serves_is_not_remembered() -> None:
 def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
     registry, _ = make_registry(W1, W2, W3)
     registry.describe(W1, WorkerInfo(models=("llama",)))
-    registry.membership.mark_failed(W2, 0.0)
+    registry.note(W2, failed_attempt("cut"), 0.0)
     request = make_request(
         model="coder", excluded=frozenset([W3]), allowed_workers=frozenset([W1, W2, W3])
     )
@@ -93,7 +94,7 @@ def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
 
     assert str(caught.value) == (
         "request r1: no worker may take it (w1: does not serve 'coder'; "
-        "w2: failed 1 times, tried again in 1.0 s; w3: already failed this request)"
+        "w2: ejected, 1 of 1 failed (cut), asked again in 1.0 s; w3: already failed this request)"
     )
 
 

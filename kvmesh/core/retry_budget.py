@@ -1,0 +1,42 @@
+"""How many requests may be sent once more: retries must not be what a sick fleet dies of."""
+
+from typing import Final
+
+BURST: Final = 100.0
+LEAST_PER_S: Final = 10.0
+
+
+class RetryBudget:
+    """A bucket of retries: `ratio` for each request, and `LEAST_PER_S`, up to `BURST` saved up.
+
+    So a fleet that fails every request gets at most 1 + `ratio` times its load in the long run.
+    Source: Finagle's RetryBudget.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.spent = 0
+        self.refused = 0
+        self._ratio = ratio
+        self._left = BURST if ratio else 0.0
+        self._filled_s = 0.0
+
+    def deposit(self) -> None:
+        """Count a request."""
+        self._left = min(BURST, self._left + self._ratio)
+
+    def take(self, now: float) -> bool:
+        """Return whether one more attempt may be made, and count it."""
+        if self._ratio:
+            past_s = max(0.0, now - self._filled_s)
+            self._left = min(BURST, self._left + LEAST_PER_S * past_s)
+        self._filled_s = now
+        if self._left < 1.0:
+            self.refused += 1
+            return False
+        self._left -= 1.0
+        self.spent += 1
+        return True
+
+    def left(self) -> float:
+        """Return how many retries are saved up."""
+        return self._left
