@@ -50,7 +50,7 @@ class SickMesh:
 
     async def ask(self, prompt: str = PROMPT) -> httpx.Response:
         body = {"model": "mock", "prompt": prompt, "max_tokens": 3}
-        headers = {"x-kvmesh-session": prompt[:9]}
+        headers = {"x-kvmesh-session": prompt[:9].strip()}
         url = f"{self.mesh.router.url}/v1/completions"
         return await self.http.post(url, json=body, headers=headers)
 

@@ -15,6 +15,7 @@ from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState
 from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.troubles import NO_ROOM
 
 STREAM_NOT_FOUND: Final = 10059
 STREAM_NAME_IN_USE: Final = 10058
@@ -25,6 +26,7 @@ TOO_LITTLE_ROOM: Final = (10028, 10047)
 UNAVAILABLE: Final = (10005, 10008, 10023)
 """No suitable peers, temporarily unavailable, insufficient resources: a cluster still forming."""
 
+NO_ANSWER: Final = "no answer, is its disk full?"
 NANOSECONDS: Final = 1_000_000_000
 ENSURE_TIMEOUT_S = 15.0
 ENSURE_ATTEMPT_S = 2.0
@@ -266,6 +268,16 @@ def is_passing(error: TransportError) -> bool:
     if isinstance(error, ApiError):
         return error.code in UNAVAILABLE
     return isinstance(error.__cause__, TimeoutError)
+
+
+def shortage(error: TransportError) -> str:
+    """Return in words that the server has no room for a write, "" for another error.
+
+    One whose disk is full says nothing at all: no answer may mean that.
+    """
+    if isinstance(error, ApiError):
+        return error.reason if error.code in NO_ROOM else ""
+    return NO_ANSWER if isinstance(error.__cause__, TimeoutError) else ""
 
 
 def _explained(error: TransportError, config: Mapping[str, Any]) -> TransportError:

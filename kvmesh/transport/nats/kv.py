@@ -20,9 +20,9 @@ from kvmesh.transport.nats.jetstream import (
     ApiError,
     JetStream,
     StoredMessage,
+    shortage,
 )
 from kvmesh.transport.nats.pull import parse_status
-from kvmesh.transport.nats.troubles import NO_ROOM
 
 MARKER_TTL_S = 10
 TOMBSTONE_TTL_S = 60
@@ -72,7 +72,7 @@ class NatsKeyValue:
     def __init__(self, connection: NatsConnection, options: KeyValueOptions) -> None:
         self.options = options
         self._jetstream = JetStream(connection, timeout_s=REQUEST_TIMEOUT_S)
-        self._troubles = connection.troubles
+        self._connection = connection
         self._stream = f"KV_{options.bucket}"
         self._prefix = f"$KV.{options.bucket}."
 
@@ -132,15 +132,15 @@ class NatsKeyValue:
         what = f"writes to {self._stream}"
         try:
             revision = await self._jetstream.publish(self._subject(key), value, guarded)
-        except ApiError as error:
-            if error.code in NO_ROOM:
-                self._troubles.begin(what, error.reason)
-            if error.code in WRONG_LAST_SEQUENCE:
+        except TransportError as error:
+            if self._connection.connected:
+                self._connection.troubles.begin(what, shortage(error))
+            if isinstance(error, ApiError) and error.code in WRONG_LAST_SEQUENCE:
                 raise ConflictError(
                     f"{self._prefix}{key} is not at revision {expected}: {error}"
                 ) from error
             raise
-        self._troubles.end(what)
+        self._connection.troubles.end(what)
         return revision
 
     def _subject(self, key: str) -> str:

@@ -17,9 +17,8 @@ import msgspec
 from kvmesh.errors import TransportError
 from kvmesh.ports import ObjectInfo
 from kvmesh.transport.nats.connection import NatsConnection
-from kvmesh.transport.nats.jetstream import NANOSECONDS, ApiError, JetStream, StoredMessage
+from kvmesh.transport.nats.jetstream import NANOSECONDS, JetStream, StoredMessage, shortage
 from kvmesh.transport.nats.object_transfer import CHUNK_BYTES, Download, Upload
-from kvmesh.transport.nats.troubles import NO_ROOM
 
 DIGEST_PREFIX = "SHA-256="
 
@@ -71,7 +70,7 @@ class NatsObjects:
     def __init__(self, connection: NatsConnection, options: ObjectOptions) -> None:
         self.options = options
         self._jetstream = JetStream(connection)
-        self._troubles = connection.troubles
+        self._connection = connection
         self._stream = f"OBJ_{options.bucket}"
         self._chunks = f"$O.{options.bucket}.C."
         self._metas = f"$O.{options.bucket}.M."
@@ -107,11 +106,11 @@ class NatsObjects:
                 self._meta_subject(name), encode_meta(meta), headers=headers
             )
         except TransportError as error:
-            if isinstance(error, ApiError) and error.code in NO_ROOM:
-                self._troubles.begin(what, error.reason)
+            if self._connection.connected:
+                self._connection.troubles.begin(what, shortage(error))
             await self._discard(nuid)
             raise
-        self._troubles.end(what)
+        self._connection.troubles.end(what)
         if before is not None:
             await self._discard(before.nuid)
         return await self.info(name)

@@ -25,7 +25,9 @@ class Troubles:
         self._ends: dict[str, asyncio.TimerHandle] = {}
 
     def begin(self, what: str, error: str) -> None:
-        """Note that `what` fails by `error`; logged when that is news."""
+        """Note that `what` fails by `error`, "" for none; logged when that is news."""
+        if not error:
+            return
         self._end_in(LAPSE_S, what)
         if self._now.get(what) != error:
             self._now[what] = error
