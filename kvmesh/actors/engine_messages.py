@@ -35,6 +35,12 @@ class EngineServed(Message, frozen=True):
     """The engine answered a request with at least one block that it did not hold before."""
 
 
+class EngineAnswers(Message, frozen=True):
+    """Whether the sidecar's engine answers its health checks."""
+
+    answering: bool
+
+
 class EngineSilent(Message, frozen=True):
     """The engine of `worker` does not answer. `slow`: it may yet, it took the question."""
 

@@ -92,7 +92,8 @@ class WorkerHeartbeat(Message, frozen=True):
     `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
     are those of `models` that are LoRA adapters, `bootstrap_port` is where SGLang's prefill worker
     meets others. `reading` counts the engine's reports of its load: with the same number `load` is
-    old news; 0 is not counted. `health_path` is what to ask the engine often.
+    old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
+    answer there `answering` is False, and `draining` is True for routers that know only that.
     """
 
     worker: WorkerId
@@ -114,6 +115,12 @@ class WorkerHeartbeat(Message, frozen=True):
     bootstrap_port: int = 0
     reading: int = 0
     health_path: str = "/health"
+    answering: bool = True
+
+    @property
+    def leaving(self) -> bool:
+        """Return whether it was told to get nothing new, with an engine that answers."""
+        return self.draining and self.answering
 
 
 class RouterHeartbeat(Message, frozen=True):
@@ -139,6 +146,11 @@ class RouterHeartbeat(Message, frozen=True):
     heat: BucketHeat = BucketHeat()
     admission: SharedLimits = SharedLimits()
     workers: tuple[str, ...] = ()
+
+    @property
+    def leaving(self) -> bool:
+        """Return whether it was told to get nothing new."""
+        return self.draining
 
 
 class Started(Message, frozen=True):

@@ -4,7 +4,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.actors.engine_messages import EngineLoad, EngineLost, EnginePayload, EngineRestarted
+from kvmesh.actors.engine_messages import (
+    EngineAnswers,
+    EngineLoad,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+)
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,
@@ -80,6 +86,7 @@ class Publisher:
         self._load = WorkerLoad()
         self._reading = 0
         self._draining = False
+        self._answering = True
         self._flush_set = self._retry_set = self._size_alarmed = False
         self._garbage = self._remade = 0
 
@@ -118,7 +125,8 @@ class Publisher:
             reading=self._reading,
             events=options.events,
             dp_rank=options.dp_rank,
-            draining=self._draining,
+            draining=self._draining or not self._answering,
+            answering=self._answering,
             complete=self._cache.complete,
             secret_mark=secret_mark(options.secret),
             labels=options.labels,
@@ -151,11 +159,18 @@ class Publisher:
                 return self._on_lost(reason, now)
             case Resync():
                 return self._on_resync(message, now)
-            case Drain(draining):
-                self._draining = draining
-                return (self._heartbeat(),)
+            case Drain() | EngineAnswers():
+                return self._on_service(message)
             case _:
                 return ()
+
+    def _on_service(self, message: Drain | EngineAnswers) -> Iterable[Effect]:
+        """Note whether requests may come, and say so at once."""
+        if isinstance(message, Drain):
+            self._draining = message.draining
+        else:
+            self._answering = message.answering
+        return (self._heartbeat(),)
 
     def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
         try:

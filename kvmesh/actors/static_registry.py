@@ -21,6 +21,8 @@ from kvmesh.core.worker_registry import WorkerRegistry
 
 CHECK_S = 1.0
 SWEEP_BUDGET = 4096
+SILENT = "its engine does not answer probes"
+TOO_LATE = "its engine does not answer probes in time: it hangs or is very busy"
 _NEW = (Trust.CATCHING_UP, "its KV events are being read")
 
 
@@ -91,7 +93,8 @@ class StaticRegistry:
         worker = message.worker
         answered = worker in self.answering
         stranger = worker not in self._workers.membership
-        self._workers.membership.observe(worker, 1, now, ready=False)
+        why = TOO_LATE if message.slow else SILENT
+        self._workers.membership.observe(worker, 1, now, ready=False, why=why)
         self.answering.discard(worker)
         if not message.slow:
             self._slow.discard(worker)
@@ -104,7 +107,7 @@ class StaticRegistry:
         """Give the slow engines requests while nobody answers, no longer."""
         panic = self._may_panic and not self.answering and bool(self._slow)
         for worker in self._slow:
-            self._workers.membership.observe(worker, 1, now, ready=panic)
+            self._workers.membership.observe(worker, 1, now, ready=panic, why=TOO_LATE)
         if panic == self._workers.panic:
             return ()
         self._workers.panic = panic

@@ -8,6 +8,7 @@ import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.failure_care import FailureCare
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.core.bucket_rules import BucketRequest
 from kvmesh.core.buckets import Route
 from kvmesh.core.outcomes import SERVED, UNKNOWN, failed_attempt, status_attempt
@@ -28,12 +29,15 @@ class BucketPlan:
     """
 
     __slots__ = (
-        "_care", "_meta", "_request", "_resume", "_route", "_sent", "_status", "_tried",
+        "_care", "_ends", "_meta", "_request", "_resume", "_route", "_sent", "_status", "_tried",
         "fail_attempt", "proceed", "sent_s",
     )  # fmt: skip
 
-    def __init__(self, meta: MetaRouter, request: BucketRequest, care: FailureCare) -> None:
+    def __init__(
+        self, meta: MetaRouter, request: BucketRequest, care: FailureCare, ends: RequestEnds
+    ) -> None:
         self._meta = meta
+        self._ends = ends
         self._request = request
         self._care = care
         self._route: Route | None = None
@@ -95,6 +99,8 @@ class BucketPlan:
         else:
             attempt = failed_attempt(failure.kind, lost_s)
         self._meta.note(replica, attempt, now)
+        self._care.wake()
+        self._care.failures.add(replica, attempt.kind)
         get_logger().warning(
             "replica failed a request",
             replica=replica,
@@ -132,6 +138,7 @@ class BucketPlan:
         self._care.hangs.discard(self)
         if self._resume is not None:
             self._care.patience.leave(self._resume)
+        self._ends.add(outcome.kind, outcome.status)
         if self._route is None:
             return
         attempt = UNKNOWN

@@ -105,6 +105,10 @@ class Recorder(msgspec.Struct, frozen=True):
             note=note,
             outcome=self.row(record),
             decision=view_decision(
-                decision, router=self.router, bucket=self.bucket, forecast=record.forecast
+                decision,
+                router=self.router,
+                bucket=self.bucket,
+                forecast=record.forecast,
+                left_out=record.left_out,
             ),
         )

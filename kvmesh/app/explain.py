@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.core.cost import Cost, Fleet, Weights
 from kvmesh.core.decision import Decision
+from kvmesh.core.left_out import LeftOut
 from kvmesh.core.output_lengths import OutputForecast
 
 _FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
@@ -15,7 +16,8 @@ _FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
 class CandidateView(msgspec.Struct, frozen=True):
     """One worker as it was weighed, terms as in `core.cost.Candidate`.
 
-    `formula` is the debug log's line.
+    `failure_share` of requests there fail, which costs `failure_ms`. `formula` is the debug log's
+    line.
     """
 
     worker: str
@@ -35,13 +37,16 @@ class CandidateView(msgspec.Struct, frozen=True):
     ms_per_token: float
     memory_wait_ms: float
     formula: str
+    failure_share: float = 0.0
+    failure_ms: float = 0.0
 
 
 class DecisionView(msgspec.Struct, frozen=True):
     """Where a request goes and why. The smallest score wins unless `maximise`.
 
     `considered` workers could have taken it, `candidates` are those whose terms are known.
-    `formula` is in words, `fleet` and `weights` are what it may refer to besides the candidate.
+    `left_out` could not, and why: None where that was not kept. `formula` is in words, `fleet` and
+    `weights` are what it may refer to besides the candidate.
     """
 
     request_id: str
@@ -60,10 +65,16 @@ class DecisionView(msgspec.Struct, frozen=True):
     fleet: Fleet
     weights: Weights
     expected_output: OutputForecast | None = None
+    left_out: LeftOut | None = None
 
 
 def view_decision(
-    decision: Decision, *, router: str, bucket: str, forecast: OutputForecast | None = None
+    decision: Decision,
+    *,
+    router: str,
+    bucket: str,
+    forecast: OutputForecast | None = None,
+    left_out: LeftOut | None = None,
 ) -> DecisionView:
     """Return `decision` for people and programs, best candidate first."""
     rows = [
@@ -85,6 +96,8 @@ def view_decision(
             ms_per_token=one.ms_per_token,
             memory_wait_ms=one.memory_wait_ms,
             formula=decision.formula_line(one.worker),
+            failure_share=one.failure_share,
+            failure_ms=one.failure_ms,
         )
         for one, score in zip(decision.candidates, decision.scores, strict=True)
     ]
@@ -107,6 +120,7 @@ def view_decision(
         fleet=decision.fleet,
         weights=decision.weights,
         expected_output=forecast,
+        left_out=left_out,
     )
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from kvmesh.app.ask import ask
 from kvmesh.app.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.explain import CandidateView, DecisionView
+from kvmesh.core.left_out import LeftOut
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.setting_types import Flat
 from kvmesh.transport.http.headers import Header
@@ -145,6 +146,8 @@ def print_decision(
     console.print(title)
     console.print(_facts(decision, outcome))
     console.print(candidate_table(decision))
+    if decision.left_out is not None and decision.left_out.count:
+        console.print(_left_out(decision.left_out))
     wins = "the largest wins" if decision.maximise else "the smallest wins"
     console.print(Text(f"{decision.formula}  ({wins})", "cyan"), soft_wrap=True)
     for one in decision.candidates:
@@ -178,6 +181,19 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     for failure in outcome.failures:
         add("failed before", failure)
     return facts
+
+
+def _left_out(left_out: LeftOut) -> Table:
+    """Return who was not weighed, and why."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold", style="yellow")
+    table.add_row(Text("left out", "dim"), "")
+    for one in left_out.named:
+        table.add_row(Text(f"  {one.worker}"), Text(one.why))
+    if more := left_out.count - len(left_out.named):
+        table.add_row(Text(f"  and {more} more", "dim"), "")
+    return table
 
 
 def candidate_table(decision: DecisionView) -> Table:

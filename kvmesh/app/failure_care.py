@@ -5,16 +5,19 @@ from collections.abc import Callable, Coroutine, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from kvmesh.app.failure_counts import FailureCounts
 from kvmesh.app.hang_watch import HangWatch
 from kvmesh.app.patience import Patience
 from kvmesh.app.prober import Probe, Prober
+from kvmesh.app.warning_lines import by_reason
 from kvmesh.core.health import Answer
-from kvmesh.core.health_record import Stage
+from kvmesh.core.health_record import STANDINGS, Stage
 from kvmesh.core.membership import Membership
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.upstream import UpstreamPool
 
 LOOK_S = 0.5
+SPARED = "gets requests all the same, since more than a third of the fleet fails (panic)"
 
 
 class FailureCare:
@@ -32,6 +35,7 @@ class FailureCare:
         clock: Callable[[], float],
         settle: Callable[[float], None] | None = None,
     ) -> None:
+        self.failures = FailureCounts()
         self.hangs = HangWatch(clock)
         self.patience = Patience(wait_s, lambda: bool(membership.usable(clock())), clock)
         self._what = what
@@ -39,35 +43,39 @@ class FailureCare:
         self._find_probe = find_probe
         self._clock = clock
         self._settle = settle
+        self._prober: Prober | None = None
         self._stages: dict[str, Stage] = {}
 
     def running(self, pool: UpstreamPool) -> tuple[Coroutine[None, None, None], ...]:
         """Return what must run for as long as the router serves; from now on workers are asked."""
         self._membership.health.asks = True
-        prober = Prober(pool, self._due, self._tell, self._clock)
+        self._prober = prober = Prober(pool, self._due, self._tell, self._clock)
         return prober.run(), self.patience.run(), self._look_after()
 
+    def wake(self) -> None:
+        """Ask those whom a failure has just made suspect in this turn of the loop."""
+        if self._prober is not None:
+            self._prober.wake()
+
     def warnings(self) -> tuple[str, ...]:
-        """Return who is left out for failing, one line each, and whether too many are."""
+        """Return who is left out for failing, a line each reason, and whether too many are.
+
+        The words stay the same while nothing changes: several replicas' are shown once.
+        """
         now, health = self._clock(), self._membership.health
-        lines = [
-            f"{self._what} {member}: {health.words(member, now)}"
-            for member in self._membership.members()
-            if health.is_left_out(member, now)
-        ]
-        if health.spared:
-            lines.append(
-                f"{health.spared} failing {self._what}s get requests all the same: more than a "
-                "third of the fleet fails (panic)"
-            )
-        return tuple(lines)
+        usable = frozenset(self._membership.usable(now))
+        failing = [one for one in self._membership.members() if health.is_left_out(one, now)]
+        out = ((one, health.reason(one)) for one in failing if one not in usable)
+        spared = ((one, SPARED) for one in failing if one in usable)
+        return (*by_reason(out, "gets no requests"), *by_reason(spared, "fails"))
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as Prometheus reads them; names and labels begin with what fails."""
-        what, health = self._what, self._membership.health
+        what, health, now = self._what, self._membership.health, self._clock()
+        self._membership.usable(now)
         stages = GaugeMetricFamily(
             f"kvmesh_{what}_stage",
-            f"1 for where a {what} stands as its requests fare, 0 for the rest.",
+            f"1 for where its requests put a {what}, 0 for the rest.",
             labels=[what, "stage"],
         )
         share = GaugeMetricFamily(
@@ -75,19 +83,18 @@ class FailureCare:
             f"Share of a {what}'s recent attempts that failed beyond the others' share.",
             labels=[what],
         )
-        now = self._clock()
         for member in self._membership.members():
             share.add_metric([member], health.price(member, now)[0])
-            for stage in Stage:
-                here = float(health.stage(member) is stage)
-                stages.add_metric([member, stage.name.lower()], here)
-        yield from (stages, share)
+            standing = health.standing(member, now)
+            for stage in STANDINGS:
+                stages.add_metric([member, stage], float(stage == standing))
+        yield from (self.failures.metric(what), stages, share)
         yield CounterMetricFamily(
             f"kvmesh_{what}_ejections", f"Times that a {what} was ejected.", health.ejections
         )
         yield GaugeMetricFamily(
             f"kvmesh_{what}s_spared",
-            f"Failing {what}s that get requests since too many fail.",
+            f"Failing {what}s that get requests all the same, since more than a third fail.",
             health.spared,
         )
         yield CounterMetricFamily(
@@ -97,11 +104,13 @@ class FailureCare:
         )
         yield GaugeMetricFamily(
             f"kvmesh_waiting_for_{what}",
-            f"Requests that wait for any {what}.",
+            f"Requests that wait while no {what} may be given one.",
             self.patience.waiting,
         )
         yield CounterMetricFamily(
-            f"kvmesh_waited_for_{what}", f"Requests that waited for any {what}.", self.patience.held
+            f"kvmesh_waited_for_{what}",
+            f"Requests that waited while no {what} might be given one.",
+            self.patience.held,
         )
 
     def _due(self, now: float) -> list[Probe]:
@@ -118,6 +127,7 @@ class FailureCare:
             await asyncio.sleep(LOOK_S)
             if self._settle is not None:
                 self._settle(self._clock())
+            self.failures.keep(self._membership.members())
             self._log_changes()
 
     def _log_changes(self) -> None:

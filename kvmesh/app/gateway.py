@@ -107,11 +107,15 @@ class Gateway:
     ) -> None:
         del parsed
         context = self._context
-        decision = context.router.scheduler.explain(request, context.clock())
+        now, scheduler = context.clock(), context.router.scheduler
+        decision = scheduler.explain(request, now)
+        left_out = scheduler.workers.left_out(request, now)
         lengths = context.router.scheduler.lengths
         forecast = lengths.forecast(lengths.families(request.hashes))
         router, bucket = context.router_id, context.bucket
-        view = view_decision(decision, router=router, bucket=bucket, forecast=forecast)
+        view = view_decision(
+            decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
+        )
         answer_json(exchange, view)
 
     def _models(self, exchange: Exchange) -> None:

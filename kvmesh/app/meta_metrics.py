@@ -9,7 +9,8 @@ from prometheus_client.registry import Collector
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.admin import METRICS_TYPE
 from kvmesh.app.front import Routes
-from kvmesh.app.mesh_metrics import silence_metric
+from kvmesh.app.mesh_metrics import silence_metrics
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.server import HttpStatistics
 
@@ -18,9 +19,14 @@ class MetaMetrics:
     """Counts what came to the front door, and which replicas it may go to."""
 
     def __init__(
-        self, meta: MetaRouter, http: Callable[[], HttpStatistics], clock: Callable[[], float]
+        self,
+        meta: MetaRouter,
+        http: Callable[[], HttpStatistics],
+        ends: RequestEnds,
+        clock: Callable[[], float],
     ) -> None:
         self._meta = meta
+        self._ends = ends
         self._http = http
         self._clock = clock
         self._registry = CollectorRegistry()
@@ -41,6 +47,10 @@ class MetaMetrics:
         yield CounterMetricFamily("kvmesh_meta_requests", "HTTP requests read.", http.requests)
         yield CounterMetricFamily(
             "kvmesh_meta_malformed_requests", "Requests refused unread.", http.malformed_requests
+        )
+        yield self._ends.metric(
+            "kvmesh_meta_forwarded",
+            "Requests forwarded by how they ended and the class of the client's status.",
         )
         yield GaugeMetricFamily("kvmesh_meta_open_requests", "Requests open.", http.open_requests)
         yield GaugeMetricFamily(
@@ -63,7 +73,7 @@ class MetaMetrics:
             active.add_metric(labels, replica.active_requests)
         yield ready
         yield active
-        yield silence_metric(self._meta.hearing)
+        yield from silence_metrics(self._meta.hearing)
 
     def _serve(self, exchange: Exchange) -> None:
         exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)

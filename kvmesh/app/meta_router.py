@@ -23,6 +23,7 @@ from kvmesh.app.meta_view import MetaView
 from kvmesh.app.prober import Probe
 from kvmesh.app.process import Stop, first_of, run
 from kvmesh.app.prompt_outline import prompt_outline
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.app.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
@@ -60,6 +61,10 @@ class ReplicaFeed(Protocol):
         """Begin to listen."""
         ...
 
+    def why_not(self) -> str:
+        """Return what the start waits for; "" when it does not."""
+        ...
+
     async def failed(self) -> None:
         """Wait until listening fails, and raise its error."""
         ...
@@ -95,6 +100,7 @@ class MetaServer:
             settings.wait_for_replica_s,
             time.monotonic,
         )
+        self._ends = RequestEnds()
         self._static: list[tuple[str, str]] = []
         for text in settings.replica:
             bucket, equals, url = text.partition("=")
@@ -102,12 +108,13 @@ class MetaServer:
                 raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
             url = url.rstrip("/")
             self._static.append((self.meta.add_static(bucket, url, time.monotonic()), url))
+        self._feed = self._replica_feed()
 
     def _find_probe(self, replica: str) -> Probe | None:
         url = self.meta.url(replica)
         return Probe(replica, url, "/ready") if url else None
 
-    def _feed(self) -> ReplicaFeed:
+    def _replica_feed(self) -> ReplicaFeed:
         if self.settings.replica:
             return StaticReplicas(self.meta, self._static)
         # Loaded by name: with static replicas NATS need not be installed.
@@ -142,22 +149,25 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            metrics = MetaMetrics(self.meta, front.server.statistics, time.monotonic)
+            metrics = MetaMetrics(self.meta, front.server.statistics, self._ends, time.monotonic)
             metrics.register(self._refusals)
             metrics.register(self._care)
             metrics.mount(cold)
-            feed = self._feed()
-            stack.push_async_callback(feed.stop)
-            await feed.start()
+            stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
-            log.info("meta-router serves", url=url)
             await first_of(
-                *(stop.wait(), feed.failed(), pages.live.run()), *self._care.running(asking)
+                *(stop.wait(), self._follow(url), pages.live.run()), *self._care.running(asking)
             )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    async def _follow(self, url: str) -> None:
+        """Hear of replicas, which may have to wait for NATS, until that fails."""
+        await self._feed.start()
+        get_logger().info("meta-router serves", url=url)
+        await self._feed.failed()
 
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -182,7 +192,7 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        plan = BucketPlan(self.meta, request, self._care)
+        plan = BucketPlan(self.meta, request, self._care, self._ends)
         watched = self._tracer.watch(exchange, plan)
         going = forward(exchange, watched, self._pool, self._options, stream=stream)
         plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
@@ -253,7 +263,7 @@ class MetaServer:
         ready = self.meta.ready(time.monotonic())
         body: dict[str, object] = {
             "ready": ready,
-            "reason": "ready" if ready else "no ready replica",
+            "reason": "ready" if ready else self._feed.why_not() or "no ready replica",
         }
         if warnings := self._warnings():
             body["warnings"] = warnings

@@ -255,7 +255,7 @@ def _doubt(trust: str) -> int:
 def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
     """Return each worker once: replicas share bookings, so the busiest view is the fullest.
 
-    A worker is usable if some replica may use it; the worst trust is shown.
+    A worker is usable if some replica may use it; the worst trust and the most failures are shown.
     """
     merged: dict[tuple[str, str], WorkerRow] = {}
     for overview in overviews:
@@ -268,8 +268,12 @@ def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
             fuller, less = (
                 (row, other) if row.active_requests > other.active_requests else (other, row)
             )
+            failing = max(row, other, key=lambda one: (one.failures, one.attempts))
             merged[key] = msgspec.structs.replace(
                 fuller,
+                stage=failing.stage,
+                failures=failing.failures,
+                attempts=failing.attempts,
                 trust=max(row.trust, other.trust, key=_doubt),
                 usable=row.usable or other.usable,
                 why_not="" if row.usable or other.usable else fuller.why_not,

@@ -16,7 +16,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """One worker. Blocks are KV blocks: `used_blocks` of `total_blocks` as the engine says,
     `cached_blocks` as the index knows. `active_requests`, `prefill_tokens` are what routers booked.
 
-    `ttft_ms` is the median of the last first tokens, None before any.
+    `ttft_ms` is the median of the last first tokens, None before any. Of its last `attempts`
+    requests `failures` failed; `stage` is where that puts it, a `Standing`.
     """
 
     worker: str
@@ -36,6 +37,9 @@ class WorkerRow(msgspec.Struct, frozen=True):
     prefill_tokens: int
     ms_per_token: float
     ttft_ms: float | None
+    stage: str = "in"
+    failures: int = 0
+    attempts: int = 0
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):

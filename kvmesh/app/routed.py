@@ -284,7 +284,7 @@ class RoutedRequest:
             if tokens:
                 lengths = context.router.scheduler.lengths
                 lengths.learn(self._families, tokens, self._forecast)
-        self._release(attempt)
+        first = self._release(attempt)
         blame = self._blame
         if blame is not None and blame.rejected_by_all and attempt is not SERVED:
             workers = context.router.scheduler.workers
@@ -293,14 +293,18 @@ class RoutedRequest:
         context.counters.end(outcome.kind, outcome.status)
         if attempt is SERVED and self._placement is not None:
             compare(context, self._placement, self._request, usage)
-        elif attempt.verdict is Verdict.WORKER:
-            context.counters.fail(self.worker, attempt.kind)
+        elif first and attempt.verdict is Verdict.WORKER:
+            context.counters.failures.add(self.worker, attempt.kind)
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""
+        placement = self._placement
         if outcome.kind == "cut" and outcome.failure is not None:
-            assert self._placement is not None
-            return failed_attempt("cut", self._placement.waited_s())
+            assert placement is not None
+            return failed_attempt("cut", placement.waited_s())
+        if outcome.kind == "client_gone" and self._waiting and placement is not None:
+            silent = not self._status and placement.was_silent()
+            return failed_attempt("hung", placement.waited_s()) if silent else UNKNOWN
         if outcome.kind != "finished":
             return UNKNOWN
         return SERVED if self._status in SUCCESS else status_attempt(self._status)
@@ -312,11 +316,12 @@ class RoutedRequest:
         else:
             decisions.ended(self._record, outcome.kind, outcome.status, usage, now)
 
-    def _release(self, attempt: Attempt) -> None:
-        """Give the worker back that was chosen last."""
-        if self._placement is not None:
-            self._context.hangs.discard(self)
-            self._placement.release(attempt)
+    def _release(self, attempt: Attempt) -> bool:
+        """Give the worker back that was chosen last; return whether it was not before."""
+        if self._placement is None:
+            return False
+        self._context.hangs.discard(self)
+        return self._placement.release(attempt)
 
 
 def _nobody_waits() -> None:

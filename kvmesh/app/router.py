@@ -55,6 +55,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.fleet_options import parse_policy
 from kvmesh.core.hashing import secret_mark
 from kvmesh.core.index import KvIndex
+from kvmesh.core.left_out import LeftOutByAll
 from kvmesh.core.membership import Membership
 from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.core.scheduler import Scheduler
@@ -172,11 +173,12 @@ class RouterServer:
             whole_per_s=settings.decision.explain_per_s,
             shadows=self._shadows,
         )
+        decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(),
+            counters=RoutingCounters(self._care.failures),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -197,6 +199,7 @@ class RouterServer:
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
+            ask_suspects=self._care.wake,
             hang_s=settings.failure.hang_s,
         )
 
@@ -237,11 +240,8 @@ class RouterServer:
                 admin.show(desk)
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
-            await self.mesh.start(url)
-            said = "router serves" if self.part is None else "router decides"
-            log.info(said, url=url, router=self.router_id, bucket=settings.bucket)
             await first_of(
-                *(stop.wait(), self.mesh.failed(), self._housekeeping(context, share)),
+                *(stop.wait(), self._join(url), self._housekeeping(context, share)),
                 *(pages.live.run(), desk.tell(), *self._care.running(pool)),
             )
             self.mesh.draining = True
@@ -250,6 +250,13 @@ class RouterServer:
             await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    async def _join(self, url: str) -> None:
+        """Be part of the mesh, which may have to wait for NATS, until that fails."""
+        await self.mesh.start(url)
+        said = "router serves" if self.part is None else "router decides"
+        get_logger().info(said, url=url, router=self.router_id, bucket=self.settings.bucket)
+        await self.mesh.failed()
 
     def _admin(
         self,
@@ -281,9 +288,6 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
-            for worker in {worker for worker, _ in context.counters.failures}:
-                if context.router.heartbeat(worker) is None:
-                    context.counters.forget(worker)
             for worker in context.check.predictions.workers():
                 if context.router.heartbeat(worker) is None:
                     context.check.predictions.forget(worker)

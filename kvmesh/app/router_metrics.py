@@ -56,32 +56,19 @@ class RouterMetrics:
 
 def _requests(context: RoutingContext) -> Iterator[Metric]:
     counts = context.counters
-    requests = CounterMetricFamily(
-        "kvmesh_requests",
-        "Requests by how they ended and the class of the client's status.",
-        labels=["outcome", "status"],
+    yield counts.ends.metric(
+        "kvmesh_requests", "Requests by how they ended and the class of the client's status."
     )
-    for (outcome, status), count in counts.by_outcome().items():
-        requests.add_metric([outcome, status], count)
-    yield requests
-    failures = CounterMetricFamily(
-        "kvmesh_worker_failures",
-        "Failed attempts at a worker by status or way of failing.",
-        labels=["worker", "kind"],
-    )
-    for (worker, kind), count in sorted(counts.failures.items()):
-        failures.add_metric([worker, kind], count)
-    yield failures
     retries = CounterMetricFamily(
         "kvmesh_retries",
-        "Further attempts that the budget paid for (sent) or did not (refused).",
+        "Retries that the budget allowed or refused; free for what no worker saw.",
         labels=["result"],
     )
-    retries.add_metric(["sent"], context.budget.spent)
+    retries.add_metric(["allowed"], context.budget.spent)
     retries.add_metric(["refused"], context.budget.refused)
     yield retries
     yield GaugeMetricFamily(
-        "kvmesh_retry_budget", "Further attempts saved up.", context.budget.left()
+        "kvmesh_retry_budget", "Retries that the budget has saved up.", context.budget.left()
     )
     yield CounterMetricFamily(
         "kvmesh_attempts_failed", "Attempts at a worker that failed.", counts.attempts_failed

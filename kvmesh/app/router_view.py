@@ -141,7 +141,9 @@ class RouterView:
     def _worker(self, beat: WorkerHeartbeat) -> WorkerRow:
         context = self._context
         scheduler, worker = context.router.scheduler, beat.worker
-        why_not = scheduler.workers.membership.why_not(worker, context.clock()) or ""
+        membership, now = scheduler.workers.membership, context.clock()
+        why_not = membership.why_not(worker, now) or ""
+        failures, attempts = membership.health.recent(worker)
         loads, load = scheduler.sequences.loads(worker), beat.load
         return WorkerRow(
             worker=worker,
@@ -161,6 +163,9 @@ class RouterView:
             prefill_tokens=loads.prefill_tokens,
             ms_per_token=scheduler.speeds.ms_per_token(worker),
             ttft_ms=self._log.ttft_ms(worker),
+            stage=membership.health.standing(worker, now),
+            failures=failures,
+            attempts=attempts,
         )
 
     def _prefixes(self) -> list[PrefixRow]:

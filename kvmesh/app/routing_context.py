@@ -1,6 +1,5 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -11,96 +10,83 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.admission import AdmissionGate
+from kvmesh.app.failure_counts import FailureCounts
 from kvmesh.app.hang_watch import HangWatch
 from kvmesh.app.patience import Patience
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
+from kvmesh.app.request_ends import End, RequestEnds
 from kvmesh.app.tracing import Tracer
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.decision_log import DecisionLog
-from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.retry_budget import RetryBudget
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.proxy import Target
 
-KNOWN_STATUSES: Final = frozenset({"429", "500", "502", "503", "504"})
-
-OUTCOMES: Final = {
-    "client_gone": "client_gone",
-    "cut": "cut",
-    "failed": "unserved",
-    "finished": "finished",
-    "refused": "refused",
-}
-"""Kinds of `plan.Outcome`, as metrics and people call them."""
+SERVER_ERROR: Final = 500
 
 
 class RoutingCounters:
     """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
 
-    `ends` counts requests by (kind of `plan.Outcome`, hundreds of the client's status), `failures`
-    attempts by (worker, kind).
+    Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
+
+    `ends` are the same by the class of the client's status, `failures` are attempts at workers.
     """
 
     __slots__ = (
         "attempts_failed",
         "cached_tokens",
+        "client_gone",
+        "cut",
         "ends",
+        "errors_passed_on",
         "failures",
+        "finished",
         "predicted_tokens",
         "prompt_tokens",
+        "refused",
         "reported_tokens",
         "requests",
+        "unserved",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, failures: FailureCounts) -> None:
         self.requests = 0
+        self.finished = 0
+        self.client_gone = 0
+        self.cut = 0
+        self.errors_passed_on = 0
+        self.refused = 0
+        self.unserved = 0
         self.attempts_failed = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
         self.reported_tokens = 0
         self.cached_tokens = 0
-        self.ends: Counter[tuple[str, int]] = Counter()
-        self.failures: Counter[tuple[WorkerId, str]] = Counter()
+        self.ends = RequestEnds()
+        self.failures = failures
 
-    def end(self, kind: str, status: int) -> None:
+    def end(self, kind: End, status: int) -> None:
         """Count the end of a request; `status` is what the client got, 0 for nothing."""
-        self.ends[kind, status // 100] += 1
-
-    def by_outcome(self) -> dict[tuple[str, str], int]:
-        """Return the requests by outcome and class of their status, e.g. ("finished", "2xx")."""
-        found = dict.fromkeys(((outcome, "none") for outcome in OUTCOMES.values()), 0)
-        for (kind, hundreds), count in sorted(self.ends.items()):
-            found[OUTCOMES[kind], f"{hundreds}xx" if hundreds else "none"] = count
-        return found
-
-    def fail(self, worker: WorkerId, kind: str) -> None:
-        """Count a failed attempt; what engines make up is no kind of its own."""
-        if kind[:1].isdigit() and kind not in KNOWN_STATUSES:
-            kind = f"{kind[0]}xx"
-        self.failures[worker, kind] += 1
-
-    def forget(self, worker: WorkerId) -> None:
-        """Drop what was counted of a worker that is gone."""
-        for key in [one for one in self.failures if one[0] == worker]:
-            del self.failures[key]
+        outcome = "unserved" if kind == "failed" else kind
+        setattr(self, outcome, getattr(self, outcome) + 1)
+        self.errors_passed_on += kind == "finished" and status >= SERVER_ERROR
+        self.ends.add(kind, status)
 
     def as_dict(self) -> dict[str, int]:
         """Return every plain counter by name."""
         names = (name for name in self.__slots__ if name not in {"ends", "failures"})
-        found = {name: getattr(self, name) for name in names}
-        found.update(dict.fromkeys(OUTCOMES.values(), 0))
-        for (kind, _), count in self.ends.items():
-            found[OUTCOMES[kind]] += count
-        return dict(sorted(found.items()))
+        return {name: getattr(self, name) for name in names}
 
 
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
     `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `ask_suspects` has workers asked at once that a failure made suspect.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
@@ -121,6 +107,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     budget: RetryBudget
     patience: Patience
     hangs: HangWatch
+    ask_suspects: Callable[[], None]
     hang_s: float
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:

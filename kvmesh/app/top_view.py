@@ -17,6 +17,7 @@ WINDOW_S: Final = 60
 """Seconds of traffic that rates, shares and medians are taken over."""
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
+DRAINING: Final = "draining"
 MOST_WARNINGS: Final = 4
 LONGEST_ID: Final = 36
 """A UUID is shown whole."""
@@ -158,9 +159,11 @@ def _replicas(rows: Sequence[ReplicaRow]) -> Table:
 
 def _workers(rows: Sequence[WorkerRow]) -> Table:
     why = any(row.why_not for row in rows)
+    fail = any(row.failures for row in rows)
     table = _table(
         "workers", "worker", "trust", "KV blocks", "cached#", "requests#", "waiting#",
-        "prefill#", "ms/token#", "TTFT#", *(["why not"] if why else []),
+        "prefill#", "ms/token#", "TTFT#", *(["failed#"] if fail else []),
+        *(["why not"] if why else []),
     )  # fmt: skip
     for row in rows:
         table.add_row(
@@ -173,9 +176,21 @@ def _workers(rows: Sequence[WorkerRow]) -> Table:
             f"{row.prefill_tokens:,}",
             f"{row.ms_per_token:.3f}",
             _ms(row.ttft_ms),
-            *([Text(row.why_not, "red")] if why else []),
+            *([_failed(row)] if fail else []),
+            *([Text(row.why_not, _why_style(row))] if why else []),
         )
     return table
+
+
+def _failed(row: WorkerRow) -> Text:
+    """Return how many of a worker's last requests failed; a worker that is spared stands out."""
+    if not row.failures:
+        return Text("-", "dim")
+    return Text(_of(row.failures, row.attempts), "yellow" if row.stage == "in" else "red")
+
+
+def _why_style(row: WorkerRow) -> str:
+    return "yellow" if row.why_not == DRAINING else "red"
 
 
 def _decisions(rows: Sequence[DecisionRow]) -> Table:

@@ -1,6 +1,10 @@
 """Warnings about workers in few lines, also where there are many workers."""
 
 from collections.abc import Iterable
+from typing import Final
+
+MOST_NAMED: Final = 8
+"""Workers named in a line; the others are counted."""
 
 
 def by_reason(said: Iterable[tuple[str, str]], what: str) -> tuple[str, ...]:
@@ -12,5 +16,11 @@ def by_reason(said: Iterable[tuple[str, str]], what: str) -> tuple[str, ...]:
     for worker, reason in said:
         workers.setdefault(reason, []).append(worker)
     return tuple(
-        f"{', '.join(sorted(names))}: {what}: {reason}" for reason, names in sorted(workers.items())
+        f"{_name(sorted(names))}: {what}: {reason}" for reason, names in sorted(workers.items())
     )
+
+
+def _name(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    named = ", ".join(names[:MOST_NAMED])
+    return f"{named} and {more} more" if more > 0 else named

@@ -7,7 +7,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from kvmesh.actors.doubts import Reread
-from kvmesh.actors.engine_messages import EngineLoad
+from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
 from kvmesh.actors.publisher import Publisher, PublisherOptions, PublisherStatistics
@@ -74,10 +74,9 @@ class Sidecar:
             endpoints = self._endpoints(facts) if settings.kv_events else ()
             ranks = [endpoint.rank for endpoint in endpoints] or list(range(max(1, facts.ranks)))
             alone = len(ranks) == 1
-            inbox = inbox_prefix("worker", settings.bucket, self._name)
-            connection = connection_for(settings.nats, f"worker {self._name}", inbox)
-            await connection.connect()
-            stack.push_async_callback(connection.close)
+            connection = await self._connect(stack, stop)
+            if connection is None:
+                return
             journal = journal_for(
                 settings.nats, connection, self._subjects.stream(), self._subjects.events()
             )
@@ -126,6 +125,17 @@ class Sidecar:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
         return None
+
+    async def _connect(self, stack: contextlib.AsyncExitStack, stop: Stop) -> NatsConnection | None:
+        """Wait for NATS; None when the process shall end first."""
+        settings = self._settings
+        inbox = inbox_prefix("worker", settings.bucket, self._name)
+        connection = connection_for(settings.nats, f"worker {self._name}", inbox)
+        await first_of(stop.wait(), connection.connect_patiently())
+        if stop.requested and not connection.connected:
+            return None
+        stack.push_async_callback(connection.close)
+        return connection
 
     def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
         settings = self._settings
@@ -247,7 +257,7 @@ class Sidecar:
             if healthy and returning:
                 returning = False
                 self._log.info("engine answers again")
-                self._tell(driver, Drain(draining=False))
+                self._tell(driver, EngineAnswers(answering=True))
             elif healthy and missed >= MISSED_LOOKS:
                 returning = True
                 for source in self._sources.values():
@@ -256,9 +266,9 @@ class Sidecar:
             if missed == MISSED_LOOKS:
                 returning = False
                 self._log.warning("engine does not answer", engine=self._url)
-                self._tell(driver, Drain())
+                self._tell(driver, EngineAnswers(answering=False))
 
-    def _tell(self, driver: AioDriver, message: Drain) -> None:
+    def _tell(self, driver: AioDriver, message: EngineAnswers) -> None:
         for _, publisher in self._ranks:
             driver.post(publisher.name, message)
 

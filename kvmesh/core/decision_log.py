@@ -1,6 +1,7 @@
 """Every recent decision with its terms and what became of it, bounded, found by request id."""
 
 from collections import deque
+from collections.abc import Callable
 from heapq import nlargest
 from typing import Final
 
@@ -11,6 +12,7 @@ from kvmesh.core.decision_record import DecisionRecord, State, thin
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import Hashes
 from kvmesh.core.hot_prefixes import HotPrefixes
+from kvmesh.core.left_out import LeftOut
 from kvmesh.core.round_robin_shadow import RoundRobinShadow
 from kvmesh.core.shadow_policy import ShadowPolicies
 from kvmesh.core.sse import Usage
@@ -36,6 +38,7 @@ MAX_WORKERS: Final = 1024
 """Workers whose first tokens are remembered; the one first seen is forgotten first."""
 
 _MAX_ENDED: Final = 1 << 16
+_SERVER_ERROR: Final = 500
 
 
 class DecisionLogStatistics(msgspec.Struct, frozen=True):
@@ -53,7 +56,8 @@ class DecisionLog:
 
     A request costs about 2 us here; all else (the shadow, sketches, hot prefixes) waits for
     `settle`. A request id that a client uses again names its newest request. `replicas`: routers,
-    this one included, that send requests to the same workers.
+    this one included, that send requests to the same workers. `left_out` tells to whom no request
+    may go; it is asked for decisions with all their candidates.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class DecisionLog:
         max_waiting_blocks: int = MAX_WAITING_BLOCKS,
         shadows: ShadowPolicies | None = None,
     ) -> None:
+        self.left_out: Callable[[float], LeftOut] | None = None
         self.shadows = shadows or ShadowPolicies(())
         self.traffic = Traffic()
         self.prefixes = HotPrefixes()
@@ -115,6 +120,8 @@ class DecisionLog:
         self._by_id[request_id] = record
         if len(decision.candidates) > 1:
             self._keep(record)
+        if len(decision.candidates) == decision.considered and self.left_out is not None:
+            record.left_out = self.left_out(now)
         if self._waiting_blocks < self._max_waiting_blocks:
             self._waiting.append((record, hashes))
             self._waiting_blocks += 1 + len(hashes)
@@ -248,7 +255,7 @@ class DecisionLog:
         assert record.ended_s is not None
         self.totals.count(record)
         second = self.traffic.at(record.ended_s)
-        if record.state in ("failed", "cut"):
+        if record.state in ("failed", "cut") or record.status >= _SERVER_ERROR:
             second.failed += 1
         elif record.state == "finished":
             second.finished += 1

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from kvmesh.core.decision import Decision
+from kvmesh.core.left_out import LeftOut
 from kvmesh.core.output_lengths import OutputForecast
 from kvmesh.core.sse import Usage
 
@@ -17,8 +18,9 @@ class DecisionRecord(msgspec.Struct, gc=False):
     `attempts` counts workers it was sent to, `failures` says what went wrong at those before the
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
     `held_ms` is how long it waited at the router before its first decision; None: it was not asked
-    to. `forecast` is how long its answer was expected to become. `version` grows with every change
-    of any record.
+    to. `left_out` are the workers to which no request might go when it was first decided, None
+    where that was not kept. `forecast` is how long its answer was expected to become. `version`
+    grows with every change of any record.
     """
 
     number: int
@@ -37,6 +39,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
     kept: int = 0
     held_ms: float | None = None
     forecast: OutputForecast | None = None
+    left_out: LeftOut | None = None
 
     @property
     def ttft_ms(self) -> float | None:

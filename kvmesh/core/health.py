@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, Literal
 
-from kvmesh.core.health_record import SUSPECT_S, TRICKLE_S, Record, Stage
+from kvmesh.core.health_record import SUSPECT_S, TRICKLE_S, Record, Stage, Standing
 from kvmesh.core.noted_failures import NotedFailure, NotedFailures
 from kvmesh.core.outcomes import Attempt, Verdict
 
@@ -210,6 +210,16 @@ class Health:
         """Return where a member stands; one never heard of is in."""
         record = self._records.get(member)
         return record.stage if record is not None else Stage.IN
+
+    def standing(self, member: str, now: float) -> Standing:
+        """Return where a member stands now, in a word."""
+        record = self._records.get(member)
+        return record.standing(now) if record is not None else "in"
+
+    def reason(self, member: str) -> str:
+        """Return why a member is left out, in words that stay the same for as long as it is."""
+        record = self._records.get(member)
+        return record.reason() if record is not None else ""
 
     def recent(self, member: str) -> tuple[int, int]:
         """Return how many of the member's last attempts failed, and of how many."""

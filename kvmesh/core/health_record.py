@@ -1,11 +1,19 @@
 """What is remembered of how one member's requests fared."""
 
 from collections import deque
+from collections.abc import Mapping
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, Literal
 
 from kvmesh.core.outcomes import DEFAULT_RETRY_AFTER_S, MOST_LOST_S, MOST_RETRY_AFTER_S
+
+Standing = Literal["in", "overloaded", "trickle", "suspect", "ejected", "down"]
+"""A stage in a word; "overloaded" is in but for the rest it asked for."""
+
+STANDINGS: Final[tuple[Standing, ...]] = (
+    "in", "overloaded", "trickle", "suspect", "ejected", "down",
+)  # fmt: skip
 
 HALF_LIFE_S: Final = 10.0
 """An outcome this old counts half."""
@@ -42,6 +50,14 @@ class Stage(Enum):
     SUSPECT = 2
     EJECTED = 3
     DOWN = 4
+
+
+_WORDS: Final[Mapping[Stage, Standing]] = {
+    Stage.TRICKLE: "trickle",
+    Stage.SUSPECT: "suspect",
+    Stage.EJECTED: "ejected",
+    Stage.DOWN: "down",
+}
 
 
 class Record:
@@ -187,6 +203,24 @@ class Record:
         if self.stage is Stage.EJECTED:
             return self.until_s <= now
         return self.stage in (Stage.SUSPECT, Stage.DOWN)
+
+    def standing(self, now: float) -> Standing:
+        """Return where the member stands now, in a word."""
+        if self.stage is not Stage.IN:
+            return _WORDS[self.stage]
+        return "overloaded" if self.cooling_s > now else "in"
+
+    def reason(self) -> str:
+        """Return why it is out in words that stay the same for as long as it is."""
+        match self.stage:
+            case Stage.DOWN:
+                return "does not answer its health check"
+            case Stage.SUSPECT:
+                return f"suspect, its last request failed ({self.kind})"
+            case Stage.EJECTED | Stage.TRICKLE:
+                return f"ejected, requests fail there ({self.kind})"
+            case Stage.IN:
+                return "overloaded, asked for rest"
 
     def words(self, now: float) -> str:
         """Return why it is out, for people."""

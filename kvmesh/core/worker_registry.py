@@ -6,6 +6,7 @@ from typing import Final, cast
 from kvmesh.core.decision import NO_THRESHOLDS, LoadReport, RouteRequest, Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.known_names import KnownNames
+from kvmesh.core.left_out import LeftOut, find_left_out
 from kvmesh.core.loads import MOST_TOKENS
 from kvmesh.core.membership import Change, Membership
 from kvmesh.core.outcomes import SERVED, Attempt, Verdict
@@ -249,6 +250,15 @@ class WorkerRegistry:
         """Return whether a worker would take the request but for its load."""
         return any(self._unfit(one, request) is None for one in alive)
 
+    def left_out(self, request: RouteRequest, now: float) -> LeftOut:
+        """Return the workers that `request` may not go to, with reasons. O(members)."""
+        return find_left_out(
+            self.membership.members(), lambda one: self._why_not(WorkerId(one), request, now)
+        )
+
+    def _why_not(self, worker: WorkerId, request: RouteRequest, now: float) -> str | None:
+        return self.membership.why_not(worker, now) or self._refusal(worker, request)
+
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
         return self._unfit(worker, request) or self._busy(worker)
 
@@ -281,10 +291,10 @@ class WorkerRegistry:
     def _reasons(self, request: RouteRequest, now: float) -> str:
         pinned = request.pinned_worker
         members: Sequence[str] = self.membership.members() if pinned is None else (pinned,)
-        reasons: list[str] = []
-        for name in members[:NAMED_IN_ERRORS]:
-            why = self.membership.why_not(name, now) or self._refusal(WorkerId(name), request)
-            reasons.append(f"{name}: {why}")
+        reasons = [
+            f"{name}: {self._why_not(WorkerId(name), request, now)}"
+            for name in members[:NAMED_IN_ERRORS]
+        ]
         if len(members) > NAMED_IN_ERRORS:
             reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
         listed = "; ".join(reasons) or "no worker has joined"

@@ -218,7 +218,7 @@ async def test_a_worker_that_stops_answering_is_shown_as_such(
 
     await asyncio.wait_for(look(), 60)
 
-    assert rows["w1"]["why_not"] == "not ready"
+    assert rows["w1"]["why_not"] == "its engine does not answer probes"
     assert rows["w0"]["usable"]
 
 

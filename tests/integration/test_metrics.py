@@ -82,7 +82,7 @@ async def test_what_is_counted_is_what_happened() -> None:
         metrics = await metrics_when_counted(client, 4)
     await engine.stop()
 
-    assert value(metrics, "kvmesh_requests_total", outcome="finished") == 4
+    assert value(metrics, "kvmesh_requests_total", outcome="finished", status="2xx") == 4
     assert value(metrics, "kvmesh_decision_seconds_count", phase="decide") == 4
     assert value(metrics, "kvmesh_decision_seconds_count", phase="score") == 1
     assert value(metrics, "kvmesh_output_tokens_total") == 12

@@ -151,7 +151,7 @@ async def test_admin_paths_tell_the_state(router: httpx.AsyncClient) -> None:
     assert {worker["worker"] for worker in status["workers"]} == {"w0", "w1"}
     assert {worker["trust"] for worker in status["workers"]} == {"approx"}
     assert status["requests"]["finished"] == 2
-    assert 'kvmesh_requests_total{outcome="finished"} 2.0' in metrics
+    assert 'kvmesh_requests_total{outcome="finished",status="2xx"} 2.0' in metrics
     assert [model["id"] for model in models["data"]] == ["mock"]
     assert (one.status_code, missing.status_code) == (200, 404)
 

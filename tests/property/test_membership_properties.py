@@ -50,7 +50,6 @@ class MembershipAgainstModel(RuleBasedStateMachine):
         )
         self.health = Health(backoff_s=BACKOFF_S, max_backoff_s=MAX_BACKOFF_S)
         self.model: dict[str, NaiveMember] = {}
-        self.paused = False
 
     @initialize(asks=st.booleans())
     def begin(self, asks: bool) -> None:
@@ -101,25 +100,8 @@ class MembershipAgainstModel(RuleBasedStateMachine):
         assert self.real.remove(name) == (Change(ChangeKind.LEFT, name, one.epoch) if one else None)
 
     @rule()
-    def pause(self) -> None:
-        self.real.pause()
-
-        self.paused = True
-
-    @rule()
-    def resume(self) -> None:
-        self.real.resume(self.now)
-
-        self.paused = False
-        for one in self.model.values():
-            one.expires = max(one.expires, self.now + DEAD_AFTER_S)
-
-    def _lives(self, one: NaiveMember) -> bool:
-        return self.paused or one.expires > self.now
-
-    @rule()
     def expire(self) -> None:
-        dead = sorted(name for name, one in self.model.items() if not self._lives(one))
+        dead = sorted(name for name, one in self.model.items() if one.expires <= self.now)
 
         left = [Change(ChangeKind.LEFT, name, self.model.pop(name).epoch) for name in dead]
         for name in dead:
@@ -169,11 +151,7 @@ class MembershipAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def exactly_the_right_members_are_usable(self) -> None:
-        there = [
-            name
-            for name, one in sorted(self.model.items())
-            if self._lives(one) and one.ready and not one.draining
-        ]
+        there = [name for name, one in sorted(self.model.items()) if one.ready and not one.draining]
         usable = tuple(self.health.admit(there, self.now)[0])
         assert self.real.usable(self.now) == usable
         assert self.real.members() == tuple(sorted(self.model))

@@ -5,7 +5,7 @@ import { Chart } from "./charts.js";
 import { showDetail, refreshDetail } from "./detail.js";
 import { drawPrefixes } from "./prefixes.js";
 import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from "./traffic.js";
-import { about, build, bytesOfDigest, clock, count, meter, milliseconds, percent, sortable, stateOf, syncRows } from "./parts.js";
+import { about, build, bytesOfDigest, clock, count, fails, meter, milliseconds, percent, sortable, standingOf, stateOf, syncRows } from "./parts.js";
 
 const KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
@@ -139,19 +139,20 @@ function renderTiles(overview) {
   const usable = workers.filter((one) => one.usable).length, ready = replicas.filter((one) => one.ready).length;
   const guessed = workers.filter((one) => one.trust === "approx").length;
   const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
+  const failing = workers.filter(fails).length;
   const waiting = workers.reduce((all, one) => all + one.prefill_tokens, 0);
   const queued = replicas.reduce((all, one) => all + one.queued, 0);
   const best = minute.cached ?? minute.predicted;
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1),
-    `${count(counters.requests ?? 0)} so far, ${count((counters.cut ?? 0) + (counters.unserved ?? 0) + (counters.refused ?? 0))} failed`,
+    `${count(counters.requests ?? 0)} so far, ${count(["cut", "unserved", "refused", "errors_passed_on"].reduce((all, name) => all + (counters[name] ?? 0), 0))} failed`,
     (last.failed ?? 0) + (last.refused ?? 0) ? "bad" : "");
   tile("cached", minute.cached === null ? "Prompt cached (predicted)" : "Prompt cached", percent(best),
     minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}`);
   tile("ttft", "Time to first token", milliseconds(minute.p50),
     `p90 ${milliseconds(minute.p90)}; round robin p50 ${milliseconds(minute.robin50)}`);
   tile("flight", "In flight", count(workers.reduce((all, one) => all + one.active_requests, 0)), `${count(waiting)} prompt tokens to prefill${queued ? `, ${count(queued)} requests held` : ""}`, queued ? "warn" : "");
-  tile("workers", "Workers usable", `${usable} of ${workers.length}`, doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : "all trusted",
-    usable < workers.length ? (usable ? "warn" : "bad") : "");
+  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : "all trusted",
+    usable < workers.length || failing ? (usable ? "warn" : "bad") : "");
   const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");
   tile("replicas", "Replicas ready", `${ready} of ${replicas.length}`,
     disagree ? "indexes disagree" : agree ? "indexes agree" : "nothing to compare", disagree ? "bad" : ready < replicas.length ? "warn" : "");
@@ -223,10 +224,15 @@ function renderRequests() {
 const WORKERS = [
   { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}`; } },
   { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
-  { name: "State", value: (row) => (row.usable ? row.trust : ` ${row.why_not}`), fill: (cell, row) => {
-    const bad = !row.usable, doubt = row.trust === "catching-up" || row.trust === "degraded";
-    cell.textContent = bad ? row.why_not : row.trust;
-    cell.className = `state ${bad ? "bad" : doubt ? "warn" : "good"}`;
+  { name: "State", value: (row) => (row.usable ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
+    const [words, kind] = standingOf(row);
+    if (cell.textContent !== words) cell.textContent = words;
+    cell.className = `state ${kind}${words.length > 24 ? " long" : ""}`;
+  } },
+  { name: "Failed", first: -1, kind: "num p2", value: (row) => row.failures, fill: (cell, row) => {
+    cell.textContent = row.failures ? `${row.failures} of ${row.attempts}` : "–";
+    cell.title = row.failures ? "of its last requests" : "";
+    cell.classList.toggle("bad", row.failures > 0);
   } },
   { name: "Cache in use", first: -1, value: (row) => ratio(row.used_blocks, row.total_blocks) ?? -1, fill: (cell, row) => {
     const share = ratio(row.used_blocks, row.total_blocks);
@@ -242,7 +248,7 @@ const WORKERS = [
 const workerOrder = sortable($("workers"), WORKERS, draw);
 
 function renderWorkers(overview) {
-  const rows = workerOrder(overview.workers.filter((row) => matches(row.worker, row.bucket, row.trust, row.why_not, row.url, ...row.models)));
+  const rows = workerOrder(overview.workers.filter((row) => matches(row.worker, row.bucket, row.trust, row.why_not, row.stage, row.url, ...row.models)));
   $("n-workers").textContent = rows.length === overview.workers.length ? `${rows.length}` : `${rows.length} of ${overview.workers.length}`;
   syncRows($("workers"), WORKERS, rows, (row) => `${row.bucket}/${row.worker}`, overview.workers.length ? "No worker matches the filter." : "No worker is known yet.");
   return rows.length;

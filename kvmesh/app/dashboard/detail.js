@@ -53,6 +53,13 @@ async function load(requestId) {
   else place.replaceChildren(...describe(body));
 }
 
+function leftOut({ named, count: all }) {
+  const list = build("ul", { class: "lines warn" });
+  for (const one of named) list.append(build("li", {}, build("b", {}, one.worker), `: ${one.why}`));
+  if (all > named.length) list.append(build("li", {}, `and ${count(all - named.length)} more`));
+  return list;
+}
+
 function describe({ outcome, decision, note }) {
   const facts = build("dl", { class: "facts" });
   const fact = (name, value) => facts.append(build("div", {}, build("dt", {}, name), build("dd", {}, value)));
@@ -76,6 +83,7 @@ function describe({ outcome, decision, note }) {
   const parts = [facts, build("p", {}, `Why: ${decision.why}.`)];
   if (outcome.failures.length) parts.push(build("p", { class: "bad" }, `Tried before: ${outcome.failures.join("; ")}`));
   parts.push(build("h3", {}, "Candidates"), build("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table));
+  if (decision.left_out?.count) parts.push(build("h3", {}, "Left out"), leftOut(decision.left_out));
   parts.push(build("h3", {}, decision.maximise ? "Formula: the largest wins" : "Formula: the smallest wins"), build("p", {}, build("code", {}, decision.formula)), lines);
   parts.push(build("p", { class: "fine" }, note));
   return parts;

@@ -25,6 +25,19 @@ export function stateOf(row) {
   return [row.attempts > 1 ? `${word}, try ${row.attempts}` : word, row.attempts > 1 && kind === "good" ? "warn" : kind];
 }
 
+// Where a worker stands in words, and how they look: failing, hung and draining are three things.
+const FAILING = new Set(["ejected", "down", "suspect"]);
+const DOUBTS = { "catching-up": "warn", degraded: "warn" };
+
+export const fails = (row) => FAILING.has(row.stage) || row.stage === "trickle";
+
+export function standingOf(row) {
+  if (!row.usable) return [row.why_not, row.why_not === "draining" || row.stage === "overloaded" ? "warn" : "bad"];
+  if (FAILING.has(row.stage)) return [`${row.stage}, used all the same: too many fail`, "bad"];
+  if (row.stage === "trickle") return ["on trial after failures", "warn"];
+  return [row.trust, DOUBTS[row.trust] ?? "good"];
+}
+
 export function build(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);

@@ -1,0 +1,41 @@
+"""How requests ended, counted by outcome and by the class of what the client got."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from prometheus_client.core import CounterMetricFamily
+
+End = Literal["finished", "client_gone", "failed", "cut", "refused"]
+
+_CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+
+_SHOWN: Final = (
+    *(("finished", "2xx"), ("finished", "4xx"), ("finished", "5xx"), ("cut", "2xx")),
+    *(("client_gone", "2xx"), ("client_gone", "none"), ("refused", "4xx"), ("refused", "5xx")),
+    *(("unserved", "2xx"), ("unserved", "4xx"), ("unserved", "5xx")),
+)
+"""Shown from the start: a rate does not see the first of a series that was not there before."""
+
+
+class RequestEnds:
+    """Counts ends by (outcome, class of the client's status)."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter(dict.fromkeys(_SHOWN, 0))
+
+    def add(self, end: End, status: int) -> None:
+        """Count an end; `status` is what the client got, 0 for nothing."""
+        outcome = "unserved" if end == "failed" else end
+        self._counts[outcome, _CLASSES[min(max(0, status // 100), len(_CLASSES) - 1)]] += 1
+
+    def items(self) -> Iterable[tuple[tuple[str, str], int]]:
+        """Return ((outcome, class), count), sorted."""
+        return sorted(self._counts.items())
+
+    def metric(self, name: str, text: str) -> CounterMetricFamily:
+        """Return the counts as Prometheus reads them."""
+        family = CounterMetricFamily(name, text, labels=["outcome", "status"])
+        for key, count in self.items():
+            family.add_metric(key, count)
+        return family
