@@ -74,7 +74,7 @@ def test_two_answers_in_a_row_that_come_too_late_are_as_good_as_none() -> None:
     watch = make_watch(one)
 
     for answer in ("slow", "ok", "slow"):
-        watch.answered("w1", answer)  # type: ignore[arg-type]  # an `Answer` each
+        watch.answered("w1", answer)
         assert one.given_up == []
     watch.answered("w1", "slow")
 
