@@ -117,7 +117,10 @@ async def test_one_failure_is_priced_and_many_eject_and_both_are_told() -> None:
         assert await door.metric('kvmesh_worker_stage{stage="ejected",worker="w0"}') == 1
         assert await door.metric('kvmesh_retries_total{result="allowed"}') == 3
         ready = (await door.client.get("/ready")).json()
-        assert any("w0: gets no requests: ejected, requests fail there (500)" in line for line in ready["warnings"])
+        assert any(
+            "w0: gets no requests: ejected, requests fail there (500)" in line
+            for line in ready["warnings"]
+        )
 
         engines[0].answer = answer_well
 

@@ -123,7 +123,10 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
     assert (down.status_code, sent.status_code) == (503, 503)
     assert down.json()["error"]["code"] == sent.json()["error"]["code"] == "no_worker"
     assert [one["worker"] for one in workers if not one["usable"]] == ["w0"]
-    assert "no worker may take it (w0: its engine does not answer probes)" in down.json()["error"]["message"]
+    assert (
+        "no worker may take it (w0: its engine does not answer probes)"
+        in down.json()["error"]["message"]
+    )
 
 
 async def calmly(client: httpx.AsyncClient) -> httpx.Response:
