@@ -5,6 +5,7 @@
     ├── RequestError     a client's request is wrong (carries the HTTP status)
     ├── NoWorkerError    no worker may take this request now
     ├── CodecError       bytes that cannot be decoded
+    │   └── NewerError       they are no garbage: a newer kvmesh wrote them
     └── TransportError   a peer did not answer, refused, or went away
         ├── SlowError        it did not answer in time: it may be busy, not dead
         └── ConflictError    a compare-and-set lost against another writer
@@ -69,6 +70,10 @@ class NoWorkerError(KvMeshError):
 
 class CodecError(KvMeshError):
     """Bytes from outside do not decode; they are dropped and counted, never half applied."""
+
+
+class NewerError(CodecError):
+    """What is stored was written by a newer kvmesh: it must be left as it is."""
 
 
 class TransportError(KvMeshError):

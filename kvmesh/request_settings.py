@@ -68,7 +68,7 @@ class FailureSettings:
     retry_budget: Share = 0.2
     """Further attempts for each request in the long run, of all requests together: a fleet that
     fails everything gets no more load than this. 0: only what no worker has seen is sent again."""
-    hang_s: NonNegative = 10.0
+    hang_s: NonNegative = 5.0
     """Seconds beyond five times its predicted time after which a request that shows no byte, at a
     worker that serves nobody else meanwhile, is given to another worker; 0 is never."""
     wait_for_worker_s: NonNegative = 5.0

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kvmesh.actors.kernel import Effect, Message
-from kvmesh.actors.storage import Failed, KeyRead, KeyWritten, ReadKey, WriteKey
-from kvmesh.actors.wishes import Wishes
+from kvmesh.actors.storage import DeleteKey, Failed, KeyRead, KeyWritten, ReadKey, WriteKey
+from kvmesh.actors.wishes import Wishes, ignore
 from kvmesh.core.lease import TTL_S, Lease
 
 
@@ -50,3 +50,12 @@ class LeaseKeeper:
             lambda token: WriteKey(self._key, holder, expected, token, ttl_s=TTL_S), on_written
         )
         return (write,)
+
+    def release(self) -> Iterable[Effect]:
+        """Let another have the lease now, not when it expires."""
+        revision = self.lease.expected
+        if revision is None:
+            return ()
+        self.lease.lost()
+        delete = partial(DeleteKey, self._key, revision)
+        return (self._wishes.make(delete, ignore),)

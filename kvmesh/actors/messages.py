@@ -117,6 +117,11 @@ class WorkerHeartbeat(Message, frozen=True):
     health_path: str = "/health"
     answering: bool = True
 
+    @property
+    def leaving(self) -> bool:
+        """Return whether it was told to get nothing new, with an engine that answers."""
+        return self.draining and self.answering
+
 
 class RouterHeartbeat(Message, frozen=True):
     """A router replica's sign of life, each second on `<ns>.rt.<bucket>.<router>`.
@@ -141,6 +146,11 @@ class RouterHeartbeat(Message, frozen=True):
     heat: BucketHeat = BucketHeat()
     admission: SharedLimits = SharedLimits()
     workers: tuple[str, ...] = ()
+
+    @property
+    def leaving(self) -> bool:
+        """Return whether it was told to get nothing new."""
+        return self.draining
 
 
 class Started(Message, frozen=True):

@@ -4,14 +4,17 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
 from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, decode, last_token
 from kvmesh.core.bucket_rules import BucketRequest, BucketRule
 from kvmesh.core.buckets import BucketPolicy, BucketTable, Replica, Route
+from kvmesh.core.health import Answer
 from kvmesh.core.hearing import Hearing
 from kvmesh.core.membership import Change, ChangeKind, Membership, MemberView
 from kvmesh.core.outcomes import Attempt
+from kvmesh.core.silent_members import SilentMembers
 from kvmesh.core.url_guard import UrlGuard
 from kvmesh.errors import CodecError
 
@@ -31,8 +34,8 @@ class MetaRouter:
     """Keeps the replicas of every bucket as their heartbeats and failures say.
 
     `route` is called directly for each request; `note` and `began` tell how it went, so that a
-    dead replica is left out at the first failure, long before its heartbeats are missed. While
-    nothing at all is heard (`hearing`), replicas stay as they were.
+    dead replica is left out at the first failure, long before its heartbeats are missed. One that
+    is not heard is asked (`silent`), if somebody does, and stays while it is ready.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class MetaRouter:
         self.hearing = Hearing(self.table.membership)
         self._namespace = namespace
         self._heartbeats = 0
+        self._beats: dict[str, RouterHeartbeat] = {}
+        self.silent = SilentMembers(self.table.membership, self._beats.get)
         self._garbage = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -59,10 +64,9 @@ class MetaRouter:
                 return self._on_bus(subject, data, now)
             case Tick() | Started():
                 self.hearing.look(now)
-                gone = self.table.membership.expire(now)
-                for change in gone:
-                    self.table.remove_replica(change.member)
-                return (*_log(gone), Wake(CHECK_S, Tick("check")))
+                return (*self._expire(now), Wake(CHECK_S, Tick("check")))
+            case Answered(replica, answer):
+                return self._on_answered(replica, answer, now)
             case _:
                 return ()
 
@@ -135,6 +139,12 @@ class MetaRouter:
         )
         if change is None and beat.epoch < (self.table.membership.epoch(name) or 0):
             return ()
+        self.silent.heard(name)
+        self._take(name, beat)
+        return _log([] if change is None else [change])
+
+    def _take(self, name: str, beat: RouterHeartbeat) -> None:
+        self._beats[name] = beat
         self.table.set_replica(
             Replica(
                 name=name,
@@ -146,7 +156,23 @@ class MetaRouter:
                 workers=frozenset(beat.workers),
             )
         )
-        return _log([] if change is None else [change])
+
+    def _expire(self, now: float) -> Iterable[Effect]:
+        changes = self.table.membership.expire(now)
+        for change in changes:
+            if change.kind is ChangeKind.LEFT:
+                self.table.remove_replica(change.member)
+                self.silent.lose(change.member, self._beats.pop(change.member), now)
+        return _log(changes)
+
+    def _on_answered(self, replica: str, answer: Answer, now: float) -> Iterable[Effect]:
+        """Keep a silent replica that is ready, give up one that is not there; see who is back."""
+        beat = self.silent.answered(replica, answer, now)
+        if beat is None:
+            return self._expire(now)
+        change = self.table.membership.readmit(replica, beat.epoch, now)
+        self._take(replica, beat)
+        return (*_log([change]), *self._expire(now))
 
 
 def _log(changes: Iterable[Change]) -> tuple[Effect, ...]:

@@ -5,7 +5,9 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.actors.asking import WORKER, Answered
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
+from kvmesh.actors.load_readings import LoadReadings
 from kvmesh.actors.messages import (
     BusMessage,
     RouterGone,
@@ -23,13 +25,11 @@ from kvmesh.core.decision import Trust, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hearing import Hearing
 from kvmesh.core.membership import Change, ChangeKind, Membership
+from kvmesh.core.silent_members import SilentMembers
 from kvmesh.core.worker_registry import WorkerRegistry
 from kvmesh.errors import CodecError
 
 ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or is not there"
-
-STALE_BEATS: Final = 10
-"""So many heartbeats in a row with the same reading: the engine no longer tells its load."""
 
 
 class RegistryOptions(msgspec.Struct, frozen=True):
@@ -61,11 +61,11 @@ class RegistryStatistics(msgspec.Struct, frozen=True):
 class Registry:
     """Keeps `workers` and `routers` as the heartbeats say; the scheduler reads them directly.
 
-    A member whose heartbeats stop is gone after its membership's `dead_after_s`; while nothing at
-    all is heard (`hearing`), nobody is. Every heartbeat
-    is passed on, since its figures matter to others. `status` makes this replica's own heartbeat;
-    None for a process that only listens (the meta-router). A worker whose URL `workers.guard`
-    refuses is none.
+    A member whose heartbeats stop is asked over HTTP (`silent_workers`, `silent_routers`), if
+    somebody does, and gone when it does not answer; a worker that only answers is known
+    approximately, since its events may not all arrive. Every heartbeat is passed on, since its
+    figures matter to others. `status` makes this replica's own heartbeat; None for a process that
+    only listens (the meta-router). A worker whose URL `workers.guard` refuses is none.
     """
 
     def __init__(
@@ -86,8 +86,13 @@ class Registry:
         self._status = status
         self._namesake = 0
         self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
-        self._repeats: dict[WorkerId, int] = {}
+        self._readings = LoadReadings(workers)
         self._replicas: dict[str, RouterHeartbeat] = {}
+        self._trusts: dict[WorkerId, Trust] = {}
+        self.silent_workers = SilentMembers(
+            workers.membership, lambda name: self._heartbeats.get(WorkerId(name))
+        )
+        self.silent_routers = SilentMembers(routers, self._replicas.get)
         self._worker_count = self._router_count = self._garbage = self._outdated = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -101,10 +106,8 @@ class Registry:
                 return self._on_router(message, now)
             case Tick(kind):
                 return self._on_tick(kind, now)
-            case TrustChanged(worker, trust):
-                return self._on_trust(worker, trust)
             case _:
-                return self._on_rare(message)
+                return self._on_rare(message, now)
 
     def heartbeat(self, worker: WorkerId) -> WorkerHeartbeat | None:
         """Return the worker's last heartbeat; None when it is gone."""
@@ -148,42 +151,41 @@ class Registry:
             fields = {"worker": worker, "reason": refusal.reason}
             return (Log("error", "worker refused", fields),) if refusal.new else ()
         members = self.workers.membership
-        draining = beat.draining and beat.answering
         change = members.observe(
-            worker, beat.epoch, now, ready=beat.answering, draining=draining, why=ENGINE_HANGS
+            worker, beat.epoch, now, ready=beat.answering, draining=beat.leaving, why=ENGINE_HANGS
         )
         if change is None and beat.epoch < (members.epoch(worker) or 0):
             self._outdated += 1
             return ()
+        self.silent_workers.heard(worker)
+        return self._take_worker(beat, change)
+
+    def _take_worker(self, beat: WorkerHeartbeat, change: Change | None) -> Iterable[Effect]:
+        worker = beat.worker
         former = self._heartbeats.get(worker)
         self._heartbeats[worker] = beat
-        trust = self.workers.info(worker).trust if self._options.kv_events else Trust.APPROX
-        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        info = WorkerInfo(beat.models, beat.load.total_blocks, trust, labels, taints)
-        self.workers.describe(worker, info)
-        self._hear_load(beat, former)
+        self._describe(beat)
+        self._readings.hear(beat, former)
         joined, restarted = _kind(change)
         sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)
 
-    def _hear_load(self, beat: WorkerHeartbeat, former: WorkerHeartbeat | None) -> None:
-        """Take a reading of the load once; one that stays the same for long says nothing."""
-        worker = beat.worker
-        reading = (beat.epoch, beat.reading)
-        if not beat.reading or former is None or reading != (former.epoch, former.reading):
-            self._repeats.pop(worker, None)
-            self.workers.report(worker, beat.load.report())
-            return
-        repeats = self._repeats[worker] = self._repeats.get(worker, 0) + 1
-        if repeats == STALE_BEATS:
-            self.workers.forget_report(worker)
-
     def _on_trust(self, worker: WorkerId, trust: Trust) -> Iterable[Effect]:
         """Note it for a member; one that joins later will be told of anew."""
-        if worker in self.workers.membership:
-            info = self.workers.info(worker)
-            self.workers.describe(worker, msgspec.structs.replace(info, trust=trust))
+        beat = self._heartbeats.get(worker)
+        if beat is not None:
+            self._trusts[worker] = trust
+            self._describe(beat)
         return ()
+
+    def _describe(self, beat: WorkerHeartbeat) -> None:
+        """Note what a worker says; its events do not count while its heartbeats are not heard."""
+        trust = self._trusts.get(beat.worker, Trust.EXACT)
+        if not self._options.kv_events or beat.worker in self.workers.membership.signs.silent:
+            trust = Trust.APPROX
+        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
+        info = WorkerInfo(beat.models, beat.load.total_blocks, trust, labels, taints)
+        self.workers.describe(beat.worker, info)
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
         self.hearing.heard(now)
@@ -196,6 +198,10 @@ class Registry:
         if change is None and beat.epoch < (self.routers.epoch(beat.router) or 0):
             self._outdated += 1
             return ()
+        self.silent_routers.heard(beat.router)
+        return self._take_router(beat, change)
+
+    def _take_router(self, beat: RouterHeartbeat, change: Change | None) -> Iterable[Effect]:
         self._replicas[beat.router] = beat
         joined, restarted = _kind(change)
         sends = (Send(to, RouterSeen(beat, joined, restarted)) for to in self._options.routers_to)
@@ -214,27 +220,59 @@ class Registry:
         if kind == "heartbeat":
             return self._beat()
         self.hearing.look(now)
+        return (*self._expire(now), Wake(self._options.check_s, Tick("check")))
+
+    def _expire(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for change in self.workers.membership.expire(now):
-            effects += self._bury_worker(change)
+            effects += self._bury_worker(change, now)
         for change in self.routers.expire(now):
-            self._replicas.pop(change.member, None)
             effects += _log("router", change)
-            effects += (Send(to, RouterGone(change.member)) for to in self._options.routers_to)
-        return (*effects, Wake(self._options.check_s, Tick("check")))
+            if change.kind is ChangeKind.LEFT:
+                beat = self._replicas.pop(change.member)
+                self.silent_routers.lose(change.member, beat, now)
+                effects += (Send(to, RouterGone(change.member)) for to in self._options.routers_to)
+        return effects
 
-    def _bury_worker(self, change: Change) -> Iterable[Effect]:
+    def _bury_worker(self, change: Change, now: float) -> Iterable[Effect]:
+        """Forget a worker that is gone; of a silent one, what its heartbeats used to tell."""
         worker = WorkerId(change.member)
-        self._heartbeats.pop(worker, None)
-        self._repeats.pop(worker, None)
+        if change.kind is ChangeKind.SILENT:
+            self._describe(self._heartbeats[worker])
+            self.workers.forget_report(worker)
+            return _log("worker", change)
+        self.silent_workers.lose(worker, self._heartbeats.pop(worker), now)
+        self._readings.forget(worker)
+        self._trusts.pop(worker, None)
         self.workers.remove(worker)
         sends = (Send(to, WorkerGone(worker)) for to in self._options.workers_to)
         return (*_log("worker", change), *sends)
 
-    def _on_rare(self, message: Message) -> Iterable[Effect]:
-        if isinstance(message, Started):
-            return (*self._beat(), Wake(self._options.check_s, Tick("check")))
-        return ()
+    def _on_answered(self, message: Answered, now: float) -> Iterable[Effect]:
+        """Keep a silent member that answers, give up one that is not there; see who is back."""
+        back: Iterable[Effect] = ()
+        name = message.member.partition("/")[2]
+        if message.member.startswith(WORKER):
+            worker = self.silent_workers.answered(name, message.answer, now)
+            if worker is not None:
+                change = self.workers.membership.readmit(name, worker.epoch, now)
+                back = self._take_worker(worker, change)
+        else:
+            router = self.silent_routers.answered(name, message.answer, now)
+            if router is not None:
+                back = self._take_router(router, self.routers.readmit(name, router.epoch, now))
+        return (*back, *self._expire(now))
+
+    def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
+        match message:
+            case TrustChanged(worker, trust):
+                return self._on_trust(worker, trust)
+            case Answered():
+                return self._on_answered(message, now)
+            case Started():
+                return (*self._beat(), Wake(self._options.check_s, Tick("check")))
+            case _:
+                return ()
 
     def _beat(self) -> Iterable[Effect]:
         """Tell the others that this replica lives."""
@@ -255,10 +293,6 @@ def _log(what: str, change: Change | None) -> tuple[Effect, ...]:
     """Return a line for a change worth one."""
     if change is None:
         return ()
-    return (
-        Log(
-            "warning" if change.kind is ChangeKind.LEFT else "info",
-            f"{what} changed",
-            {"member": change.member, "change": change.kind.value, "epoch": change.epoch},
-        ),
-    )
+    kind = change.kind
+    fields: Fields = {"member": change.member, "change": kind.value, "epoch": change.epoch}
+    return (Log("warning" if kind is ChangeKind.LEFT else "info", f"{what} changed", fields),)

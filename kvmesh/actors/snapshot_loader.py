@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Generator, Iterable
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,10 @@ from kvmesh.core.ordering import Cursor
 from kvmesh.core.replica import Replica
 from kvmesh.core.snapshot_reader import Snapshot, decode_in_slices
 from kvmesh.errors import CodecError
+
+RETRY_MIN_S: Final = 0.1
+RETRY_MAX_S: Final = 5.0
+"""Between two attempts to read a manifest that the store does not give."""
 
 
 class LoaderStatistics(msgspec.Struct, frozen=True):
@@ -39,11 +44,15 @@ class SnapshotLoader:
         self._wishes = Wishes()
         self._slices: Generator[Iterable[Effect]] | None = None
         self._at_least = 0
+        self._pause_s = RETRY_MIN_S
+        self._error = ""
         self._loaded = self._rejected = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` and `storage` for what each means."""
         match message:
+            case Tick("manifest"):
+                return (self._read_manifest(),)
             case Tick():
                 return self._go_on()
             case Started():
@@ -67,7 +76,8 @@ class SnapshotLoader:
 
     def _on_read(self, answer: Message, now: float) -> Iterable[Effect]:
         if not isinstance(answer, KeyRead):
-            return (_warning("snapshot manifest unreadable", answer), self._read_manifest())
+            return self._ask_again(_reason(answer))
+        self._pause_s, self._error = RETRY_MIN_S, ""
         try:
             manifest = decode_manifest(answer.value)
         except CodecError as error:
@@ -81,6 +91,15 @@ class SnapshotLoader:
             if one.created != created or one.sequence >= self._at_least
         )
         return self._try(tuple(useful), now)
+
+    def _ask_again(self, error: str) -> Iterable[Effect]:
+        """Wait twice as long each time; an error is logged when it is another one."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, RETRY_MAX_S)
+        again = Wake(pause_s, Tick("manifest"))
+        if error == self._error:
+            return (again,)
+        self._error = error
+        return (Log("warning", "snapshot manifest unreadable", {"error": error}), again)
 
     def _try(self, generations: tuple[Generation, ...], now: float) -> Iterable[Effect]:
         """Load the first of `generations`; the others are for when it is bad."""
@@ -154,7 +173,3 @@ class SnapshotLoader:
 
 def _reason(answer: Message) -> str:
     return answer.reason if isinstance(answer, Failed) else type(answer).__name__
-
-
-def _warning(event: str, answer: Message) -> Effect:
-    return Log("warning", event, {"error": _reason(answer)})

@@ -31,18 +31,20 @@ from kvmesh.actors.storage import (
     StoreObject,
     WriteKey,
 )
+from kvmesh.actors.version_guard import VersionGuard
 from kvmesh.actors.wishes import Wishes, ignore
 from kvmesh.core.lease import RENEW_S
 from kvmesh.core.manifest import Generation, Manifest, decode_manifest, encode_manifest
 from kvmesh.core.replica import Replica
 from kvmesh.core.snapshot import Position, WorkerRecord, encode_snapshot
-from kvmesh.errors import CodecError
+from kvmesh.core.snapshot_due import SnapshotSchedule
+from kvmesh.errors import CodecError, NewerError
 
 
 class SnapshotterOptions(msgspec.Struct, frozen=True):
     """Who this replica is, and when a snapshot is due. Times in seconds.
 
-    One is due `every_messages` journal messages or `every_s` after the last, if anything changed.
+    `every_messages` and `every_s` are those of `SnapshotSchedule`.
     Objects without a manifest are spared for `keep_s`: somebody may still be writing them.
     """
 
@@ -83,6 +85,7 @@ class Snapshotter:
     """Keeps trying for the lease, and as its holder writes the snapshots that are due.
 
     `may_take` tells whether the index is worth keeping: not while it is loaded or reads history.
+    What a newer kvmesh wrote is left alone: then this replica neither writes nor holds the lease.
     """
 
     def __init__(
@@ -100,13 +103,12 @@ class Snapshotter:
         self._wishes = Wishes()
         self._keeper = LeaseKeeper(lease_key(options.bucket), options.router, self._wishes)
         self._lease = self._keeper.lease
+        self._guard = VersionGuard(manifest_key(options.bucket), self._wishes)
         self._slices: Generator[Iterable[Effect]] | None = None
         self._busy = False
-        self._wanted = False
+        self._schedule = SnapshotSchedule(options.every_messages, options.every_s)
         self._peers: dict[str, tuple[str, int]] = {}
         self._newest: Generation | None = None
-        self._last = ("", 0)
-        self._last_s: float | None = None
         self._newest_s = self._took_s = 0.0
         self._taken = self._failed = self._purged = 0
 
@@ -116,7 +118,8 @@ class Snapshotter:
             case Tick("slice"):
                 return self._go_on()
             case Tick() | Started():
-                return (*self._keeper.renew(now, self._take_if_due), Wake(RENEW_S, Tick("lease")))
+                renew = partial(self._keeper.renew, granted=self._take_if_due)
+                return (*self._guard.check(now, renew), Wake(RENEW_S, Tick("lease")))
             case RouterSeen(beat):
                 self._peers[beat.router] = (beat.created, beat.applied_sequence)
                 return ()
@@ -124,7 +127,7 @@ class Snapshotter:
                 self._peers.pop(router, None)
                 return ()
             case TakeSnapshot():
-                self._wanted = True
+                self._schedule.want()
                 return self._take_if_due(now)
             case _:
                 return self._wishes.answer(message, now)
@@ -142,20 +145,19 @@ class Snapshotter:
             took_s=self._took_s,
         )
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return why this replica writes no snapshots, in a line, if it must not."""
+        newer = self._guard.newer
+        return (f"no snapshots are written: {newer}",) if newer else ()
+
     def _take_if_due(self, now: float) -> Iterable[Effect]:
-        replica, options = self._replica, self._options
-        if self._busy or not self._lease.holds(now) or not self._may_take():
+        replica, schedule = self._replica, self._schedule
+        if self._busy or self._guard.newer or not self._lease.holds(now) or not self._may_take():
             return ()
-        if self._last_s is None:
-            self._last_s = now
-        created, sequence = self._last
-        news = replica.applied_sequence - (sequence if created == replica.created else 0)
-        due = news >= options.every_messages or now >= self._last_s + options.every_s
-        if not (self._wanted or (due and news > 0)):
+        if not schedule.is_due(now, replica.created, replica.applied_sequence):
             return ()
-        self._wanted = False
+        schedule.begin(now)
         self._busy = True
-        self._last_s = now
         self._slices = self._encode()
         return (Wake(0.0, Tick("slice")),)
 
@@ -229,6 +231,10 @@ class Snapshotter:
             return self._give_up("manifest unreadable", answer)
         try:
             manifest = decode_manifest(answer.value)
+        except NewerError as error:
+            unnamed = self._wishes.make(partial(DeleteObject, generation.name), ignore)
+            self._give_up("", answer)
+            return (*self._guard.stop(error, now), unnamed, *self._keeper.release())
         except CodecError:
             manifest = Manifest()
         newer = manifest.with_newest(generation)
@@ -240,8 +246,8 @@ class Snapshotter:
         def on_written(answer: Message, now: float) -> Iterable[Effect]:
             if not isinstance(answer, KeyWritten):
                 return self._give_up("manifest not written", answer)
-            assert self._last_s is not None
-            self._newest_s, self._took_s = now, now - self._last_s
+            assert self._schedule.begun_s is not None
+            self._newest_s, self._took_s = now, now - self._schedule.begun_s
             return self._clean_up(newer, generation)
 
         return (self._wishes.make(partial(WriteKey, key, value, expected), on_written),)
@@ -252,7 +258,7 @@ class Snapshotter:
         self._taken += 1
         self._newest = generation
         created = generation.created
-        self._last = (created, generation.sequence)
+        self._schedule.succeed(created, generation.sequence)
         fields: Fields = {
             "object": generation.name,
             "sequence": generation.sequence,
@@ -290,5 +296,6 @@ class Snapshotter:
     def _give_up(self, why: str, answer: Message | None) -> Iterable[Effect]:
         self._busy = False
         self._failed += 1
+        self._schedule.fail()
         error = answer.reason if isinstance(answer, Failed) else ""
         return (Log("warning", "snapshot given up", {"why": why, "error": error}),)

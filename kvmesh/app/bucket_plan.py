@@ -99,6 +99,7 @@ class BucketPlan:
         else:
             attempt = failed_attempt(failure.kind, lost_s)
         self._meta.note(replica, attempt, now)
+        self._care.wake()
         self._care.failures.add(replica, attempt.kind)
         get_logger().warning(
             "replica failed a request",

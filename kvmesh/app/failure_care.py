@@ -43,13 +43,19 @@ class FailureCare:
         self._find_probe = find_probe
         self._clock = clock
         self._settle = settle
+        self._prober: Prober | None = None
         self._stages: dict[str, Stage] = {}
 
     def running(self, pool: UpstreamPool) -> tuple[Coroutine[None, None, None], ...]:
         """Return what must run for as long as the router serves; from now on workers are asked."""
         self._membership.health.asks = True
-        prober = Prober(pool, self._due, self._tell, self._clock)
+        self._prober = prober = Prober(pool, self._due, self._tell, self._clock)
         return prober.run(), self.patience.run(), self._look_after()
+
+    def wake(self) -> None:
+        """Ask those whom a failure has just made suspect in this turn of the loop."""
+        if self._prober is not None:
+            self._prober.wake()
 
     def warnings(self) -> tuple[str, ...]:
         """Return who is left out for failing, a line each reason, and whether too many are.

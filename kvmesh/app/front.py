@@ -221,12 +221,15 @@ def url_guard(settings: UpstreamSettings, own_urls: Sequence[str]) -> UrlGuard:
     return UrlGuard(parse_url_rules(settings.upstream_allow, own_urls))
 
 
-def upstream_pool(settings: UpstreamSettings, guard: UrlGuard) -> UpstreamPool:
+def upstream_pool(
+    settings: UpstreamSettings, guard: UrlGuard, *, with_key: bool = True
+) -> UpstreamPool:
     """Return the connection pool towards the next hop; make it on the event loop.
 
     Raises `ConfigError` for unusable files.
     """
-    credential = read_credential(settings.upstream_key_file, "--upstream-key-file")
+    key_file = settings.upstream_key_file if with_key else None
+    credential = read_credential(key_file, "--upstream-key-file")
 
     def why_not_peer(host: str, port: int, peer: str) -> str:
         return guard.judge_peer(host, port, peer, time.monotonic())

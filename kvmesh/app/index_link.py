@@ -122,7 +122,6 @@ class IndexLink:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
                 continue
-            delay_s = RETRY_S
             self._lost.clear()
             link.attach(self)
             link.send(Hello(self._edge, os.getpid()))
@@ -135,6 +134,10 @@ class IndexLink:
                 except TimeoutError:
                     continue
             log.warning("index process away, routing by load alone", edge=self._edge)
+            if self._clock() - self._since_s > RETRY_MAX_S:
+                delay_s = RETRY_S
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     def on_message(self, message: ToEdge) -> None:
         """Hand an answer to whoever asked."""

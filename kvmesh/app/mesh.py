@@ -96,6 +96,8 @@ class RouterMesh:
         """Return why no request should come; "" when all is read, heard, and a worker usable."""
         if self.draining:
             return "draining"
+        if waiting := self.link.waiting():
+            return waiting
         if not self.indexer.caught_up:
             return "catching up with the journal"
         if self.indexer.awaits_workers(time.monotonic()):
@@ -110,7 +112,7 @@ class RouterMesh:
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
         lines = by_reason(doubted, "KV events do not count in full")
         never = by_reason(self._router.unmatched(), "no prefix can match")
-        return (*self.link.registry.hearing.warnings(), *never, *lines)
+        return (*self.link.warnings(), *self.snapshotter.warnings(), *never, *lines)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
@@ -148,7 +150,8 @@ class RouterMesh:
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.
 
-        Raises `TransportError` or `ConfigError` when the server cannot be used.
+        Waits for a server that is away, `why_not` says so; one that cannot be used raises
+        `TransportError` or `ConfigError`.
         """
         self.advertise_url = advertise_url
         subjects = self.link.subjects
@@ -165,6 +168,8 @@ class RouterMesh:
         ):
             driver.add(actor)
         keys, objects = await stores_for(self._settings.nats, connection, subjects)
+        for options in (journal.options, keys.options, objects.options):
+            self.link.keeper.keep(options.to_config())
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
         await self.link.share_sessions(self._stack, connection)
@@ -175,6 +180,7 @@ class RouterMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
+        self.link.watch_silence(self._stack, driver)
         handlers: dict[type[Message], Handler] = {
             StateWanted: self._on_state_wanted,
             Drain: self._on_drain,
@@ -244,10 +250,11 @@ class RouterMesh:
         return self.describe()
 
     async def failed(self) -> None:
-        """Wait until an actor or the answering of commands fails, and raise what it raised."""
+        """Look after the streams until an actor or the answering of commands fails; raise that."""
         assert self._running is not None
         assert self._commands is not None
-        await first_of(asyncio.shield(self._running), self._commands.failed())
+        works = (self._commands.failed(), self.link.failed())
+        await first_of(asyncio.shield(self._running), *works)
 
     async def stop(self) -> None:
         """Leave the mesh; safe to call twice."""

@@ -110,12 +110,17 @@ def sync_metrics(counts: ReplicaSyncStatistics, peers: int) -> Iterator[Metric]:
     )
 
 
-def silence_metric(hearing: Hearing) -> Metric:
-    """Return whether heartbeats arrive at all."""
-    return GaugeMetricFamily(
+def silence_metrics(hearing: Hearing) -> Iterator[Metric]:
+    """Yield whether heartbeats arrive at all, and whose do not."""
+    yield GaugeMetricFamily(
         "kvmesh_nats_silent",
-        "1 while nothing is heard over NATS: members stay as last heard of.",
+        "1 while nothing is heard over NATS: members that answer over HTTP stay as last heard of.",
         float(hearing.deaf),
+    )
+    yield GaugeMetricFamily(
+        "kvmesh_silent_members",
+        "Workers and replicas that are not heard over NATS but answer over HTTP.",
+        hearing.silent(),
     )
 
 

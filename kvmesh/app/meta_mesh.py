@@ -5,8 +5,12 @@ import contextlib
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.front import upstream_pool
 from kvmesh.app.member_name import check_name
 from kvmesh.app.nats_link import connection_for, inbox_prefix
+from kvmesh.app.prober import Probe
+from kvmesh.app.process import first_of
+from kvmesh.app.silence_watch import watch_silence
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings import MetaRouterSettings
@@ -14,22 +18,26 @@ from kvmesh.transport.nats.bus import NatsBus
 
 
 class MetaMesh:
-    """Feeds `meta` with the heartbeats of all replicas of all buckets."""
+    """Feeds `meta` with the heartbeats of all replicas of all buckets, and asks those that stop."""
 
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
         self._settings = settings
         self._meta = meta
+        inbox = inbox_prefix("meta-router")
+        self._connection = connection_for(settings.nats, "meta-router", inbox)
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect and listen. Raises `TransportError` when the server does not answer,
-        `ConfigError` for its namespace or settings.
+        """Connect and listen; waits for a server that is away, `why_not` says so.
+
+        Raises `ConfigError` or `TransportError` for what waiting will not cure: a bad namespace,
+        a refused login.
         """
         namespace = check_name(self._settings.nats.namespace, "--namespace")
-        inbox = inbox_prefix("meta-router")
-        connection = connection_for(self._settings.nats, "meta-router", inbox)
-        await connection.connect()
+        connection = self._connection
+        await connection.connect_patiently()
         self._stack.push_async_callback(connection.close)
         self._stack.callback(connection.on_change(self._meta.hearing.set_connected))
         bus = NatsBus(connection)
@@ -41,11 +49,24 @@ class MetaMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
         self._stack.callback(driver.stop)
+        self._meta.hearing.set_asked()
+        pool = upstream_pool(self._settings.upstream, self._meta.guard)
+        self._watching = watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
+
+    def _probes(self, now: float) -> list[Probe]:
+        return [
+            Probe(name, beat.url, "/ready", exact=True) for name, beat in self._meta.silent.due(now)
+        ]
+
+    def why_not(self) -> str:
+        """Return what of NATS the start waits for; "" when it does not."""
+        return self._connection.waits.reason
 
     async def failed(self) -> None:
         """Wait until the actor fails, and raise what it raised."""
         assert self._running is not None
-        await asyncio.shield(self._running)
+        assert self._watching is not None
+        await first_of(asyncio.shield(self._running), asyncio.shield(self._watching))
 
     async def stop(self) -> None:
         """Stop listening; safe to call twice."""

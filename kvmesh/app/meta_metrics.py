@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.admin import METRICS_TYPE
 from kvmesh.app.front import Routes
-from kvmesh.app.mesh_metrics import silence_metric
+from kvmesh.app.mesh_metrics import silence_metrics
 from kvmesh.app.request_ends import RequestEnds
 from kvmesh.transport.http.exchange import Exchange
 from kvmesh.transport.http.server import HttpStatistics
@@ -73,7 +73,7 @@ class MetaMetrics:
             active.add_metric(labels, replica.active_requests)
         yield ready
         yield active
-        yield silence_metric(self._meta.hearing)
+        yield from silence_metrics(self._meta.hearing)
 
     def _serve(self, exchange: Exchange) -> None:
         exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)

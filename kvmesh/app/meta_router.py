@@ -61,6 +61,10 @@ class ReplicaFeed(Protocol):
         """Begin to listen."""
         ...
 
+    def why_not(self) -> str:
+        """Return what the start waits for; "" when it does not."""
+        ...
+
     async def failed(self) -> None:
         """Wait until listening fails, and raise its error."""
         ...
@@ -104,12 +108,13 @@ class MetaServer:
                 raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
             url = url.rstrip("/")
             self._static.append((self.meta.add_static(bucket, url, time.monotonic()), url))
+        self._feed = self._replica_feed()
 
     def _find_probe(self, replica: str) -> Probe | None:
         url = self.meta.url(replica)
         return Probe(replica, url, "/ready") if url else None
 
-    def _feed(self) -> ReplicaFeed:
+    def _replica_feed(self) -> ReplicaFeed:
         if self.settings.replica:
             return StaticReplicas(self.meta, self._static)
         # Loaded by name: with static replicas NATS need not be installed.
@@ -148,18 +153,21 @@ class MetaServer:
             metrics.register(self._refusals)
             metrics.register(self._care)
             metrics.mount(cold)
-            feed = self._feed()
-            stack.push_async_callback(feed.stop)
-            await feed.start()
+            stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
-            log.info("meta-router serves", url=url)
             await first_of(
-                *(stop.wait(), feed.failed(), pages.live.run()), *self._care.running(asking)
+                *(stop.wait(), self._follow(url), pages.live.run()), *self._care.running(asking)
             )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    async def _follow(self, url: str) -> None:
+        """Hear of replicas, which may have to wait for NATS, until that fails."""
+        await self._feed.start()
+        get_logger().info("meta-router serves", url=url)
+        await self._feed.failed()
 
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -255,7 +263,7 @@ class MetaServer:
         ready = self.meta.ready(time.monotonic())
         body: dict[str, object] = {
             "ready": ready,
-            "reason": "ready" if ready else "no ready replica",
+            "reason": "ready" if ready else self._feed.why_not() or "no ready replica",
         }
         if warnings := self._warnings():
             body["warnings"] = warnings

@@ -1,5 +1,6 @@
 """One request booked at one worker, until it is released."""
 
+from math import isfinite
 from typing import Final
 
 from kvmesh.actors.messages import Booked, Finished
@@ -11,6 +12,10 @@ from kvmesh.core.outcomes import Attempt, failed_attempt, status_attempt
 from kvmesh.core.overdue import patience_s
 from kvmesh.transport.http.headers import Header, Headers
 from kvmesh.transport.http.upstream import UpstreamFailure
+
+LEFT_S: Final = 2.0
+NEVER_SERVED: Final = 6.0
+"""A worker that has served nobody yet may have to compile first: so many times the patience."""
 
 PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
 TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
@@ -48,15 +53,21 @@ class Placement:
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the first byte is long overdue while the worker serves nobody else."""
-        context, worker = self._context, self.worker
-        scheduler = context.router.scheduler
-        if not context.hang_s:
-            return False
-        if scheduler.workers.membership.health.served_s(worker) > self.sent_s:
+        hang_s = self._context.hang_s
+        return bool(hang_s) and self._is_silent(now, hang_s)
+
+    def was_silent(self) -> bool:
+        """Return whether a client that left had reason to: 2 s more than five times the time."""
+        return self._is_silent(self._context.clock(), LEFT_S)
+
+    def _is_silent(self, now: float, slack_s: float) -> bool:
+        scheduler, worker = self._context.router.scheduler, self.worker
+        served_s = scheduler.workers.membership.health.served_s(worker)
+        if served_s > self.sent_s:
             return False
         patience = patience_s(
             self.decision.chosen,
-            context.hang_s,
+            slack_s if isfinite(served_s) else slack_s * NEVER_SERVED,
             whole_tokens=self._whole_tokens,
             ms_per_output_token=scheduler.speeds.ms_per_output_token(worker),
         )
@@ -87,6 +98,7 @@ class Placement:
             attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)
         )
         self.release(attempt)
+        context.ask_suspects()
         context.counters.failures.add(worker, attempt.kind)
         context.log.warning(
             "worker failed a request",

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.app.fetch import fetch
+from kvmesh.app.fetch import HTTP_OK, fetch
 from kvmesh.core.health import Answer
-from kvmesh.errors import SlowError, TransportError
+from kvmesh.errors import KvMeshError, SlowError
 from kvmesh.transport.http.upstream import UpstreamPool
 
 LOOK_S: Final = 0.1
@@ -24,11 +24,12 @@ _USUAL_PATH: Final = "/health"
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One member to ask: GET `url` + `path`."""
+    """One member to ask: GET `url` + `path`. While `exact`, nothing but 200 is an answer."""
 
     member: str
     url: str
     path: str
+    exact: bool = False
 
     @classmethod
     def of(cls, member: str, url: str, path: str) -> "Probe":
@@ -39,8 +40,8 @@ class Probe(msgspec.Struct, frozen=True):
 class Prober:
     """Sends the probes that are `due` and tells what came of each; `wake` has it look at once.
 
-    Any answer but a server error is one: an engine may not know the path. One probe a member is
-    under way at a time.
+    Any answer but a server error is one, unless `exact`: an engine may not know the path. One probe
+    a member is under way at a time.
     """
 
     def __init__(
@@ -82,10 +83,11 @@ class Prober:
         answer: Answer = "down"
         try:
             status, _ = await fetch(self._pool, probe.url, probe.path, timeout_s=ANSWER_S)
-            answer = "ok" if status < _SERVER_ERROR else "down"
+            good = status == HTTP_OK if probe.exact else status < _SERVER_ERROR
+            answer = "ok" if good else "down"
         except SlowError:
             answer = "slow"
-        except TransportError:
+        except (KvMeshError, ValueError):
             answer = "down"
         finally:
             self._asking.pop(probe.member, None)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.messages import FirstToken
-from kvmesh.app.answer_lessons import Lesson, compare, learn_length
+from kvmesh.app.answer_lessons import compare, served_tokens
 from kvmesh.app.answer_watch import AnswerWatch
 from kvmesh.app.placement import Placement
 from kvmesh.app.routing_context import RoutingContext, target_of
@@ -279,9 +279,11 @@ class RoutedRequest:
             context.patience.leave(self._resume)
         context.gate.leave(self._request.request_id)
         attempt = self._last_attempt(outcome)
-        lesson = self._lesson()
         if attempt is SERVED:
-            learn_length(context, lesson, usage)
+            tokens = served_tokens(context, self._request.request_id, usage)
+            if tokens:
+                lengths = context.router.scheduler.lengths
+                lengths.learn(self._families, tokens, self._forecast)
         first = self._release(attempt)
         blame = self._blame
         if blame is not None and blame.rejected_by_all and attempt is not SERVED:
@@ -289,27 +291,20 @@ class RoutedRequest:
             workers.forgive(self._request.request_id, context.clock())
         self._record_end(outcome, usage)
         context.counters.end(outcome.kind, outcome.status)
-        if attempt is SERVED:
-            compare(context, lesson, usage)
+        if attempt is SERVED and self._placement is not None:
+            compare(context, self._placement, self._request, usage)
         elif first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
 
-    def _lesson(self) -> Lesson:
-        placement = self._placement
-        return Lesson(
-            request=self._request,
-            decision=None if placement is None else placement.decision,
-            sent_s=0.0 if placement is None else placement.sent_s,
-            told=None if placement is None else placement.told,
-            families=self._families,
-            forecast=self._forecast,
-        )
-
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""
+        placement = self._placement
         if outcome.kind == "cut" and outcome.failure is not None:
-            assert self._placement is not None
-            return failed_attempt("cut", self._placement.waited_s())
+            assert placement is not None
+            return failed_attempt("cut", placement.waited_s())
+        if outcome.kind == "client_gone" and self._waiting and placement is not None:
+            silent = not self._status and placement.was_silent()
+            return failed_attempt("hung", placement.waited_s()) if silent else UNKNOWN
         if outcome.kind != "finished":
             return UNKNOWN
         return SERVED if self._status in SUCCESS else status_attempt(self._status)

@@ -199,6 +199,7 @@ class RouterServer:
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
+            ask_suspects=self._care.wake,
             hang_s=settings.failure.hang_s,
         )
 
@@ -239,11 +240,8 @@ class RouterServer:
                 admin.show(desk)
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
-            await self.mesh.start(url)
-            said = "router serves" if self.part is None else "router decides"
-            log.info(said, url=url, router=self.router_id, bucket=settings.bucket)
             await first_of(
-                *(stop.wait(), self.mesh.failed(), self._housekeeping(context, share)),
+                *(stop.wait(), self._join(url), self._housekeeping(context, share)),
                 *(pages.live.run(), desk.tell(), *self._care.running(pool)),
             )
             self.mesh.draining = True
@@ -252,6 +250,13 @@ class RouterServer:
             await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    async def _join(self, url: str) -> None:
+        """Be part of the mesh, which may have to wait for NATS, until that fails."""
+        await self.mesh.start(url)
+        said = "router serves" if self.part is None else "router decides"
+        get_logger().info(said, url=url, router=self.router_id, bucket=self.settings.bucket)
+        await self.mesh.failed()
 
     def _admin(
         self,

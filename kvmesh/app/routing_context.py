@@ -86,6 +86,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
     `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `ask_suspects` has workers asked at once that a failure made suspect.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
@@ -106,6 +107,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     budget: RetryBudget
     patience: Patience
     hangs: HangWatch
+    ask_suspects: Callable[[], None]
     hang_s: float
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:

@@ -51,6 +51,10 @@ class SessionStore:
         self._stack = contextlib.AsyncExitStack()
         self._log = get_logger()
 
+    def config(self) -> dict[str, object]:
+        """Return the configuration of the bucket's stream."""
+        return self._keys.options.to_config()
+
     async def start(self) -> None:
         """Make the bucket, read what is in it, then follow it. Raises `TransportError`."""
         await self._keys.open()

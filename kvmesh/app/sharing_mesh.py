@@ -53,18 +53,25 @@ class SharingMesh:
         self._commands: RouterCommands | None = None
 
     def why_not(self) -> str:
-        """Return why no request should come; "" when some worker may be given one."""
+        """Return why no request should come; "" when some worker may be given one.
+
+        Workers of the command line are served without NATS, too: what is missing are siblings.
+        """
         if self.draining:
             return "draining"
         if self._static is not None:
             return self._static.why_not()
+        if waiting := self.link.waiting():
+            return waiting
         usable = self._router.scheduler.workers.membership.usable(time.monotonic())
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
         """Return whether NATS is silent, and what else makes routing worse than it could be."""
         static = self._static.warnings() if self._static is not None else ()
-        return (*self.link.registry.hearing.warnings(), *static)
+        waiting = self.link.waiting()
+        alone = (f"{waiting}: siblings are not heard",) if waiting else ()
+        return (*self.link.warnings(), *alone, *static)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
@@ -120,14 +127,15 @@ class SharingMesh:
     async def start(self, advertise_url: str) -> None:
         """Find the workers, connect, tell and listen.
 
-        Raises `TransportError` or `ConfigError` when the server cannot be used.
+        Waits for a server that is away, `why_not` says so; one that cannot be used raises
+        `TransportError` or `ConfigError`.
         """
         self._url = advertise_url
         link, stack = self.link, self._stack
-        connection = await link.connect(stack)
         if self._static is not None:
             stack.push_async_callback(self._static.stop)
             await self._static.start(advertise_url)
+        connection = await link.connect(stack)
         bus = NatsBus(connection)
         driver = AioDriver(bus=bus, log=actor_log())
         self._driver = driver
@@ -140,6 +148,7 @@ class SharingMesh:
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="siblings")
         stack.callback(driver.stop)
+        link.watch_silence(stack, driver)
         handlers: dict[type[Message], Handler] = {
             StateWanted: self._on_state_wanted,
             Drain: self._on_drain,
@@ -151,10 +160,10 @@ class SharingMesh:
         stack.push_async_callback(self._commands.close)
 
     async def failed(self) -> None:
-        """Wait until a part fails, and raise what it raised."""
+        """Look after the bucket of sessions until a part fails; raise what it raised."""
         assert self._running is not None
         assert self._commands is not None
-        parts = [asyncio.shield(self._running), self._commands.failed()]
+        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.failed()]
         if self._static is not None:
             parts.append(self._static.failed())
         await first_of(*parts)

@@ -24,6 +24,10 @@ class StaticReplicas:
         self._pool = UpstreamPool()
         await self._ask()
 
+    def why_not(self) -> str:
+        """Return that nothing is waited for."""
+        return ""
+
     async def failed(self) -> None:
         """Go on asking, for ever."""
         while True:

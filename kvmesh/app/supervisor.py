@@ -95,8 +95,22 @@ class Child:
                 log=str(self._log_path or "here"),
             )
             await asyncio.sleep(delay_s)
-            self.restarts += 1
-            await self._spawn()
+            await self._respawn(delay)
+
+    async def _respawn(self, delay: RestartDelay) -> None:
+        """Start it anew however often that takes: memory, processes or a log's folder may lack."""
+        said = ""
+        while True:
+            try:
+                await self._spawn()
+            except OSError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._log.error("child cannot be started, trying again", error=said)
+                await asyncio.sleep(delay.after(0.0))
+            else:
+                self.restarts += 1
+                return
 
     async def stop(self) -> None:
         """Ask the process to end, kill it when it does not in time."""
@@ -120,7 +134,10 @@ class Child:
         """Return the end of the child's log, for an error message."""
         if self._log_path is None:
             return ""
-        text = self._log_path.read_text(encoding="utf-8", errors="replace")
+        try:
+            text = self._log_path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            return str(error)
         return "\n".join(text.splitlines()[-5:])
 
 

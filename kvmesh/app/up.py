@@ -16,7 +16,7 @@ from kvmesh.app.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.app.process import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
-from kvmesh.errors import ConfigError, TransportError
+from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.setting_types import Flat
 from kvmesh.settings import NatsSettings, UpSettings
@@ -161,17 +161,22 @@ async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:
 async def keep_nats(server: NatsServer) -> None:
     """Start the server anew, on the same port and streams, whenever it ends by itself."""
     loop, log = asyncio.get_running_loop(), get_logger(child="nats-server")
-    delay = RestartDelay()
+    delay, said = RestartDelay(), ""
     while True:
         started = loop.time()
         await server.wait_ended()
         delay_s = delay.after(loop.time() - started)
-        log.warning("child died, restarting", after_s=delay_s)
+        if not said:
+            log.warning("child died, restarting", after_s=delay_s)
         await asyncio.sleep(delay_s)
         try:
             await server.start()
-        except TransportError as error:
-            log.exception("child does not start", error=str(error))
+        except (KvMeshError, OSError) as error:
+            if str(error) != said:
+                said = str(error)
+                log.error("child cannot be started, trying again", error=said)  # noqa: TRY400  no bug
+        else:
+            said = ""
 
 
 def print_mesh(console: Console, settings: UpSettings, plan: Plan, nats_url: str) -> None:

@@ -74,10 +74,9 @@ class Sidecar:
             endpoints = self._endpoints(facts) if settings.kv_events else ()
             ranks = [endpoint.rank for endpoint in endpoints] or list(range(max(1, facts.ranks)))
             alone = len(ranks) == 1
-            inbox = inbox_prefix("worker", settings.bucket, self._name)
-            connection = connection_for(settings.nats, f"worker {self._name}", inbox)
-            await connection.connect()
-            stack.push_async_callback(connection.close)
+            connection = await self._connect(stack, stop)
+            if connection is None:
+                return
             journal = journal_for(
                 settings.nats, connection, self._subjects.stream(), self._subjects.events()
             )
@@ -126,6 +125,17 @@ class Sidecar:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
         return None
+
+    async def _connect(self, stack: contextlib.AsyncExitStack, stop: Stop) -> NatsConnection | None:
+        """Wait for NATS; None when the process shall end first."""
+        settings = self._settings
+        inbox = inbox_prefix("worker", settings.bucket, self._name)
+        connection = connection_for(settings.nats, f"worker {self._name}", inbox)
+        await first_of(stop.wait(), connection.connect_patiently())
+        if stop.requested and not connection.connected:
+            return None
+        stack.push_async_callback(connection.close)
+        return connection
 
     def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
         settings = self._settings

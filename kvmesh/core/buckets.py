@@ -111,6 +111,7 @@ class BucketTable:
         usable = [one for one in self._usable(now) if one.name not in tried]
         bucket, why = self._bucket(request, usable)
         members = [one for one in usable if one.bucket == bucket]
+        members = members or self._last_resort(bucket, now, tried)
         if not members:
             raise NoWorkerError(
                 f"bucket {bucket!r} has no usable replica: {self._state(bucket, now)}"
@@ -122,6 +123,11 @@ class BucketTable:
         self._sent[name] += 1
         self.membership.mark_chosen(name, now)
         return Route(bucket, self._replicas[name], why)
+
+    def _last_resort(self, bucket: str, now: float, tried: Collection[str]) -> list[Replica]:
+        """Return the bucket's replicas that only failed requests speak against."""
+        left = [self._replicas.get(name) for name in self.membership.last_resort(now)]
+        return [one for one in left if one and one.bucket == bucket and one.name not in tried]
 
     def _usable(self, now: float) -> list[Replica]:
         replicas = self._replicas

@@ -119,6 +119,16 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     session: str = ""
     prefilled: bool = False
 
+    def unserved_by(self, info: WorkerInfo) -> str | None:
+        """Return what a worker lacks of what the request asks for, in words."""
+        if self.model and info.models and self.model not in info.models:
+            return f"does not serve {self.model!r}"
+        if not self.labels <= info.labels:
+            return f"has no label {', '.join(sorted(self.labels - info.labels))}"
+        if not info.taints <= self.tolerations:
+            return f"tainted {', '.join(sorted(info.taints - self.tolerations))}"
+        return None
+
 
 class Decision(msgspec.Struct, frozen=True):
     """Where a request goes and why.

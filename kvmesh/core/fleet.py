@@ -118,7 +118,9 @@ class SimulatedFleet:
         """Have an engine chosen that has not failed the request."""
         named: WorkerId | None = None
         if self._oracle is not None:
-            left = [one for one in self.engines if one.worker not in errand.failed] or self.engines
+            usable = frozenset(self.routers[errand.router].scheduler.workers.everyone(now))
+            usable = usable.difference(errand.failed)
+            left = [one for one in self.engines if one.worker in usable] or self.engines
             named = left[self._oracle.choose(left, errand.request, now)].worker
         try:
             decision = self.routers[errand.router].ask(errand, now, named)

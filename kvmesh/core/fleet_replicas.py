@@ -9,6 +9,7 @@ from kvmesh.core.decision import Decision
 from kvmesh.core.fleet_request import Errand
 from kvmesh.core.fleet_router import AttemptEnd, FleetRouter
 from kvmesh.core.late_binding import LOOK_EVERY_S, PAUSE_S
+from kvmesh.core.outcomes import Attempt
 
 PEER_GROW_TOKENS: Final = 64
 """Peers hear of an answer's growth about once a second."""
@@ -61,9 +62,9 @@ class Replicas:
 
     def ended(self, place: int, end: AttemptEnd, now: float) -> None:
         """Have a router know how an attempt ended, and the others that it has."""
-        self._routers[place].attempt_ended(end, now)
+        attempt = self._routers[place].attempt_ended(end, now)
         self.load_fell(place, now)
-        self._tell(place, partial(_finished, end.request_id), now)
+        self._tell(place, partial(_finished, end, attempt), now)
 
     def _tell(self, place: int, news: Callable[[FleetRouter, float], None], now: float) -> None:
         if len(self._routers) > 1:
@@ -107,5 +108,5 @@ def _grew(request_id: str, tokens: int, peer: FleetRouter, now: float) -> None:
     peer.scheduler.grow(request_id, tokens, now)
 
 
-def _finished(request_id: str, peer: FleetRouter, now: float) -> None:
-    peer.scheduler.finish(request_id, now)
+def _finished(end: AttemptEnd, attempt: Attempt, peer: FleetRouter, now: float) -> None:
+    peer.peer_ended(end.request_id, end.worker, attempt, now)

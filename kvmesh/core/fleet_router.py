@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kvmesh.core.index import KvIndex
 from kvmesh.core.late_binding import LateBinding
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import SERVED, UNKNOWN, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.selection import Random
 from kvmesh.core.sequences import ActiveSequences
@@ -27,6 +28,8 @@ from kvmesh.core.thinned import ThinnedIndex
 KEY_TOKENS: Final = 256
 """Tokens between two sharing keys, as with 16 blocks of 16."""
 
+SETTLE_S: Final = 0.5
+"""Old failures cost less from time to time, as in `app.failure_care`."""
 
 AttemptKind = Literal["served", "refused"] | FaultKind
 
@@ -43,12 +46,31 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     status: int
     retry_after_s: int | None = None
 
+    def attempt(self, lost_s: float) -> Attempt:
+        """Return what the end shows of the worker, as a proxy sees it."""
+        match self.kind:
+            case "served" | "slow":
+                return SERVED
+            case "refused":
+                return Attempt(Verdict.CLIENT, str(self.status))
+            case "status" | "dead":
+                return status_attempt(self.status, lost_s, float(self.retry_after_s or 0))
+            case "hang":
+                return UNKNOWN
+            case "reset" | "cut":
+                return failed_attempt(self.kind, lost_s)
+            case "garbage" | "half-head":
+                return failed_attempt("malformed", lost_s)
+            case _:
+                assert_never(self.kind)
+
 
 class FleetRouter:
     """Decides for its own requests and counts its peers'; refuses nothing, however long it waits.
 
     `ended` counts its attempts by worker and by how they ended. All replicas hear the same events
-    at the same time, so they may share one `index`.
+    at the same time, so they may share one `index`. Nobody asks engines for their health here: one
+    that was left out gets one request when its back-off is over.
     """
 
     def __init__(
@@ -76,6 +98,7 @@ class FleetRouter:
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
+        self._settled_s = 0.0
         for worker, blocks in workers:
             membership.add(worker, 0.0)
             self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks))
@@ -128,13 +151,32 @@ class FleetRouter:
             released.append((self._held.pop(one.request_id), decision))
         return released
 
-    def attempt_ended(self, end: AttemptEnd, now: float) -> None:
-        """Learn how an attempt of this router's ended, and release its booking.
+    def attempt_ended(self, end: AttemptEnd, now: float) -> Attempt:
+        """Learn how an attempt of this router's ended, and release its booking; return what its
+        peers are told.
 
         Every attempt comes through here once, whether it was answered or not.
         """
         self.ended[end.worker, end.kind] += 1
-        self.scheduler.finish(end.request_id, now)
+        booking = self.sequences.booking(end.request_id)
+        attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
+        self.scheduler.finish(end.request_id, now, attempt)
+        self._settle(now)
+        return attempt
+
+    def peer_ended(self, request_id: str, worker: WorkerId, attempt: Attempt, now: float) -> None:
+        """Learn how an attempt of a peer's ended, also one that was over before it was told of."""
+        booking = self.sequences.booking(request_id)
+        if booking is not None and booking.worker == worker:
+            self.scheduler.finish(request_id, now, attempt)
+        else:
+            self.scheduler.workers.note(worker, attempt, now, request_id)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        if now >= self._settled_s + SETTLE_S:
+            self._settled_s = now
+            self.scheduler.workers.settle_prices(now)
 
     def demand(self, request_id: str) -> tuple[WorkerId, Demand] | None:
         """Return what to tell the peers of a request booked here; None when it has ended."""

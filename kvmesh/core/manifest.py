@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.errors import CodecError
+from kvmesh.errors import CodecError, NewerError
 
 SCHEMA: Final = 1
 GENERATIONS: Final = 3
@@ -60,7 +60,14 @@ class Manifest(msgspec.Struct, frozen=True):
         return frozenset(one.name for one in self.generations)
 
 
+class _Version(msgspec.Struct):
+    """What a manifest of any version has."""
+
+    schema: int = SCHEMA
+
+
 _decoder = msgspec.json.Decoder(Manifest)
+_version_decoder = msgspec.json.Decoder(_Version)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -69,10 +76,19 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes | None) -> Manifest:
-    """Return the manifest in `data`; an empty one for None. Raises `CodecError`."""
+    """Return the manifest in `data`; an empty one for None.
+
+    Raises `CodecError` for garbage, `NewerError` for one that must not be overwritten.
+    """
     if data is None:
         return Manifest()
     try:
+        schema = _version_decoder.decode(data).schema
+        if schema > SCHEMA:
+            raise NewerError(
+                f"snapshot manifest has schema {schema}, this build reads {SCHEMA}: "
+                "it is a newer kvmesh's"
+            )
         manifest = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"snapshot manifest of {len(data)} bytes: {error}") from error

@@ -9,11 +9,8 @@ import msgspec
 from kvmesh.core.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
 from kvmesh.core.health_record import Stage, Standing
 from kvmesh.core.outcomes import Attempt
+from kvmesh.core.signs import DEAD_AFTER_S, NEVER, Signs, Turn
 
-DEAD_AFTER_S: Final = 3.5
-"""Three lost one-second heartbeats and a half: a dead worker gets nothing new within 4 s."""
-
-NEVER: Final = float("inf")
 NOT_READY: Final = "not ready"
 
 
@@ -26,10 +23,15 @@ class ChangeKind(Enum):
     LEFT = "left"
     SUSPECTED = "suspected"
     RECOVERED = "recovered"
+    SILENT = "silent"
+    HEARD = "heard"
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One change of the view. `RESTARTED`: same name, larger epoch; all it held is gone."""
+    """One change of the view. `RESTARTED`: same name, larger epoch; all it held is gone.
+
+    `SILENT`: no longer heard, though it answers over HTTP; `HEARD`: heard again.
+    """
 
     kind: ChangeKind
     member: str
@@ -52,23 +54,20 @@ class MemberView(msgspec.Struct, frozen=True):
     retry_in_s: float
     attempts: int = 0
     stage: Standing = "in"
+    silent: bool = False
 
 
 class _Member:
     __slots__ = (
         "draining",
         "epoch",
-        "expires_s",
-        "last_sign_s",
         "lasting",
         "ready",
         "why",
     )
 
-    def __init__(self, epoch: int, now: float) -> None:
+    def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.last_sign_s = now
-        self.expires_s = NEVER
         self.lasting = False
         self.ready = True
         self.why = NOT_READY
@@ -78,9 +77,12 @@ class _Member:
 class Membership:
     """Members by name. A sign of life keeps one for `dead_after_s`; a static one stays for ever.
 
+    `signs` tell who is silent and has to be asked. Members are given up by `expire` alone, so that
+    after a pause of this process what was sent meanwhile is read first.
+
     `health` leaves those out whose requests fail, and knows their way back: only requests and
     answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a
-    restart (larger epoch) ends it, too. While it is paused nobody's silence counts.
+    restart (larger epoch) ends it, too.
     """
 
     def __init__(
@@ -91,11 +93,10 @@ class Membership:
         max_backoff_s: float = MAX_BACKOFF_S,
     ) -> None:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
-        self._dead_after_s = dead_after_s
+        self.signs = Signs(dead_after_s)
         self._members: dict[str, _Member] = {}
         self._usable: tuple[str, ...] = ()
         self._usable_until = -NEVER
-        self._paused = False
 
     def __len__(self) -> int:
         return len(self._members)
@@ -117,9 +118,7 @@ class Membership:
         change = self.observe(member, epoch, now)
         found = self._members[member]
         found.lasting = True
-        found.expires_s = NEVER
-        # The heartbeat may have been ignored for its epoch: an expired member lives all the same.
-        self._usable_until = -NEVER
+        self.signs.heard(member, now, lasting=True)
         return change
 
     def observe(
@@ -139,7 +138,7 @@ class Membership:
         found = self._members.get(member)
         kind: ChangeKind | None = None
         if found is None:
-            found = self._members[member] = _Member(epoch, now)
+            found = self._members[member] = _Member(epoch)
             kind = ChangeKind.JOINED
         elif epoch < found.epoch:
             return None
@@ -149,14 +148,13 @@ class Membership:
             kind = ChangeKind.RESTARTED
         elif (ready, draining) != (found.ready, found.draining):
             kind = ChangeKind.UPDATED
-        if kind is not None or found.expires_s <= now:
+        if kind is not None:
             self._usable_until = -NEVER
         found.ready = ready
         found.why = why
         found.draining = draining
-        found.last_sign_s = now
-        if not found.lasting:
-            found.expires_s = now + self._dead_after_s
+        if self.signs.heard(member, now, lasting=found.lasting):
+            kind = kind or ChangeKind.HEARD
         return Change(kind, member, epoch) if kind else None
 
     def remove(self, member: str) -> Change | None:
@@ -165,25 +163,41 @@ class Membership:
         if found is None:
             return None
         self.health.forget(member)
+        self.signs.drop(member)
         self._usable_until = -NEVER
         return Change(ChangeKind.LEFT, member, found.epoch)
 
-    def pause(self) -> None:
-        """Let nobody expire until `resume`: signs of life cannot arrive."""
-        self._paused = True
+    def readmit(self, member: str, epoch: int, now: float) -> Change:
+        """Enter a member again that was given up and answers; it is silent until it is heard."""
+        self._members[member] = _Member(epoch)
+        self.signs.back(member, now)
         self._usable_until = -NEVER
+        return Change(ChangeKind.JOINED, member, epoch)
 
-    def resume(self, now: float) -> None:
-        """Let members expire again, each `dead_after_s` from now at the earliest."""
-        self._paused = False
-        self._usable_until = -NEVER
-        for one in self._members.values():
-            one.expires_s = max(one.expires_s, now + self._dead_after_s)
+    def due(self, now: float) -> list[str]:
+        """Return the silent members to be asked over HTTP now, sorted; see `Signs.due`.
+
+        One that was draining is not asked: it said that it would leave.
+        """
+        return [name for name in self.signs.due(now) if not self._members[name].draining]
+
+    def heard_http(self, member: str, now: float) -> None:
+        """Take that a member answered to be ready, when its heartbeats do not say anything."""
+        if self.signs.answered(member, now) and not self._members[member].ready:
+            self._members[member].ready = True
+            self._usable_until = -NEVER
 
     def expire(self, now: float) -> list[Change]:
-        """Drop the members whose signs stopped; return them, sorted by name. O(members)."""
-        dead = sorted(name for name, one in self._members.items() if self._is_dead(one, now))
-        return [change for name in dead if (change := self.remove(name))]
+        """Drop the members whose signs stopped, note those who only answer; return both, sorted by
+        name. O(members).
+        """
+        changes = (self._turn(name, turn) for name, turn in self.signs.turns(now))
+        return [change for change in changes if change]
+
+    def _turn(self, member: str, turn: Turn) -> Change | None:
+        if turn is Turn.DEAD:
+            return self.remove(member)
+        return Change(ChangeKind.SILENT, member, self._members[member].epoch)
 
     def note(
         self, member: str, attempt: Attempt, now: float, request_id: str = ""
@@ -220,9 +234,9 @@ class Membership:
         if self.health.began(member, now):
             self._usable_until = -NEVER
 
-    def mark_chosen(self, member: str, now: float) -> None:
+    def mark_chosen(self, member: str, now: float, request_id: str = "") -> None:
         """Note that a request goes there: one on trial gets no second one meanwhile."""
-        if self.health.chosen(member, now):
+        if self.health.chosen(member, now, request_id):
             self._usable_until = -NEVER
 
     def _changed(self, member: str, found: _Member, before: Stage) -> Change | None:
@@ -233,34 +247,40 @@ class Membership:
         return Change(kind, member, found.epoch)
 
     def usable(self, now: float) -> tuple[str, ...]:
-        """Return the members that may be given work now, sorted: alive, ready, not draining,
+        """Return the members that may be given work now, sorted: not given up, ready, not draining,
         admitted by `health`. O(1) until something changes, then O(members log members); the same
         object as before while the answer is.
         """
         if now < self._usable_until:
             return self._usable
-        until = NEVER
-        names: list[str] = []
-        for name, one in self._members.items():
-            if self._is_dead(one, now) or not one.ready or one.draining:
-                continue
-            until = min(until, NEVER if self._paused else one.expires_s)
-            names.append(name)
-        names.sort()
-        admitted, admitted_until = self.health.admit(names, now)
+        names = sorted(
+            name for name, one in self._members.items() if one.ready and not one.draining
+        )
+        admitted, self._usable_until = self.health.admit(names, now)
         usable = tuple(admitted)
         if usable != self._usable:
             self._usable = usable
-        self._usable_until = min(until, admitted_until)
         return self._usable
+
+    def last_resort(self, now: float) -> tuple[str, ...]:
+        """Return the members, sorted, that only failed requests speak against: where nobody else
+        may take a request, to try one of them is better than to reject it. O(members).
+        """
+        usable, health = frozenset(self.usable(now)), self.health
+        return tuple(
+            name
+            for name, one in sorted(self._members.items())
+            if name not in usable
+            and one.ready
+            and not one.draining
+            and health.stage(name) is not Stage.DOWN
+        )
 
     def why_not(self, member: str, now: float) -> str | None:
         """Return in words why the member may not be given work; None when it may."""
         found = self._members.get(member)
         if found is None:
             return "unknown"
-        if self._is_dead(found, now):
-            return f"no heartbeat for {now - found.last_sign_s:.1f} s"
         if not found.ready:
             return found.why
         if found.draining:
@@ -270,9 +290,6 @@ class Membership:
         if place < len(usable) and usable[place] == member:
             return None
         return self.health.words(member, now)
-
-    def _is_dead(self, member: _Member, now: float) -> bool:
-        return member.expires_s <= now and not self._paused
 
     def view(self, now: float) -> list[MemberView]:
         """Return every member for people, sorted by name."""
@@ -288,7 +305,8 @@ class Membership:
             failures=failures,
             attempts=attempts,
             stage=self.health.standing(name, now),
-            last_sign_s=now - one.last_sign_s,
+            last_sign_s=self.signs.silence_s(name, now),
             usable=self.why_not(name, now) is None,
             retry_in_s=self.health.retry_in_s(name, now),
+            silent=name in self.signs.silent,
         )

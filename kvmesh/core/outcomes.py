@@ -10,6 +10,9 @@ MOST_RETRY_AFTER_S: Final = 30.0
 
 DEFAULT_RETRY_AFTER_S: Final = 1.0
 
+MOST_LOST_S: Final = 600.0
+"""A failed attempt counts as having lost no more, whatever a clock or a peer says."""
+
 _OVERLOADED: Final = 429
 _UNAVAILABLE: Final = 503
 _NOT_IMPLEMENTED: Final = 501

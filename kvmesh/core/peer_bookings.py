@@ -14,6 +14,7 @@ from kvmesh.core.booking_events import (
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes, unpack_hashes
 from kvmesh.core.loads import Demand
+from kvmesh.core.outcomes import Verdict
 from kvmesh.core.scheduler import Scheduler
 
 RENEW_S: Final = 0.5
@@ -115,7 +116,8 @@ class PeerBookings:
             peer.unconfirmed = {one.request_id for one in self._sequences.owned(name)}
         elif peer.unconfirmed is not None:
             for request_id in peer.unconfirmed:
-                self._follow(peer, Ended(request_id), now)
+                peer.retold.discard(request_id)
+                self._sequences.finish(request_id)
             peer.unconfirmed = None
             peer.complete = True
 
@@ -148,11 +150,22 @@ class PeerBookings:
             self._scheduler.finish(event.request_id, now, event.attempt())
 
     def _follow(self, peer: _Peer, event: Prefilled | Grew | Ended, now: float) -> None:
-        """Fold what became of a booking whose times say nothing of its worker's speed."""
+        """Fold what became of a booking whose times say nothing of its worker's speed; how it
+        ended says all the more of its worker's health.
+        """
         if isinstance(event, Prefilled):
             self._sequences.first_token(event.request_id, now)
         elif isinstance(event, Grew):
             self._sequences.grow(event.request_id, event.output_tokens, now)
         else:
             peer.retold.discard(event.request_id)
-            self._sequences.finish(event.request_id)
+            self._follow_end(event, now)
+
+    def _follow_end(self, event: Ended, now: float) -> None:
+        attempt = event.attempt()
+        if attempt.verdict is not Verdict.SERVED:
+            self._scheduler.finish(event.request_id, now, attempt)
+            return
+        booking = self._sequences.finish(event.request_id)
+        assert booking is not None, "only what is booked is followed"
+        self._scheduler.workers.note(booking.worker, attempt, now, event.request_id)

@@ -202,7 +202,7 @@ class Scheduler:
             hashes=hashes if recorded else None,
         )
         sequences.add(request.request_id, worker, demand, now)
-        self.workers.membership.mark_chosen(worker, now)
+        self.workers.membership.mark_chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
         if decision.policy == "round-robin":

@@ -9,7 +9,7 @@ from kvmesh.core.known_names import KnownNames
 from kvmesh.core.left_out import LeftOut, find_left_out
 from kvmesh.core.loads import MOST_TOKENS
 from kvmesh.core.membership import Change, Membership
-from kvmesh.core.outcomes import Attempt, Verdict
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.url_guard import UrlGuard
@@ -118,6 +118,8 @@ class WorkerRegistry:
         """Take what became of a request at a worker: who fails more than others gets a price, and
         beyond a bound nothing; return whether it is left out or let in now.
         """
+        if attempt is SERVED and self.membership.health.served(worker, now):
+            return None
         change = self.membership.note(worker, attempt, now, request_id)
         if attempt.verdict is Verdict.WORKER:
             self._priced.add(worker)
@@ -192,7 +194,8 @@ class WorkerRegistry:
     def eligible(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
         """Return the workers that may take `request`, sorted; `everyone` itself when all may.
 
-        O(1) for a request without wishes while no threshold is set.
+        O(1) for a request without wishes while no threshold is set. Where nobody may who is let
+        in, those may that only failed requests speak against, unless it is pinned.
         Raises `NoWorkerError` with the reason for each worker.
         """
         alive = self.everyone(now)
@@ -210,6 +213,7 @@ class WorkerRegistry:
             names = self._serving.get(request.model) or self._find_serving(request, alive)
         else:
             names = alive
+        names = names or self._last_resort(request, now)
         if not names:
             raise NoWorkerError(
                 self._reasons(request, now),
@@ -217,6 +221,12 @@ class WorkerRegistry:
                 unknown_model=self._is_unknown(request.model),
             )
         return names
+
+    def _last_resort(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
+        if request.pinned_worker is not None or self._only_busy(self._everyone, request):
+            return ()
+        left_out = cast("tuple[WorkerId, ...]", self.membership.last_resort(now))
+        return tuple(one for one in left_out if self._refusal(one, request) is None)
 
     def _is_unknown(self, model: str) -> bool:
         """Return whether all workers say what they serve: not this, nor did one that left."""
@@ -259,7 +269,7 @@ class WorkerRegistry:
             return "already failed this request"
         if request.allowed_workers is not None and worker not in request.allowed_workers:
             return "not allowed for this request"
-        return _unserved(self.info(worker), request)
+        return request.unserved_by(self.info(worker))
 
     def _busy(self, worker: WorkerId) -> str | None:
         limits = self.thresholds
@@ -296,14 +306,3 @@ class WorkerRegistry:
 def _capacity(state: WorkerState) -> int:
     """Return the KV blocks a worker says to have, no more than anyone can mean."""
     return min(state.report.total_blocks or state.info.total_blocks, MOST_TOKENS)
-
-
-def _unserved(info: WorkerInfo, request: RouteRequest) -> str | None:
-    """Return what a worker lacks of what a request asks for."""
-    if request.model and info.models and request.model not in info.models:
-        return f"does not serve {request.model!r}"
-    if not request.labels <= info.labels:
-        return f"has no label {', '.join(sorted(request.labels - info.labels))}"
-    if not info.taints <= request.tolerations:
-        return f"tainted {', '.join(sorted(info.taints - request.tolerations))}"
-    return None

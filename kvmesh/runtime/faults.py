@@ -13,8 +13,9 @@ class FaultPlan(msgspec.Struct, frozen=True):
 
     A message takes `delay_s`, or `slow_s` with chance `slow`. `reorder`: it may overtake earlier
     ones of its sender. Each `mischief_s` a process is killed (`crash`), frozen (`pause`) or cut off
-    (`disconnect`), or the journal is purged up to a random sequence, made anew (`recreate`) or
-    loses its last records though acknowledged (`truncate`).
+    (`disconnect`), all processes are parted in two, each of which hears only its own on the bus and
+    heals by itself (`partition`), or the journal is purged up to a random sequence, made anew
+    (`recreate`) or loses its last records though acknowledged (`truncate`).
     `crash_at_effect`: a process dies between two effects of one turn. `pause_at_effect`: it stands
     still there, and does the rest of that turn, decided before, when it goes on. `spoil`: an object
     is stored damaged, and acknowledged all the same. `busy`: the next slice of a long job waits for
@@ -46,6 +47,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     crash: float = 0.0
     pause: float = 0.0
     disconnect: float = 0.0
+    partition: float = 0.0
     purge: float = 0.0
     recreate: float = 0.0
     truncate: float = 0.0
@@ -74,6 +76,7 @@ _KINDS = (
     "linger",
     "pause_at_effect",
     "late_tail",
+    "partition",
 )
 _CEILINGS = {
     "slow": 0.05,
@@ -85,6 +88,7 @@ _CEILINGS = {
     "crash": 0.05,
     "pause": 0.1,
     "disconnect": 0.1,
+    "partition": 0.1,
     "purge": 0.05,
     "recreate": 0.02,
     "truncate": 0.03,

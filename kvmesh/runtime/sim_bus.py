@@ -3,12 +3,17 @@
 from kvmesh.actors.kernel import Effect, Publish
 from kvmesh.actors.messages import BusMessage
 from kvmesh.runtime.sim import Process, Simulation
+from kvmesh.runtime.sim_links import SimLinks
 
 
 class SimBus:
-    """Core NATS without a server: at most once, in order per sender and receiver unless a fault."""
+    """Core NATS without a server: at most once, in order per sender and receiver unless a fault.
+
+    `links` say who hears whom: a parted server's clients stay connected and hear only each other.
+    """
 
     def __init__(self, sim: Simulation) -> None:
+        self.links = SimLinks(sim)
         self._sim = sim
         self._arrivals_s: dict[tuple[str, str], float] = {}
         sim.carriers[Publish] = self._carry_publish
@@ -31,7 +36,10 @@ class SimBus:
             return
         if sim.strike("garbage", plan.garbage):
             message = BusMessage(message.subject, sim.faults.garble(message.data))
-        arrival_s = sim.now + sim.faults.delay(sim.now)
+        longer_s = self.links.delay_s(sender, to.name)
+        if longer_s is None:
+            return
+        arrival_s = sim.now + longer_s + sim.faults.delay(sim.now)
         if not sim.strike("reorder", plan.reorder):
             arrival_s = max(arrival_s, self._arrivals_s.get((sender, to.name), 0.0))
             self._arrivals_s[sender, to.name] = arrival_s

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -11,14 +11,21 @@ import msgspec
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.errors import TransportError
 from tests.chaos.process import MeshProcess, fixed_ports
+from tests.chaos.routes import Routes
 
 BUCKET = "chaos"
 BLOCK_SIZE = 16
 POLL_S = 0.1
+NOWHERE = 1
+"""A port where nobody listens."""
 
 
 class MeshSize(msgspec.Struct, frozen=True):
-    """`ranks` has one number of data-parallel ranks an engine; `servers` is 1 or 3."""
+    """`ranks` has one number of data-parallel ranks an engine; `servers` is 1 or 3.
+
+    `homes` has the number of the one server of each sidecar, each router and the front door, in
+    this order; without, all know all servers.
+    """
 
     servers: int = 1
     routers: int = 2
@@ -26,24 +33,27 @@ class MeshSize(msgspec.Struct, frozen=True):
     blocks: int = 400
     speedup: float = 20.0
     snapshot_s: float = 3.0
+    homes: tuple[int, ...] = ()
 
 
 class ChaosMesh:
     def __init__(self, folder: Path, size: MeshSize) -> None:
         self.size = size
         self._folder = folder
-        self.servers = self._make_servers()
+        listens = fixed_ports(size.servers)
+        self.routes = Routes(listens if size.servers > 1 else ())
+        self.servers = self._make_servers(listens)
+        self._homes = iter(size.homes)
         self.engines: list[MeshProcess] = []
         self.sidecars: list[MeshProcess] = []
         self.ranks: dict[str, tuple[MeshProcess, int]] = {}
-        nats = ["--nats-url", ",".join(server.url for server in self.servers)]
         for number, ranks in enumerate(size.ranks):
-            self._add_engine(number, ranks, nats)
+            self._add_engine(number, ranks)
         *ports, front = fixed_ports(size.routers + 1)
-        self.routers = [self._router(number, port, nats) for number, port in enumerate(ports)]
+        self.routers = [self._router(number, port) for number, port in enumerate(ports)]
         front_url = f"http://127.0.0.1:{front}"
         self.front = self._process(
-            "front", front_url, ["meta-router", "--http-port", str(front), *nats]
+            "front", front_url, ["meta-router", "--http-port", str(front), *self._nats()]
         )
 
     @property
@@ -54,6 +64,7 @@ class ChaosMesh:
         yield from (*self.engines, *self.sidecars, *self.routers, self.front)
 
     async def start(self) -> None:
+        self.routes.start()
         for server in self.servers:
             await server.start()
         for process in self.processes():
@@ -66,6 +77,7 @@ class ChaosMesh:
         for server in self.servers:
             server.thaw()
             await server.stop()
+        self.routes.stop()
 
     async def start_server(self, server: NatsServer) -> None:
         """Start it again, however often that takes."""
@@ -76,6 +88,9 @@ class ChaosMesh:
 
     async def heal(self) -> None:
         """Undo every fault: what was frozen goes on, what died is started, all is awaited."""
+        self.routes.heal()
+        self.routes.slow(0.0)
+        self.routes.lose(0.0)
         for server in self.servers:
             server.thaw()
             await self.start_server(server)
@@ -103,24 +118,34 @@ class ChaosMesh:
     def last_words(self) -> str:
         return "\n".join(f"--- {one.name}\n{one.last_words()}" for one in self.processes())
 
-    def _make_servers(self) -> list[NatsServer]:
-        count = self.size.servers
-        ports, routes = fixed_ports(count), fixed_ports(count)
-        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+    def _make_servers(self, listens: Sequence[int]) -> list[NatsServer]:
         return [
             NatsServer(
                 self._folder / f"n{number}",
                 port=port,
                 log_path=self._folder / f"n{number}.log",
-                config=f'server_name: n{number}\ncluster {{ name: test, listen: "127.0.0.1:{route}"'
-                f", routes: [{urls}] }}\n"
-                if count > 1
-                else "",
+                config=self._cluster(number, listens[number]) if len(listens) > 1 else "",
             )
-            for number, (port, route) in enumerate(zip(ports, routes, strict=True))
+            for number, port in enumerate(fixed_ports(len(listens)))
         ]
 
-    def _add_engine(self, number: int, ranks: int, nats: list[str]) -> None:
+    def _cluster(self, number: int, listen: int) -> str:
+        """Return a server's part of the cluster: it can reach the others by `routes` only.
+
+        What a server tells of its own address leads nowhere, and clients hear of no other server.
+        """
+        urls = ", ".join(f'"{url}"' for url in self.routes.urls(number))
+        return (
+            f'server_name: n{number}\ncluster {{ name: test, listen: "127.0.0.1:{listen}"'
+            f', routes: [{urls}], no_advertise: true, advertise: "127.0.0.1:{NOWHERE}" }}\n'
+        )
+
+    def _nats(self) -> list[str]:
+        """Return the servers of the next process."""
+        home = next(self._homes, None)
+        return ["--nats-url", self.nats_url if home is None else self.servers[home].url]
+
+    def _add_engine(self, number: int, ranks: int) -> None:
         # Rank r adds r to both event ports, so they keep a distance.
         (port,), (events, replay) = fixed_ports(1), sorted(fixed_ports(2))
         while replay - events < ranks:
@@ -132,13 +157,13 @@ class ChaosMesh:
         arguments += ["--num-gpu-blocks-override", str(self.size.blocks)]
         arguments += ["--speedup-ratio", str(self.size.speedup)]
         self.engines.append(engine := self._process(f"engine-{number}", url, arguments))
-        sidecar = ["worker", "--engine-url", url, "--bucket", BUCKET, "--worker-id", worker, *nats]
-        self.sidecars.append(self._process(f"sidecar-{number}", url, sidecar))
+        sidecar = ["worker", "--engine-url", url, "--bucket", BUCKET, "--worker-id", worker]
+        self.sidecars.append(self._process(f"sidecar-{number}", url, [*sidecar, *self._nats()]))
         for rank in range(ranks):
             self.ranks[worker if ranks == 1 else f"{worker}-dp{rank}"] = (engine, rank)
 
-    def _router(self, number: int, port: int, nats: list[str]) -> MeshProcess:
-        arguments = ["router", "--bucket", BUCKET, "--router-id", f"r{number}", *nats]
+    def _router(self, number: int, port: int) -> MeshProcess:
+        arguments = ["router", "--bucket", BUCKET, "--router-id", f"r{number}", *self._nats()]
         arguments += ["--http-port", str(port), "--kv-cache-block-size", str(BLOCK_SIZE)]
         arguments += ["--stream-replicas", str(self.size.servers)]
         arguments += ["--snapshot-interval-s", str(self.size.snapshot_s)]

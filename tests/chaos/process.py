@@ -54,6 +54,12 @@ class MeshProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def returncode(self) -> int | None:
+        """Return what it ended with; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
     def start(self) -> None:
         """Start it unless it runs: a process that gave up (no server to join) is tried again."""
         if self.alive:

@@ -12,7 +12,7 @@ import httpx
 from tests.chaos.clients import Clients
 from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.oracle import differences
-from tests.chaos.storm import Fault, Storm, draw_faults
+from tests.chaos.storm import KINDS, ROUTE_KINDS, Fault, Storm, draw_faults
 from tests.chaos.witness import Witness
 
 POLL_S = 0.2
@@ -59,7 +59,8 @@ class Rounds:
         rng = random.Random(seed)
         self.seeds.append(seed)
         clients, storm = Clients(self.mesh.front.url, rng), Storm(self.mesh)
-        plan = plan or draw_faults(rng, 1 + seed % 4, STORM_S)
+        kinds = (*KINDS, *ROUTE_KINDS) if self.mesh.size.servers > 1 else KINDS
+        plan = plan or draw_faults(rng, 1 + seed % 4, STORM_S, kinds)
         clients.start()
         try:
             await asyncio.sleep(0.5)

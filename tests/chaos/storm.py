@@ -1,4 +1,4 @@
-"""Faults drawn from a seed: who is killed or frozen when, and for how long."""
+"""Faults drawn from a seed: who is killed, frozen or cut off when, and for how long."""
 
 import asyncio
 import random
@@ -18,12 +18,18 @@ KINDS = (
     *("server", "server", "router", "router", "engine", "sidecar"),
     *("engine and sidecar", "all servers", "all routers", "all sidecars", "all engines"),
 )
+ROUTE_KINDS = ("partition", "partition", "route", "slow routes", "lossy routes")
+SLOW_S, LOSS = 0.15, 0.1
 LONG, LONG_S = 0.1, 12.0
 STREAM = "KVMESH_EVENTS_chaos"
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`which` picks the victim; a server of -1 is the one that leads the stream."""
+    """`which` picks the victim; a server of -1 is the one that leads the stream.
+
+    A "partition" parts a server from all others, a "route" one of its neighbours from it; `frozen`,
+    bytes wait there until it is healed, else connections break.
+    """
 
     at_s: float
     kind: str
@@ -32,13 +38,15 @@ class Fault(msgspec.Struct, frozen=True):
     lasts_s: float
 
 
-def draw_faults(rng: random.Random, count: int, within_s: float) -> list[Fault]:
-    """Return `count` faults that begin within so many seconds."""
+def draw_faults(
+    rng: random.Random, count: int, within_s: float, kinds: Sequence[str] = KINDS
+) -> list[Fault]:
+    """Return `count` faults of these kinds that begin within so many seconds."""
     return sorted(
         (
             Fault(
                 at_s=round(rng.uniform(0.0, within_s), 2),
-                kind=rng.choice(KINDS),
+                kind=rng.choice(kinds),
                 which=rng.randrange(-1, 6),
                 frozen=rng.random() < 0.4,
                 lasts_s=round(rng.uniform(0.2, LONG_S if rng.random() < LONG else 5.0), 2),
@@ -71,6 +79,9 @@ class Storm:
         if fault.kind == "all servers":
             await self._strike_servers(fault, list(range(len(self._mesh.servers))))
             return
+        if fault.kind in ROUTE_KINDS:
+            await self._strike_routes(fault)
+            return
         victims = self._victims(fault)
         how = "SIGSTOP" if fault.frozen else "SIGKILL"
         self._tell(f"{how} {', '.join(victim.name for victim in victims)} for {fault.lasts_s} s")
@@ -99,6 +110,29 @@ class Storm:
             server.thaw()
             await self._mesh.start_server(server)
         self._tell(f"{names} goes on")
+
+    async def _strike_routes(self, fault: Fault) -> None:
+        """Part servers, or slow down all that passes between them, for a while."""
+        routes, count = self._mesh.routes, len(self._mesh.servers)
+        if fault.kind in {"slow routes", "lossy routes"}:
+            self._tell(f"{fault.kind} for {fault.lasts_s} s")
+            strike, amount = (
+                (routes.slow, SLOW_S) if fault.kind == "slow routes" else (routes.lose, LOSS)
+            )
+            strike(amount)
+            await asyncio.sleep(fault.lasts_s)
+            strike(0.0)
+            self._tell(f"no more {fault.kind}")
+            return
+        number = fault.which % count if fault.which >= 0 else await self._leader()
+        others = [(number + 1) % count] if fault.kind == "route" else []
+        what = f"n{number} from {f'n{others[0]}' if others else 'all others'}"
+        self._tell(f"{'hold' if fault.frozen else 'cut'} {what} for {fault.lasts_s} s")
+        part = routes.hold if fault.frozen else routes.cut
+        part(number, others)
+        await asyncio.sleep(fault.lasts_s)
+        routes.heal(number, others)
+        self._tell(f"healed: {what}")
 
     async def _leader(self) -> int:
         """Return the number of the server that leads the stream; 0 when nobody can tell."""

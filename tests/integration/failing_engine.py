@@ -50,7 +50,7 @@ def close_unanswered(exchange: Exchange) -> None:
 
 
 class FailingEngine:
-    """Answers prompts as `answer` says, and its probes well while `healthy`.
+    """Answers prompts as `answer` says, and its probes while `healthy` and `ready`.
 
     `prompts` are the bodies that came.
     """
@@ -58,21 +58,26 @@ class FailingEngine:
     def __init__(self) -> None:
         self.answer: Answer = answer_well
         self.healthy = True
+        self.ready = True
         self.prompts: list[dict[str, Any]] = []
         self.health_asked = 0
-        self.server = HttpServer(self._serve)
+        self.server = HttpServer(self.serve)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.port}"
 
-    def _serve(self, exchange: Exchange) -> None:
+    def serve(self, exchange: Exchange) -> None:
         path = exchange.request.path
         if exchange.request.method == "POST":
             self.prompts.append(json.loads(exchange.request.body))
             self.answer(exchange)
         elif path == "/v1/models":
             exchange.respond(200, b'{"object":"list","data":[{"id":"m","object":"model"}]}')
+        elif path == "/ready" and self.ready:
+            exchange.respond(200, b"{}")
+        elif path == "/ready":
+            pass
         elif path == "/health":
             self.health_asked += 1
             if self.healthy:

@@ -1,5 +1,6 @@
 """A meta-router over static replicas, on real sockets: rules, redirects, other paths, headers."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.transport.http.server import HttpServer
+from tests.integration.failing_engine import answer_status, failing_engines, never_answer
 from tests.integration.gated_engine import GatedEngine, gated_engine
 from tests.integration.live_router import chat, meta_router, router
 from tests.integration.replay_endpoint import ReplayEndpoint, serve
@@ -175,3 +178,57 @@ async def test_models_are_merged_over_buckets_and_requests_follow_them(
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "model_not_found"
     assert "served are large, shared, small" in missing.json()["error"]["message"]
+
+
+async def test_a_replica_that_hangs_is_left_and_its_requests_go_to_its_sibling() -> None:
+    async with failing_engines(2) as (hung, well):
+        hung.answer, hung.healthy = never_answer, False
+        hung.ready = False
+        listed = [f"chat={one.url}" for one in (hung, well)]
+        async with (
+            meta_router(listed) as url,
+            httpx.AsyncClient(base_url=url, timeout=30) as client,
+        ):
+            asked = (
+                client.post("/v1/chat/completions", json=body(stream=False, model="m"))
+                for _ in range(4)
+            )
+            answers = await asyncio.gather(*asked)
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert hung.prompts
+
+
+async def test_a_request_waits_for_a_replica_that_comes_back() -> None:
+    async with (
+        failing_engines(1) as (replica,),
+        meta_router([f"chat={replica.url}"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        port = replica.server.port
+        await replica.server.close()
+        waiting = asyncio.create_task(
+            client.post("/v1/chat/completions", json=body(stream=False, model="m"))
+        )
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 1.0)
+        replica.server = HttpServer(replica.serve)
+        await replica.server.start("127.0.0.1", port)
+
+        answer = await waiting
+
+    assert answer.status_code == 200
+
+
+async def test_a_workers_own_error_is_not_asked_for_again() -> None:
+    async with failing_engines(2) as replicas:
+        for replica in replicas:
+            replica.answer = answer_status(503, (b"x-kvmesh-worker", b"w0"))
+        async with (
+            meta_router([f"chat={one.url}" for one in replicas]) as url,
+            httpx.AsyncClient(base_url=url, timeout=30) as client,
+        ):
+            answer = await client.post("/v1/chat/completions", json=body(stream=False, model="m"))
+
+    assert answer.status_code == 503
+    assert sum(len(one.prompts) for one in replicas) == 1

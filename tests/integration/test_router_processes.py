@@ -305,3 +305,33 @@ async def test_sigterm_lets_streams_finish_and_ends_every_part(processes: Proces
     assert whole.rstrip().endswith("[DONE]")
     assert await asyncio.to_thread(processes.router.wait, 120) == 0
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []  # noqa: ASYNC240
+
+
+async def test_edges_hide_an_engine_that_fails_and_one_that_hangs(processes: Processes) -> None:
+    processes.revive()
+    url = f"http://127.0.0.1:{processes.port}"
+    sick = f"http://127.0.0.1:{processes.engines[0]}/kvmesh/faults"
+    await edges_of(url)
+    await guided(url)
+
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+
+        async def ask_many(name: str) -> list[httpx.Response]:
+            bodies = [
+                {"model": "mock", "prompt": f"{name} {number}", "max_tokens": 1}
+                for number in range(12)
+            ]
+            asked = (client.post("/v1/completions", json=body) for body in bodies)
+            return await asyncio.gather(*asked)
+
+        found: dict[str, list[httpx.Response]] = {}
+        try:
+            for fault in ("1:500", "1:reset", "1:hang"):
+                (await client.post(sick, json={"fail": [fault]})).raise_for_status()
+                found[fault] = await ask_many(fault)
+        finally:
+            await client.post(sick, json={})
+
+    for fault, answers in found.items():
+        assert {answer.status_code for answer in answers} == {200}, fault
+        assert {answer.headers["x-kvmesh-worker"] for answer in answers} <= {"w0", "w1"}

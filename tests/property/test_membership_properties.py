@@ -1,14 +1,30 @@
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from typing import get_args
 
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kvmesh.core.health import Answer, Health
+from kvmesh.core.health_record import Stage
 from kvmesh.core.membership import Change, ChangeKind, Membership
+from kvmesh.core.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt, status_attempt
 
 DEAD_AFTER_S = 3.5
 BACKOFF_S = 1.0
 MAX_BACKOFF_S = 6.0
 FOREVER = float("inf")
 
-names = st.sampled_from(["a", "b", "c"])
+names = st.sampled_from(["a", "b", "c", "d"])
+requests = st.sampled_from(["", "r1", "r2"])
+attempts = st.sampled_from(
+    [
+        SERVED,
+        UNKNOWN,
+        failed_attempt("cut"),
+        failed_attempt("refused"),
+        status_attempt(500),
+        status_attempt(429, retry_after_s=2.0),
+    ]
+)
 
 
 class NaiveMember:
@@ -18,13 +34,13 @@ class NaiveMember:
         self.static = False
         self.ready = True
         self.draining = False
-        self.failures = 0
-        self.out_until = 0.0
-        self.probing = False
 
 
 class MembershipAgainstModel(RuleBasedStateMachine):
-    """The model looks at everybody anew each time; the real one remembers its last answer."""
+    """The model looks at everybody anew each time; the real one remembers its last answer.
+
+    Who is left out for what became of requests is for a second `Health` to say, told the same.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,8 +48,12 @@ class MembershipAgainstModel(RuleBasedStateMachine):
         self.real = Membership(
             dead_after_s=DEAD_AFTER_S, backoff_s=BACKOFF_S, max_backoff_s=MAX_BACKOFF_S
         )
+        self.health = Health(backoff_s=BACKOFF_S, max_backoff_s=MAX_BACKOFF_S)
         self.model: dict[str, NaiveMember] = {}
-        self.paused = False
+
+    @initialize(asks=st.booleans())
+    def begin(self, asks: bool) -> None:
+        self.real.health.asks = self.health.asks = asks
 
     @rule(pause=st.sampled_from([0.0, 0.25, 1.0, 2.0, 3.5, 7.0]))
     def wait(self, pause: float) -> None:
@@ -62,7 +82,8 @@ class MembershipAgainstModel(RuleBasedStateMachine):
         elif epoch < one.epoch:
             return None
         elif epoch > one.epoch:
-            one.epoch, one.failures, one.out_until, one.probing = epoch, 0, 0.0, False
+            one.epoch = epoch
+            self.health.forget(name)
             kind = ChangeKind.RESTARTED
         elif (one.ready, one.draining) != (ready, draining):
             kind = ChangeKind.UPDATED
@@ -74,83 +95,78 @@ class MembershipAgainstModel(RuleBasedStateMachine):
     @rule(name=names)
     def remove(self, name: str) -> None:
         one = self.model.pop(name, None)
+        self.health.forget(name)
 
         assert self.real.remove(name) == (Change(ChangeKind.LEFT, name, one.epoch) if one else None)
 
     @rule()
-    def pause(self) -> None:
-        self.real.pause()
-
-        self.paused = True
-
-    @rule()
-    def resume(self) -> None:
-        self.real.resume(self.now)
-
-        self.paused = False
-        for one in self.model.values():
-            one.expires = max(one.expires, self.now + DEAD_AFTER_S)
-
-    def _lives(self, one: NaiveMember) -> bool:
-        return self.paused or one.expires > self.now
-
-    @rule()
     def expire(self) -> None:
-        dead = sorted(name for name, one in self.model.items() if not self._lives(one))
+        dead = sorted(name for name, one in self.model.items() if one.expires <= self.now)
 
         left = [Change(ChangeKind.LEFT, name, self.model.pop(name).epoch) for name in dead]
+        for name in dead:
+            self.health.forget(name)
         assert self.real.expire(self.now) == left
 
+    @rule(name=names, attempt=attempts, request=requests)
+    def note(self, name: str, attempt: Attempt, request: str) -> None:
+        before = self.health.stage(name)
+        change = self.real.note(name, attempt, self.now, request)
+
+        if name in self.model:
+            self.health.note(name, attempt, self.now, request)
+        assert change == self._turn(name, before)
+
+    @rule(request=requests)
+    def forgive(self, request: str) -> None:
+        assert self.real.forgive(request, self.now) == self.health.forgive(request, self.now)
+
+    @rule(name=names, answer=st.sampled_from(get_args(Answer)))
+    def answer(self, name: str, answer: Answer) -> None:
+        before = self.health.stage(name)
+        change = self.real.answered(name, answer, self.now)
+
+        self.health.answered(name, answer, self.now)
+        assert change == self._turn(name, before)
+
+    def _turn(self, name: str, before: Stage) -> Change | None:
+        """Return the change that goes with a member that is in now, or no longer."""
+        after = self.health.stage(name)
+        if name not in self.model or (before is Stage.IN) == (after is Stage.IN):
+            return None
+        kind = ChangeKind.RECOVERED if after is Stage.IN else ChangeKind.SUSPECTED
+        return Change(kind, name, self.model[name].epoch)
+
     @rule(name=names)
-    def fail(self, name: str) -> None:
-        change = self.real.mark_failed(name, self.now)
+    def begin_answer(self, name: str) -> None:
+        self.real.began(name, self.now)
 
-        one = self.model.get(name)
-        if one is None or (self.now < one.out_until and not one.probing):
-            assert change is None
-            return
-        assert change == Change(ChangeKind.SUSPECTED, name, one.epoch)
-        one.failures += 1
-        one.probing = False
-        one.out_until = self.now + min(BACKOFF_S * 2 ** (one.failures - 1), MAX_BACKOFF_S)
+        self.health.began(name, self.now)
 
-    @rule(name=names)
-    def succeed(self, name: str) -> None:
-        change = self.real.mark_ok(name)
+    @rule(name=names, request=requests)
+    def choose(self, name: str, request: str) -> None:
+        self.real.mark_chosen(name, self.now, request)
 
-        one = self.model.get(name)
-        if one is None or not one.failures:
-            assert change is None
-            return
-        assert change == Change(ChangeKind.RECOVERED, name, one.epoch)
-        one.failures, one.out_until, one.probing = 0, 0.0, False
-
-    @rule(name=names)
-    def choose(self, name: str) -> None:
-        self.real.mark_chosen(name, self.now)
-
-        one = self.model.get(name)
-        if one is not None and one.failures:
-            one.out_until = self.now + MAX_BACKOFF_S
-            one.probing = True
+        self.health.chosen(name, self.now, request)
 
     @invariant()
     def exactly_the_right_members_are_usable(self) -> None:
-        usable = tuple(
-            name
-            for name, one in sorted(self.model.items())
-            if self._lives(one) and one.ready and not one.draining and one.out_until <= self.now
-        )
+        there = [name for name, one in sorted(self.model.items()) if one.ready and not one.draining]
+        usable = tuple(self.health.admit(there, self.now)[0])
         assert self.real.usable(self.now) == usable
         assert self.real.members() == tuple(sorted(self.model))
-        for name in "abc":
+        for name in "abcd":
             assert (self.real.why_not(name, self.now) is None) == (name in usable)
             assert (name in self.real) == (name in self.model)
         for row in self.real.view(self.now):
             one = self.model[row.member]
             assert (row.epoch, row.ready, row.draining) == (one.epoch, one.ready, one.draining)
-            assert (row.failures, row.usable) == (one.failures, row.member in usable)
-            assert row.retry_in_s == max(0.0, one.out_until - self.now)
+            assert (row.failures, row.attempts) == self.health.recent(row.member)
+            assert (row.stage, row.usable) == (
+                self.health.stage(row.member).name.lower(),
+                row.member in usable,
+            )
+            assert row.retry_in_s == self.health.retry_in_s(row.member, self.now)
 
 
 TestMembershipAgainstModel = MembershipAgainstModel.TestCase

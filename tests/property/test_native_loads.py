@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.cost import COSTS, Weights
+from kvmesh.core.cost import COSTS, NO_FLEET, Weights, score_of
 from kvmesh.core.decision import LoadReport, WorkerInfo
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Booking, Demand, Loads, new_loads
-from kvmesh.core.quick_cost import (
-    QUICK_COSTS,
-    predicted_time_costing,
-    prefill_decode_costing,
-    pure_find_ties,
-)
+from kvmesh.core.quick_cost import COSTINGS, PURE_COSTS, QUICK_COSTS
 from kvmesh.core.relative_speed import Ratio, new_ratio
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.weighing import Weighing
@@ -134,6 +129,7 @@ class TwoFleets:
             name = WorkerId(f"w{number:03d}")
             factor = rng.choice([1.0, 1.0, rng.uniform(0.3, 3.0)])
             capacity = rng.choice([0, 50, 500, 1 << 30])
+            price = rng.choice([(0.0, 0.0), (0.0, 700.0), (rng.random(), rng.uniform(0.0, 1e5))])
             bookings = [
                 make_booking(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
                 for one in range(rng.choice([0, 0, 1, 5]))
@@ -146,6 +142,7 @@ class TwoFleets:
             for twin in twins:
                 twin.prefill.factor = factor
                 twin.capacity_blocks = capacity
+                twin.failure_share, twin.lost_ms = price
                 for place, booking in enumerate(bookings):
                     twin.loads.begin(booking, 2, 10.0 + place / 100)
             pure.append(twins[0])
@@ -180,21 +177,16 @@ class TwoFleets:
         )
 
 
-COSTINGS = {"prefill-decode": prefill_decode_costing, "predicted-time": predicted_time_costing}
-
-
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
 @pytest.mark.parametrize("seed", range(40))
 def test_the_same_workers_cost_least(cost: str, seed: int) -> None:
     fleet = TwoFleets(seed, workers=1 + seed % 7 if seed else 1500)
-    pure = pure_find_ties(COSTINGS[cost])
 
     for _ in range(20):
         weighing = fleet.weighing(cost)
 
-        assert QUICK_COSTS[cost].find_ties(fleet.native, fleet.known, weighing) == pure(
-            fleet.pure, {}, weighing
-        )
+        found = QUICK_COSTS[cost](fleet.native, fleet.known, weighing)
+        assert found == PURE_COSTS[cost](fleet.pure, {}, weighing)
 
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
@@ -203,7 +195,7 @@ def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
     fleet = TwoFleets(seed, workers=12)
     weighing = fleet.weighing(cost)
     costs = list(map(COSTINGS[cost](weighing), fleet.pure))
-    pure, native = pure_find_ties(COSTINGS[cost]), QUICK_COSTS[cost].find_ties
+    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
 
     # A margin at which a worker just about ties tells a cost from its neighbours.
     for one in costs if min(costs) > 0.0 else ():
@@ -213,3 +205,52 @@ def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
             asked = msgspec.structs.replace(weighing, cost=formula)
 
             assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@given(
+    share=st.floats(0.0, 1.0),
+    lost_ms=st.floats(0.0, 1e9) | st.sampled_from([0.0, 5e-324, 1e-300]),
+    factor=st.floats(1e-9, 1e9),
+    overlap=st.integers(0, 40),
+    prompt_tokens=st.integers(0, 1 << 20),
+    seed=st.integers(0, 1000),
+)
+def test_a_price_of_failure_is_the_same_to_the_last_bit_and_never_a_discount(
+    *,
+    cost: str,
+    share: float,
+    lost_ms: float,
+    factor: float,
+    overlap: int,
+    prompt_tokens: int,
+    seed: int,
+) -> None:
+    fleet = TwoFleets(seed, workers=2)
+    weighing = msgspec.structs.replace(
+        fleet.weighing(cost),
+        prompt_tokens=prompt_tokens,
+        request_blocks=-(-prompt_tokens // 16),
+        overlaps={fleet.pure[0].worker: overlap},
+    )
+    for twins in (fleet.pure, fleet.native):
+        twins[0].failure_share = twins[0].lost_ms = 0.0
+        twins[0].prefill.factor = factor
+    well = COSTINGS[cost](weighing)(fleet.pure[0])
+    for twins in (fleet.pure, fleet.native):
+        twins[0].failure_share, twins[0].lost_ms = share, lost_ms
+
+    failing = COSTINGS[cost](weighing)(fleet.pure[0])
+    candidate = weighing.candidate(fleet.pure[0], 0)
+    published = score_of(COSTS[cost], candidate, NO_FLEET, weighing.weights)
+
+    assert failing == published
+    assert well <= failing < inf
+    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
+    other = COSTINGS[cost](weighing)(fleet.pure[1])
+    least, most = sorted((failing, other))
+    # A margin at which the dearer one just about ties tells its cost from its neighbours.
+    for margin in (most / least - 1.0, nextafter(most / least, 0.0) - 1.0) if least > 0.0 else ():
+        formula = msgspec.structs.replace(COSTS[cost], margin=margin)
+        asked = msgspec.structs.replace(weighing, cost=formula)
+        assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)

@@ -1,5 +1,6 @@
 import random
 from dataclasses import dataclass
+from typing import get_args
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -16,8 +17,10 @@ from kvmesh.core.decision import (
 )
 from kvmesh.core.events import ROOT, Stored, WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes
+from kvmesh.core.health import Answer
 from kvmesh.core.index import KvIndex
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.errors import NoWorkerError
@@ -30,6 +33,19 @@ LONGEST = 12
 workers = st.sampled_from(WORKERS)
 families = st.integers(0, 2)
 depths = st.integers(0, LONGEST)
+attempts = st.sampled_from(
+    [
+        SERVED,
+        failed_attempt("cut", 0.7),
+        failed_attempt("refused"),
+        failed_attempt("busy"),
+        status_attempt(500, 0.002),
+        status_attempt(503, 1.5),
+        status_attempt(429, retry_after_s=2.0),
+        status_attempt(400),
+        Attempt(Verdict.PROMPT, "reset"),
+    ]
+)
 
 
 def family_hashes(family: int, blocks: int) -> list[int]:
@@ -43,7 +59,7 @@ class Way:
     index: KvIndex
 
 
-def make_way(options: RouterOptions, *, bounded_from: int, large_group: float, seed: int) -> Way:
+def make_way(options: RouterOptions, seed: int) -> Way:
     membership, index = Membership(), KvIndex()
     scheduler = Scheduler(
         options,
@@ -53,13 +69,11 @@ def make_way(options: RouterOptions, *, bounded_from: int, large_group: float, s
         index=index,
         routed=ApproxIndex(),
     )
-    scheduler._chooser._quick._bounded_from = bounded_from
-    scheduler._chooser._quick._large_group = large_group
     return Way(scheduler, membership, index)
 
 
-class ThreeWays(RuleBasedStateMachine):
-    """One life led three times: in the order of load, by the short costs, weighed in full."""
+class TwoWays(RuleBasedStateMachine):
+    """One life led twice: by the short costs, weighed in full."""
 
     ways: list[Way]
 
@@ -72,7 +86,6 @@ class ThreeWays(RuleBasedStateMachine):
         step_tokens=st.sampled_from([0.0, 700.0]),
         seed=st.integers(0, 3),
         fleet=st.integers(1, len(WORKERS)),
-        large_group=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
     )
     def begin(
         self,
@@ -85,7 +98,6 @@ class ThreeWays(RuleBasedStateMachine):
         step_tokens: float,
         seed: int,
         fleet: int,
-        large_group: float,
     ) -> None:
         options = RouterOptions(
             cost=cost,
@@ -98,11 +110,8 @@ class ThreeWays(RuleBasedStateMachine):
         self.now = 100.0
         self.numbers = 0
         self.live: list[str] = []
-        self.ways = [
-            make_way(options, bounded_from=bounded_from, large_group=large_group, seed=seed)
-            for bounded_from in (1, 99, 99)
-        ]
-        self.ways[2].scheduler.trace = True
+        self.ways = [make_way(options, seed) for _ in range(2)]
+        self.ways[1].scheduler.trace = True
         for way in self.ways:
             way.scheduler.speeds.steps.step_tokens = step_tokens
             for worker in WORKERS[:fleet]:
@@ -144,7 +153,7 @@ class ThreeWays(RuleBasedStateMachine):
 
         answers = [self._answer(way, request) for way in self.ways]
 
-        assert answers[0] == answers[1] == answers[2]
+        assert answers[0] == answers[1]
         if isinstance(answers[0], tuple):
             self.live.append(request.request_id)
 
@@ -168,13 +177,13 @@ class ThreeWays(RuleBasedStateMachine):
                 way.scheduler.first_token(request_id, self.now)
                 way.scheduler.grow(request_id, output, self.now)
 
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), attempt=attempts)
+    def finish(self, data: st.DataObject, attempt: Attempt) -> None:
         if self.live:
             request_id = data.draw(st.sampled_from(self.live))
             self.live.remove(request_id)
             for way in self.ways:
-                way.scheduler.finish(request_id, self.now)
+                way.scheduler.finish(request_id, self.now, attempt)
 
     @rule(worker=workers, family=families, blocks=depths)
     def store(self, worker: WorkerId, family: int, blocks: int) -> None:
@@ -221,21 +230,31 @@ class ThreeWays(RuleBasedStateMachine):
         sequences = self.ways[0].scheduler.sequences
         self.live = [one for one in self.live if sequences.booking(one)]
 
-    @rule(worker=workers)
-    def fail(self, worker: WorkerId) -> None:
+    @rule(worker=workers, attempt=attempts, number=st.integers(0, 9))
+    def note(self, worker: WorkerId, attempt: Attempt, number: int) -> None:
         for way in self.ways:
-            way.membership.mark_failed(worker, self.now)
+            way.scheduler.workers.note(worker, attempt, self.now, f"elsewhere {number}")
 
-    @rule(worker=workers)
-    def succeed(self, worker: WorkerId) -> None:
+    @rule(number=st.integers(0, 9))
+    def forgive(self, number: int) -> None:
         for way in self.ways:
-            way.membership.mark_ok(worker)
+            way.scheduler.workers.forgive(f"elsewhere {number}", self.now)
+
+    @rule()
+    def settle_prices(self) -> None:
+        for way in self.ways:
+            way.scheduler.workers.settle_prices(self.now)
+
+    @rule(worker=workers, answer=st.sampled_from(get_args(Answer)))
+    def answer(self, worker: WorkerId, answer: Answer) -> None:
+        for way in self.ways:
+            way.membership.answered(worker, answer, self.now)
 
     @invariant()
     def all_loads_agree(self) -> None:
         statistics = [way.scheduler.sequences.statistics() for way in self.ways]
-        assert statistics[0] == statistics[1] == statistics[2]
+        assert statistics[0] == statistics[1]
         assert statistics[0].active_requests == len(self.live)
 
 
-TestThreeWays = ThreeWays.TestCase
+TestTwoWays = TwoWays.TestCase

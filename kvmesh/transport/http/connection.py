@@ -9,6 +9,7 @@ import structlog
 
 from kvmesh.transport.http.deadlines import NEVER
 from kvmesh.transport.http.exchange import Exchange
+from kvmesh.transport.http.half_close import HalfClosed
 from kvmesh.transport.http.listener import Listener
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.request import Request
@@ -40,7 +41,7 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._reader = RequestReader(listener.limits, listener.bodies)
         self._exchange: Exchange | None = None
-        self._half_closed = False
+        self._half_closed: HalfClosed | None = None
         self._awaits_end = False
         self._lingering = False
         self._reading_paused = False
@@ -112,15 +113,16 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Take the client's FIN; by default it means that the client is gone."""
+        """Take the client's FIN: it has no further request, or it is gone. TLS cannot tell."""
         if self._lingering or self._exchange is None:
             return False
-        if not self._listener.limits.cancel_on_half_close and not self._secure:
-            self._half_closed = True
-            return True
-        self._lose_exchange()
-        self.transport.abort()
-        return False
+        sock = self.transport.get_extra_info("socket")
+        if self._secure or sock is None:
+            self._leave()
+            return False
+        self._half_closed = HalfClosed(sock, self._leave)
+        self._exchange.reach_out()
+        return True
 
     def pause_writing(self) -> None:
         """Tell the exchange that its client is slow, and watch that it moves at all."""
@@ -144,8 +146,7 @@ class Connection(asyncio.Protocol):
         phase = self._reader.phase
         limits = self._listener.limits
         if self._writing_paused or self._lingering or self.transport.is_closing():
-            self._lose_exchange()
-            self.transport.abort()
+            self._leave()
         elif self._exchange is not None:
             self.deadline_s = NEVER
         elif phase is BODY:
@@ -163,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     def keeps_alive(self, request: Request) -> bool:
         """Tell whether another request may follow `request` here."""
-        return request.keep_alive and not self._half_closed and not self._listener.draining
+        return request.keep_alive and self._half_closed is None and not self._listener.draining
 
     def reset(self) -> None:
         """Close with a TCP reset."""
@@ -175,6 +176,9 @@ class Connection(asyncio.Protocol):
         """Go on to the next request, or close."""
         exchange = self._exchange
         self._exchange = None
+        if self._half_closed is not None:
+            self._half_closed.stop()
+            reusable = False
         if exchange is not None:
             exchange.request.uncharge()
         if not reusable:
@@ -185,8 +189,7 @@ class Connection(asyncio.Protocol):
     def shut(self, *, at_once: bool) -> None:
         """Close an idle connection; with `at_once` cut a busy one too."""
         if at_once:
-            self._lose_exchange()
-            self.transport.abort()
+            self._leave()
         elif not self.busy and not self._writing_paused:
             self.transport.close()
 
@@ -292,9 +295,16 @@ class Connection(asyncio.Protocol):
                 item.uncharge()
         self._reader.ready.clear()
 
+    def _leave(self) -> None:
+        """Give up a client that is gone."""
+        self._lose_exchange()
+        self.transport.abort()
+
     def _lose_exchange(self) -> None:
         exchange = self._exchange
         self._exchange = None
+        if self._half_closed is not None:
+            self._half_closed.stop()
         if exchange is not None:
             exchange.request.uncharge()
             exchange.lost()

@@ -13,6 +13,7 @@ from kvmesh.transport.http.request import Request
 
 JSON: Final = b"application/json"
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,200}")
+_ANY_ANSWER: Final = b"HTTP/1.1 "
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _JOIN_BELOW: Final = 64 * 1024
 
@@ -87,7 +88,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_channel", "_framing", "_held", "_keep_alive", "_remaining", "disconnected",
+        "_begun", "_channel", "_framing", "_held", "_keep_alive", "_remaining", "disconnected",
         "on_disconnect", "on_pause", "on_resume", "request", "request_id", "status",
     )  # fmt: skip
 
@@ -104,6 +105,7 @@ class Exchange:
         self._keep_alive = True
         self._remaining = 0
         self._held = b""
+        self._begun = 0
 
     @property
     def started(self) -> bool:
@@ -237,6 +239,23 @@ class Exchange:
             self._channel.transport.write(data)
             self._finish(reusable=False)
 
+    def reach_out(self) -> None:
+        """Write what comes next in any case, if anything does, so that a client that is gone shows.
+
+        That is the answer's first bytes, a head that waits, or a zero in front of the size of the
+        next chunk. Call it once at most.
+        """
+        ahead = self._held
+        if ahead:
+            self._held = b""
+        elif self._framing is _NONE:
+            ahead = _ANY_ANSWER
+            self._begun = len(ahead)
+        elif self._framing is _CHUNKED:
+            ahead = b"0"
+        if ahead and not self.disconnected:
+            self._channel.transport.write(ahead)
+
     def lost(self) -> None:
         """Learn from the connection that the client is gone; tells the handler once."""
         if self.ended:
@@ -272,7 +291,8 @@ class Exchange:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        return b"%b%b%b\r\n" % (status_line(status), block, lines)
+        head = b"%b%b%b\r\n" % (status_line(status), block, lines)
+        return head[self._begun :] if self._begun else head
 
     def _finish(self, *, reusable: bool) -> None:
         self._framing = _ENDED

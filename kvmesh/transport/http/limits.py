@@ -12,8 +12,6 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     `body_window_s`, `min_body_bytes_per_s`: in each window a body must grow at that rate.
     `write_stall_s`: a client that takes nothing of a waiting answer for so long is cut off.
     `write_buffer_bytes`: above it `on_pause` is called, below a quarter of it `on_resume`.
-    `cancel_on_half_close`: a client's FIN means it went away (nginx does the same); off: it is
-    still served, but a client that vanishes during a long prefill is noticed late.
     """
 
     max_connections: int = 16_384
@@ -30,4 +28,3 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     write_stall_s: float = 120.0
     linger_s: float = 2.0
     write_buffer_bytes: int = 64 * 1024
-    cancel_on_half_close: bool = True

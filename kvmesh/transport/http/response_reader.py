@@ -12,6 +12,7 @@ from kvmesh.transport.http.headers import Header
 _MAX_HEAD_BYTES: Final = 128 * 1024
 _MAX_HEADERS: Final = 256
 _SWITCHING: Final = 101
+_FIRST_INTERIM: Final = 100
 _FIRST_FINAL: Final = 200
 _BODILESS: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -143,13 +144,15 @@ class ResponseReader:
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Take the status; an interim response (1xx) is forgotten."""
+        """Take the status; an interim response (1xx) is forgotten, but for the end of HTTP."""
         if self.stage is COMPLETE:
             self._surplus = True
             return
         parser = self._parser
         status = parser.get_status_code()
-        if status < _FIRST_FINAL and status != _SWITCHING:
+        if status < _FIRST_FINAL:
+            if status == _SWITCHING or status < _FIRST_INTERIM:
+                raise ValueError(f"status {status}, which nothing asked for")
             self._interim = True
             self.headers.clear()
             return

@@ -7,7 +7,6 @@ discarded: journal appends have their own deadline, bus messages would be stale.
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,20 @@ import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
-from kvmesh.errors import ConfigError, TransportError
+from kvmesh.errors import KvMeshError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.nats.client import NatsClient
+from kvmesh.transport.nats.login import (
+    check_payload,
+    config_errors,
+    denied_subject,
+    hide_password,
+    is_fatal,
+    login_arguments,
+    no_server,
+)
+from kvmesh.transport.nats.troubles import Troubles
+from kvmesh.transport.nats.waits import Waits, first_done
 
 PING_INTERVAL_S = 1
 MISSED_PINGS = 2
@@ -28,12 +38,6 @@ FLUSH_TIMEOUT_S = 1
 CLOSE_TIMEOUT_S = 2.0
 SAME_ERROR_QUIET_S = 10.0
 NO_PENDING_LIMIT = 0
-
-NEEDED_PAYLOAD = 512 * 1024
-"""Snapshot chunks are this long, journal messages and bookings shorter."""
-
-FATAL_ERRORS = ("authorization", "authentication", "user credentials", "certificate", "account")
-"""What trying again will not cure at the first connect."""
 
 
 class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +71,11 @@ class ConnectionStatistics(msgspec.Struct, frozen=True):
 
 
 class NatsConnection:
-    """A connection shared by the journal, bus, key-value and object stores of one process."""
+    """A connection shared by the journal, bus, key-value and object stores of one process.
+
+    `patient`: the process waits for its server, and `waits` says for what; `connect_patiently`.
+    `troubles` is what JetStream refuses.
+    """
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
@@ -77,10 +85,14 @@ class NatsConnection:
         self._closing = False
         self._errors = 0
         self._last_error = ""
+        self._denied: set[str] = set()
         self._last_logged_s = -SAME_ERROR_QUIET_S
         self._fatal: asyncio.Future[None] | None = None
         self.shown_url = hide_password(options.url)
         self._log = get_logger(nats=self.shown_url)
+        self.patient = False
+        self.waits = Waits(self._log)
+        self.troubles = Troubles(self._log)
 
     @property
     def connected(self) -> bool:
@@ -94,36 +106,41 @@ class NatsConnection:
         `TransportError` naming the server and the remedy when it does not answer or refuses the
         login.
         """
-        self._fatal = asyncio.get_running_loop().create_future()
+        await self._connect(self.options.first_connect_s)
+
+    async def connect_patiently(self) -> None:
+        """Connect, trying until the server is there; `waits` says so meanwhile.
+
+        Raises as `connect` what waiting will not cure: `ConfigError`, a refused login.
+        """
+        self.patient = True
+        await self._connect(None)
+
+    async def _connect(self, limit_s: float | None) -> None:
+        self._fatal = fatal = asyncio.get_running_loop().create_future()
+        attempt: asyncio.Future[None] | None = None
         try:
-            arguments = self._arguments()
-            attempt = asyncio.ensure_future(self.client.connect(**arguments))
-            await asyncio.wait(
-                {attempt, self._fatal},
-                timeout=self.options.first_connect_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if attempt.done():
-                await attempt
-            else:
-                await self._give_up(attempt)
-        except ImportError as error:
-            raise ConfigError(
-                f"logging in with a key needs it: pip install {error.name}"
-            ) from error
-        except (nats.errors.Error, OSError, ValueError) as error:
-            raise ConfigError(f"NATS at {self.shown_url}: {error}") from error
+            with config_errors(self.shown_url):
+                attempt = asyncio.ensure_future(self.client.connect(**self._arguments()))
+                await first_done({attempt, fatal}, limit_s, self._wait)
+                if attempt.done():
+                    await attempt
+                    check_payload(self.client.max_payload, self.shown_url)
+            if not attempt.done():
+                raise no_server(self.shown_url, self._last_error)
+        except (asyncio.CancelledError, KvMeshError):
+            await self._end(attempt)
+            raise
         finally:
-            self._fatal.cancel()
+            fatal.cancel()
             self._fatal = None
-        if self.client.max_payload < NEEDED_PAYLOAD:
-            await self._shut()
-            raise ConfigError(
-                f"NATS at {self.shown_url} takes messages of {self.client.max_payload} bytes at "
-                f"most: set max_payload to {NEEDED_PAYLOAD} or more in its configuration"
-            )
+        self.waits.end()
         self._set_up(up=True)
         self._log.info("nats connected", server=self._server())
+
+    def _wait(self) -> None:
+        reason = f"waiting for NATS at {self.shown_url}"
+        self.waits.begin("waiting for NATS", reason, self._last_error or "no answer")
 
     async def close(self) -> None:
         """Send what is queued (2 s at most), then disconnect for good; safe to call twice."""
@@ -183,6 +200,11 @@ class NatsConnection:
                 "off or has no leader: start nats-server with -js"
             ) from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
+            if subject.lower() in self._denied:
+                self._denied.discard(subject.lower())
+                raise TransportError(
+                    f"{subject}: {self.shown_url} does not permit it to this user"
+                ) from None
             state = "no answer" if self.connected else "not connected"
             raise TransportError(
                 f"{subject}: {state} in {timeout_s:g} s from {self.shown_url}"
@@ -220,25 +242,18 @@ class NatsConnection:
             "flush_timeout": FLUSH_TIMEOUT_S,
             "inbox_prefix": options.inbox_prefix,
         }
-        for path in (options.creds, options.nkey_seed, options.tls_ca):
-            if path is not None and not path.is_file():
-                raise ConfigError(f"{path}: no such file, needed to log in to {self.shown_url}")
-        if options.tls_ca is not None:
-            arguments["tls"] = ssl.create_default_context(cafile=str(options.tls_ca))
-        if options.creds is not None:
-            arguments["user_credentials"] = str(options.creds)
-        if options.nkey_seed is not None:
-            arguments["nkeys_seed"] = str(options.nkey_seed)
+        arguments |= login_arguments(
+            options.creds, options.nkey_seed, options.tls_ca, self.shown_url
+        )
         return arguments
 
-    async def _give_up(self, attempt: asyncio.Future[None]) -> None:
+    async def _end(self, attempt: asyncio.Future[None] | None) -> None:
+        """Give an attempt up, or leave the server it reached; one that failed left nothing."""
+        if attempt is None or (attempt.done() and attempt.exception() is not None):
+            return
         attempt.cancel()
         await asyncio.wait({attempt}, timeout=CLOSE_TIMEOUT_S)
         await self._shut()
-        raise TransportError(
-            f"cannot connect to NATS at {self.shown_url}: {self._last_error or 'no answer'}; "
-            "start it (nats-server -js, or kvmesh up) or name it with --nats-url"
-        )
 
     async def _shut(self) -> None:
         # A frozen server must not keep the process: close waits for the socket, abort ends that.
@@ -265,10 +280,14 @@ class NatsConnection:
         self._errors += 1
         now = asyncio.get_running_loop().time()
         text = str(error) or type(error).__name__
-        if text != self._last_error or now - self._last_logged_s > SAME_ERROR_QUIET_S:
+        news = text != self._last_error or now - self._last_logged_s > SAME_ERROR_QUIET_S
+        waiting = self.patient and self._fatal is not None
+        if news and not waiting:
             self._last_logged_s = now
             self._log.warning("nats error", error=text, count=self._errors)
         self._last_error = text
+        if denied := denied_subject(text):
+            self._denied.add(denied)
         fatal = self._fatal
         if fatal is not None and not fatal.done() and is_fatal(text):
             fatal.set_result(None)
@@ -283,17 +302,3 @@ class NatsConnection:
         self._log.info("nats reconnected", server=self._server())
         self._last_error = ""
         self._set_up(up=True)
-
-
-def is_fatal(error: str) -> bool:
-    """Return whether the first connect should give up at once: a login that will not improve."""
-    lower = error.lower()
-    return any(word in lower for word in FATAL_ERRORS)
-
-
-def hide_password(urls: str) -> str:
-    """Return the server list without the users and passwords in it, for logs and errors."""
-    return ",".join(
-        f"{scheme}{separator}{rest.rpartition('@')[2]}"
-        for scheme, separator, rest in (url.strip().rpartition("://") for url in urls.split(","))
-    )

@@ -9,35 +9,40 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
+import nats.errors
 
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState
 from kvmesh.transport.nats.connection import NatsConnection
+from kvmesh.transport.nats.troubles import NO_ROOM
 
 STREAM_NOT_FOUND: Final = 10059
 STREAM_NAME_IN_USE: Final = 10058
 MESSAGE_NOT_FOUND: Final = 10037
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
-NO_ROOM: Final = (10028, 10047)
+TOO_LITTLE_ROOM: Final = (10028, 10047)
 """The server's memory or disk is too small for the `max_bytes` asked for."""
 UNAVAILABLE: Final = (10005, 10008, 10023)
 """No suitable peers, temporarily unavailable, insufficient resources: a cluster still forming."""
 
+NO_ANSWER: Final = "no answer, is its disk full?"
 NANOSECONDS: Final = 1_000_000_000
 ENSURE_TIMEOUT_S = 15.0
 ENSURE_ATTEMPT_S = 2.0
 RETRY_S = 0.1
+RETRY_MAX_S = 1.0
 
 T = TypeVar("T")
 
 
 class ApiError(TransportError):
-    """JetStream refused; `code` is its err_code."""
+    """JetStream refused; `code` is its err_code, `reason` what it says without the place."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int, reason: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.reason = reason
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -167,18 +172,36 @@ class JetStream:
     async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         """Create the stream, or change the settings in which it differs; waits for a cluster.
 
+        It waits for 15 s; on a patient connection as long as it takes, and says so.
         A process that may not create streams only needs the right to ask for their info: what
         exists is used as it is.
         """
-        deadline_s = asyncio.get_running_loop().time() + ENSURE_TIMEOUT_S
+        loop, patient, pause_s = asyncio.get_running_loop(), self.connection.patient, RETRY_S
+        deadline_s = loop.time() + ENSURE_TIMEOUT_S
         while True:
             try:
-                return await self._ensure_stream(config)
+                info = await self._ensure_stream(config)
             except TransportError as error:
-                late = asyncio.get_running_loop().time() > deadline_s
-                if late or not is_passing(error):
+                late = loop.time() > deadline_s and not patient
+                if late or not self._may_pass(error):
                     raise _explained(error, config) from error
-                await asyncio.sleep(RETRY_S)
+                self._say(config["name"], error)
+            else:
+                self.connection.waits.end()
+                return info
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    def _may_pass(self, error: TransportError) -> bool:
+        """Return whether asking again may help: JetStream that is on may lack a leader."""
+        if isinstance(error.__cause__, nats.errors.NoRespondersError):
+            return bool(self.connection.client.server_fact("jetstream"))
+        return is_passing(error)
+
+    def _say(self, stream: str, error: TransportError) -> None:
+        if self.connection.patient:
+            reason = f"waiting for JetStream at {self.connection.shown_url} to keep {stream}"
+            self.connection.waits.begin("waiting for JetStream", reason, str(error))
 
     async def _ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         name = config["name"]
@@ -231,7 +254,13 @@ def decode_answer(what: str, data: bytes, answer: type[T]) -> T:
             return msgspec.json.decode(data, type=answer)
     except msgspec.DecodeError as failure:
         raise TransportError(f"{what}: not a JetStream answer: {failure}") from failure
-    raise ApiError(f"{what}: {error.description} (code {error.err_code})", error.err_code)
+    raise refusal(what, error)
+
+
+def refusal(what: str, error: ErrorBody) -> ApiError:
+    """Return what to raise when JetStream answers `what` by `error`."""
+    reason = f"{error.description} (code {error.err_code})"
+    return ApiError(f"{what}: {reason}", error.err_code, reason)
 
 
 def is_passing(error: TransportError) -> bool:
@@ -241,8 +270,18 @@ def is_passing(error: TransportError) -> bool:
     return isinstance(error.__cause__, TimeoutError)
 
 
+def shortage(error: TransportError) -> str:
+    """Return in words that the server has no room for a write, "" for another error.
+
+    One whose disk is full says nothing at all: no answer may mean that.
+    """
+    if isinstance(error, ApiError):
+        return error.reason if error.code in NO_ROOM else ""
+    return NO_ANSWER if isinstance(error.__cause__, TimeoutError) else ""
+
+
 def _explained(error: TransportError, config: Mapping[str, Any]) -> TransportError:
-    if not isinstance(error, ApiError) or error.code not in NO_ROOM:
+    if not isinstance(error, ApiError) or error.code not in TOO_LITTLE_ROOM:
         return error
     return ApiError(
         f"{error}: {config['name']} reserves {config.get('max_bytes')} bytes; lower "

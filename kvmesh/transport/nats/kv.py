@@ -20,6 +20,7 @@ from kvmesh.transport.nats.jetstream import (
     ApiError,
     JetStream,
     StoredMessage,
+    shortage,
 )
 from kvmesh.transport.nats.pull import parse_status
 
@@ -71,6 +72,7 @@ class NatsKeyValue:
     def __init__(self, connection: NatsConnection, options: KeyValueOptions) -> None:
         self.options = options
         self._jetstream = JetStream(connection, timeout_s=REQUEST_TIMEOUT_S)
+        self._connection = connection
         self._stream = f"KV_{options.bucket}"
         self._prefix = f"$KV.{options.bucket}."
 
@@ -127,14 +129,19 @@ class NatsKeyValue:
 
     async def _write(self, key: str, value: bytes, expected: int, headers: dict[str, str]) -> int:
         guarded = headers | {"Nats-Expected-Last-Subject-Sequence": str(expected)}
+        what = f"writes to {self._stream}"
         try:
-            return await self._jetstream.publish(self._subject(key), value, guarded)
-        except ApiError as error:
-            if error.code in WRONG_LAST_SEQUENCE:
+            revision = await self._jetstream.publish(self._subject(key), value, guarded)
+        except TransportError as error:
+            if self._connection.connected:
+                self._connection.troubles.begin(what, shortage(error))
+            if isinstance(error, ApiError) and error.code in WRONG_LAST_SEQUENCE:
                 raise ConflictError(
                     f"{self._prefix}{key} is not at revision {expected}: {error}"
                 ) from error
             raise
+        self._connection.troubles.end(what)
+        return revision
 
     def _subject(self, key: str) -> str:
         if not VALID_KEY.fullmatch(key) or key[0] == "." or key[-1] == "." or ".." in key:

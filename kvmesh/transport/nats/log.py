@@ -14,12 +14,22 @@ import nats.errors
 from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState, TailListener
 from kvmesh.transport.nats.connection import NatsConnection
-from kvmesh.transport.nats.jetstream import NANOSECONDS, Acknowledgement, JetStream
+from kvmesh.transport.nats.jetstream import (
+    NANOSECONDS,
+    NO_ANSWER,
+    Acknowledgement,
+    JetStream,
+    refusal,
+)
 from kvmesh.transport.nats.tail import NatsTail
 
 MAX_OUTSTANDING = 8192
 QUIET_ERRORS = 100
 QUIET_S = 60.0
+SILENT_S = 5.0
+"""So long may appends be unanswered though the server is connected: its disk may be full."""
+PAUSE_S = 2.5
+"""Whoever waits for acks appends again sooner: silence before a longer pause tells nothing."""
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +83,7 @@ class NatsJournal:
         self.options = options
         self._jetstream = JetStream(connection)
         self._client = connection.client
+        self._troubles = connection.troubles
         self._inbox = f"{connection.client.new_inbox()}."
         self._subscription = 0
         self._token = 0
@@ -80,7 +91,11 @@ class NatsJournal:
         self._appended = self._acked = self._duplicates = 0
         self._homeless = self._refused = self._unsent = self._forgotten = 0
         self._homeless_s: float | None = None
+        self._silent_s: float | None = None
+        self._sent_s = 0.0
+        self._now = asyncio.get_running_loop().time
         self._decode = msgspec.json.Decoder(Acknowledgement).decode
+        self._what = f"writes to {options.stream}"
         self._log = get_logger(stream=options.stream)
 
     async def open(self, *, ensure: bool = True) -> None:
@@ -115,11 +130,18 @@ class NatsJournal:
             self._client.publish_nowait(subject, data, f"{self._inbox}{token}")
         except nats.errors.OutboundBufferLimitError:
             self._unsent += 1
+            self._silent_s = None
             return
         except nats.errors.Error as error:
             self._refuse(f"{subject}, {len(data)} bytes: {error}")
             return
         self._waiting[token] = acked
+        now = self._now()
+        if self._silent_s is None or now > self._sent_s + PAUSE_S:
+            self._silent_s = now
+        elif now > self._silent_s + SILENT_S:
+            self._troubles.begin(self._what, NO_ANSWER)
+        self._sent_s = now
         if len(self._waiting) > MAX_OUTSTANDING:
             self._waiting.pop(next(iter(self._waiting)))
             self._forgotten += 1
@@ -151,6 +173,7 @@ class NatsJournal:
         )
 
     def _on_ack(self, subject: str, _reply: bytes, data: bytes, headers: bytes | None) -> None:
+        self._silent_s = None
         try:
             acked = self._waiting.pop(int(subject[len(self._inbox) :]), None)
             ack = Acknowledgement() if headers else self._decode(data)
@@ -161,8 +184,10 @@ class NatsJournal:
             self._wait_for_stream()
             return
         if ack.error is not None:
-            self._refuse(f"{ack.error.description} (code {ack.error.err_code})")
+            self._refused += 1
+            self._troubles.begin(self._what, refusal(self._what, ack.error).reason)
             return
+        self._troubles.end(self._what)
         if self._homeless_s is not None:
             self._homeless_s = None
             self._log.info("stream is there")

@@ -8,7 +8,7 @@ import msgspec
 import nats.errors
 
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.jetstream import Acknowledgement, ApiError, JetStream
+from kvmesh.transport.nats.jetstream import Acknowledgement, JetStream, refusal
 from kvmesh.transport.nats.pull import PullConsumer, PullSpec
 
 CHUNK_BYTES = 512 * 1024
@@ -97,8 +97,7 @@ class Upload:
             if headers:
                 self._error = TransportError(f"{self._subject}: nobody stores it, no such bucket")
             elif ack.error is not None:
-                code = ack.error.err_code
-                self._error = ApiError(f"{self._subject}: {ack.error.description}", code)
+                self._error = refusal(self._subject, ack.error)
         self._acked += 1
         self._progress.set()
 

@@ -17,7 +17,7 @@ import msgspec
 from kvmesh.errors import TransportError
 from kvmesh.ports import ObjectInfo
 from kvmesh.transport.nats.connection import NatsConnection
-from kvmesh.transport.nats.jetstream import NANOSECONDS, JetStream, StoredMessage
+from kvmesh.transport.nats.jetstream import NANOSECONDS, JetStream, StoredMessage, shortage
 from kvmesh.transport.nats.object_transfer import CHUNK_BYTES, Download, Upload
 
 DIGEST_PREFIX = "SHA-256="
@@ -70,6 +70,7 @@ class NatsObjects:
     def __init__(self, connection: NatsConnection, options: ObjectOptions) -> None:
         self.options = options
         self._jetstream = JetStream(connection)
+        self._connection = connection
         self._stream = f"OBJ_{options.bucket}"
         self._chunks = f"$O.{options.bucket}.C."
         self._metas = f"$O.{options.bucket}.M."
@@ -85,6 +86,7 @@ class NatsObjects:
         Raises `TransportError`; what was sent by then is deleted now or by `delete_orphans`.
         """
         before = await self._meta(name)
+        what = f"writes to {self._stream}"
         nuid = uuid.uuid4().hex
         upload = Upload(self._jetstream, f"{self._chunks}{nuid}")
         try:
@@ -103,9 +105,12 @@ class NatsObjects:
             await self._jetstream.publish(
                 self._meta_subject(name), encode_meta(meta), headers=headers
             )
-        except TransportError:
+        except TransportError as error:
+            if self._connection.connected:
+                self._connection.troubles.begin(what, shortage(error))
             await self._discard(nuid)
             raise
+        self._connection.troubles.end(what)
         if before is not None:
             await self._discard(before.nuid)
         return await self.info(name)

@@ -52,7 +52,7 @@ class NatsTail:
         self._target: int | None = None
         self._regressed_since_s: float | None = None
         self._broken = asyncio.Event()
-        self._reason = ""
+        self._reason = self._said = ""
         self._records = self._consumers = self._failures = self._gaps = 0
         self._missed = self._recreations = self._duplicates = 0
         self._log = get_logger(stream=stream)
@@ -118,8 +118,11 @@ class NatsTail:
                 consumer = await self._open()
             except TransportError as error:
                 self._failures += 1
-                self._log.warning("tail waits for its stream", error=str(error), retry_s=delay_s)
+                if str(error) != self._said:
+                    self._said = str(error)
+                    self._log.warning("tail waits for its stream", error=self._said)
             else:
+                self._said = ""
                 try:
                     await self._broken.wait()
                 finally:

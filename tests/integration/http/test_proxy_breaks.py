@@ -216,6 +216,79 @@ async def test_a_client_may_leave_at_any_byte_of_its_request(
     assert proxy.used == []
 
 
+@pytest.mark.parametrize("pause_at", [0, 1])
+async def test_a_client_that_ends_its_requests_gets_the_workers_stream(
+    pause_at: int, proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    cut = asyncio.Event()
+    pieces = [chunked(*EVENTS[:pause_at], end=False), chunked(*EVENTS[pause_at:])]
+    if pause_at:
+        pieces[1] = pieces[1].partition(b"\r\n\r\n")[2]
+
+    async def script(turn: Turn) -> None:
+        if pause_at:
+            turn.send(pieces[0])
+        await cut.wait()
+        turn.send(pieces[1])
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+    client.send(POST)
+    if pause_at:
+        await client.until(EVENTS[0])
+    else:
+        await client.writer.drain()
+        await asyncio.sleep(0.05)
+    client.writer.write_eof()
+    await asyncio.sleep(0.05)
+    cut.set()
+
+    rest = await client.rest()
+
+    got = bytes(client.heard) + rest
+    assert all(event in got for event in EVENTS)
+    assert got.endswith(b"0\r\n\r\n")
+    assert (await plan.outcome()).kind == "finished"
+
+
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: upgrade\r\nUpgrade: x\r\n"])
+async def test_an_unasked_for_change_of_protocol_is_no_answer(
+    upgrade: bytes, proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(b"HTTP/1.1 101 Switching Protocols\r\n" + upgrade + b"\r\n")
+        await turn.gone()
+
+    upstream.script = script
+    plan = proxy.plan()
+    client = await fronts.connect(proxy.server)
+
+    got = await client.ask(POST)
+
+    assert (got.status, got.whole) == (502, True)
+    assert {failure.stage for failure in plan.failures} == {"mid_response"}
+    assert proxy.pool.statistics().open_connections == 0
+
+
+async def test_interim_answers_are_not_passed_on(
+    proxy: Proxy, upstream: Upstream, fronts: Front
+) -> None:
+    async def script(turn: Turn) -> None:
+        turn.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n")
+        await asyncio.sleep(0.02)
+        turn.send(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + JSON)
+
+    upstream.script = script
+    proxy.plan()
+    client = await fronts.connect(proxy.server)
+
+    got = await client.ask(POST)
+
+    assert got.status == 200
+    assert b"link" not in got.headers
+
+
 async def test_a_client_that_leaves_during_prefill_cancels_it(
     proxy: Proxy, upstream: Upstream, fronts: Front, eventually: Eventually
 ) -> None:

@@ -1,6 +1,7 @@
 """How answers leave the server: framing, slow and vanishing clients, an orderly end."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -228,18 +229,87 @@ async def test_a_client_that_leaves_behind_its_answer_is_not_gone(
     assert desk.gone == []
 
 
-async def test_a_half_closed_client_is_served_where_that_is_allowed(
-    fronts: Front, desk: Desk
+def wait_for_head(exchange: Exchange) -> None:
+    del exchange
+
+
+def hold_a_head(exchange: Exchange) -> None:
+    exchange.pass_head(200, b"", [], None)
+
+
+def begin_a_stream(exchange: Exchange) -> None:
+    exchange.start(200, [])
+
+
+def stand_between_chunks(exchange: Exchange) -> None:
+    exchange.start(200, [])
+    exchange.write(b"first ")
+
+
+PHASES = [wait_for_head, hold_a_head, begin_a_stream, stand_between_chunks]
+OLD = b"GET / HTTP/1.0\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("request_", [GET, OLD], ids=["1.1", "1.0"])
+async def test_a_client_that_ends_its_requests_gets_its_whole_answer(
+    request_: bytes, fronts: Front, desk: Desk
 ) -> None:
-    server = await fronts.serve(desk.take, limits=HttpLimits(cancel_on_half_close=False))
-    client = await ask(fronts, server, desk)
+    server = await fronts.serve(desk.take)
+    client = await ask(fronts, server, desk, request_)
     client.writer.write_eof()
-    await asyncio.sleep(0.02)
+    await client.until(b"HTTP/1.1 ")
 
     desk.open[0].respond(200, b"still here")
 
-    assert (await client.answer()).body == b"still here"
+    head = await client.until(b"\r\n\r\n")
+    assert head.startswith(b"200 OK\r\n")
+    assert await client.rest() == b"still here"
+    assert desk.gone == []
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_a_client_that_ends_its_requests_gets_its_whole_stream(
+    phase: Callable[[Exchange], None], fronts: Front, desk: Desk
+) -> None:
+    server = await fronts.serve(desk.take)
+    client = await ask(fronts, server, desk)
+    (exchange,) = desk.open
+    phase(exchange)
+    client.writer.write_eof()
+    await asyncio.sleep(0.05)
+
+    if not exchange.started:
+        exchange.start(200, [])
+    exchange.write(b"and ")
+    exchange.write_chunk(b"4\r\nlast\r\n")
+    exchange.end()
+
+    answer = await client.answer()
+    assert answer.whole
+    assert answer.body.removeprefix(b"first ") == b"and last"
     assert await client.closed()
+    assert desk.gone == []
+
+
+# A body of HTTP/1.0, until the end of the connection, has nothing that may come early.
+@pytest.mark.parametrize(
+    ("phase", "request_"),
+    [*((each, GET) for each in PHASES), *((each, OLD) for each in PHASES[:2])],
+)
+async def test_a_client_that_is_gone_is_noticed_soon_though_nothing_is_written_for_it(
+    phase: Callable[[Exchange], None], request_: bytes, fronts: Front, desk: Desk
+) -> None:
+    client = await ask(fronts, await fronts.serve(desk.take), desk, request_)
+    (exchange,) = desk.open
+    phase(exchange)
+    loop = asyncio.get_running_loop()
+    noticed: asyncio.Future[float] = loop.create_future()
+    exchange.on_disconnect = lambda: noticed.set_result(loop.time())
+
+    left_s = loop.time()
+    client.close()
+
+    assert await asyncio.wait_for(noticed, 60) - left_s < 0.1
 
 
 async def test_a_slow_client_pauses_its_answer_and_bounds_the_memory(

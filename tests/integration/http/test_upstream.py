@@ -476,6 +476,7 @@ async def test_a_response_until_close_ends_with_a_fin_and_not_with_a_reset(
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         b"HTTP/1.1 200 OK\nContent-Length: 1\n\na",
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
         b"220 mail.example ESMTP\r\n",
     ],
 )

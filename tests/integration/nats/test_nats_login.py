@@ -24,6 +24,8 @@ authorization {
     { user: w7, password: secret, permissions: {
         publish: ["kvmesh.ev.code.w7", "kvmesh.hb.code.w7"],
         subscribe: ["_INBOX_w7.>", "kvmesh.ctl.code.w7"] } }
+    { user: r1, password: secret, permissions: {
+        publish: ["$JS.API.STREAM.INFO.*"], subscribe: ["_INBOX_r1.>"] } }
   ]
 }
 """
@@ -87,6 +89,19 @@ async def test_a_worker_with_least_rights_may_append_and_nothing_else(
 
     assert (await admin.state()).messages == 2
     assert worker.connected
+
+
+async def test_a_stream_that_a_user_may_not_make_is_told_and_not_waited_for(
+    stack: contextlib.AsyncExitStack, tmp_path: Path
+) -> None:
+    server = await start_server(stack, tmp_path, config=USERS)
+    options = NatsOptions(url=with_user(server.url, "r1"), inbox_prefix="_INBOX_r1")
+    connection = NatsConnection(options)
+    await connection.connect_patiently()
+    stack.push_async_callback(connection.close)
+
+    with pytest.raises(TransportError, match=r"STREAM\.CREATE\.EVENTS.*does not permit"):
+        await NatsJournal(connection, JournalOptions(stream="EVENTS", subjects=("ev.*",))).open()
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -1,10 +1,12 @@
 import pytest
 
+from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Wake
 from kvmesh.actors.messages import BusMessage, Drain, RouterHeartbeat, Started, Tick
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import encode
 from kvmesh.core.bucket_rules import BucketRequest
+from kvmesh.core.outcomes import failed_attempt
 from kvmesh.errors import NoWorkerError
 
 
@@ -43,11 +45,11 @@ def test_a_replica_that_failed_is_left_out_and_trusted_again_once_it_answers() -
     meta.receive(beat("a", "r0"), 0.0)
     meta.receive(beat("a", "r1"), 0.0)
 
-    meta.failed("a/r0", 0.1)
+    meta.note("a/r0", failed_attempt("reset"), 0.1)
 
     assert {meta.route(BucketRequest(), 0.2).replica.name for _ in range(4)} == {"a/r1"}
 
-    meta.answered("a/r0")
+    meta.began("a/r0", 0.3)
 
     assert len({meta.route(BucketRequest(), 0.3).replica.name for _ in range(4)}) == 2
 
@@ -57,9 +59,11 @@ def test_a_replica_whose_heartbeats_stop_is_gone() -> None:
     started = list(meta.receive(Started(), 0.0))
     meta.receive(beat("a", "r0"), 0.0)
     assert meta.ready(1.0)
-    meta.receive(beat("b", "r1"), 3.0)
+    for quarter in range(1, 15):
+        meta.receive(Tick("check"), quarter / 4 - 0.25)
+        meta.receive(beat("b", "r1"), quarter / 4)
 
-    effects = list(meta.receive(Tick("check"), 4.0))
+    effects = list(meta.receive(Tick("check"), 3.75))
 
     assert isinstance(started[-1], Wake)
     assert [log.level for log in logs(effects)] == ["warning"]
@@ -68,20 +72,56 @@ def test_a_replica_whose_heartbeats_stop_is_gone() -> None:
         meta.route(BucketRequest(bucket="a"), 4.0)
 
 
-def test_while_nothing_is_heard_replicas_stay_until_the_connection_is_known_to_live() -> None:
+def pass_time(meta: MetaRouter, begin_s: float, end_s: float) -> list[Log]:
+    """Let time pass in checks; return what was logged."""
+    found: list[Log] = []
+    for quarter in range(int(begin_s * 4), int(end_s * 4) + 1):
+        found += logs(list(meta.receive(Tick("check"), quarter / 4)))
+    return found
+
+
+def test_while_nothing_is_heard_replicas_that_nobody_asks_stay() -> None:
     meta = MetaRouter("kvmesh")
     meta.receive(beat("a", "r0"), 0.0)
 
-    for now in (1.0, 2.0, 4.9):
-        meta.receive(Tick("check"), now)
-        assert meta.ready(now)
-    for now in (5.0, 8.4):
-        meta.receive(Tick("check"), now)
-        assert meta.ready(now)
-    effects = list(meta.receive(Tick("check"), 8.6))
+    assert pass_time(meta, 0.0, 60.0) == []
+    assert meta.ready(60.0)
+    assert meta.hearing.warnings() != ()
 
-    assert [log.level for log in logs(effects)] == ["warning"]
-    assert not meta.ready(8.6)
+
+def test_a_silent_replica_is_asked_and_stays_while_it_is_ready() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.hearing.set_asked()
+    meta.receive(beat("a", "r0", ready=False), 0.0)
+    pass_time(meta, 0.0, 2.25)
+    assert not meta.ready(2.25)
+
+    [(name, last)] = meta.silent.due(2.25)
+    for second in range(2, 30):
+        assert list(meta.receive(Answered(name, "ok"), second + 0.5)) == []
+        assert pass_time(meta, second + 0.5, second + 1.25) == []
+
+    assert (name, last.url) == ("a/r0", "http://r0")
+    assert meta.ready(30.0)
+
+
+def test_a_silent_replica_that_refuses_is_gone_and_back_when_it_is_ready() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.hearing.set_asked()
+    meta.receive(beat("a", "r0"), 0.0)
+    pass_time(meta, 0.0, 2.25)
+    meta.receive(Answered("a/r0", "down"), 2.25)
+
+    [log] = logs(list(meta.receive(Answered("a/r0", "down"), 2.5)))
+
+    assert log.fields["change"] == "left"
+    assert meta.models() == ()
+    [(name, _)] = meta.silent.due(3.5)
+    [log] = logs(list(meta.receive(Answered(name, "ok"), 3.6)))
+    assert log.fields["change"] == "joined"
+    assert meta.route(BucketRequest(), 3.6).replica.url == "http://r0"
+    meta.receive(beat("a", "r0"), 4.0)
+    assert meta.hearing.warnings() == ()
 
 
 def test_garbage_and_impostors_are_dropped_and_counted() -> None:
@@ -150,3 +190,11 @@ def test_a_replica_that_names_a_place_of_no_router_is_refused_and_said_once() ->
     assert second == []
     assert not meta.ready(1.0)
     assert meta.statistics().refused == 2
+
+
+def test_where_a_replica_is_asked() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.receive(beat("a", "r0"), 0.0)
+
+    assert meta.url("a/r0") == "http://r0"
+    assert meta.url("a/r1") == ""

@@ -1,7 +1,9 @@
 import msgspec
 import pytest
 
+from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
+from kvmesh.actors.load_readings import STALE_BEATS
 from kvmesh.actors.messages import (
     BusMessage,
     RouterGone,
@@ -15,7 +17,7 @@ from kvmesh.actors.messages import (
     WorkerLoad,
     WorkerSeen,
 )
-from kvmesh.actors.registry import STALE_BEATS, Registry, RegistryOptions
+from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
@@ -125,24 +127,127 @@ def test_a_silent_worker_is_gone_within_four_seconds() -> None:
     assert driver.workers.last_report(A) == LoadReport()
 
 
+def asked() -> Driver:
+    """Return a driver of which somebody asks the silent, with a worker and a sibling."""
+    driver = Driver()
+    driver.registry.hearing.set_asked()
+    driver.tell(worker())
+    driver.tell(router())
+    return driver
+
+
+def pass_time(driver: Driver, until_s: float, *, hears_itself: bool = True) -> list[Effect]:
+    """Let time pass in checks, return the effects but the wakes."""
+    effects: list[Effect] = []
+    while driver.now < until_s:
+        driver.now += 0.25
+        if hears_itself:
+            driver.tell(router("r1"))
+        effects += driver.tell(Tick("check"))
+    return [one for one in effects if not isinstance(one, Wake)]
+
+
+def test_the_silent_are_asked_and_stay_while_they_answer() -> None:
+    driver = asked()
+    pass_time(driver, 2.25)
+    assert driver.registry.silent_workers.due(driver.now) == [(A, worker())]
+    assert driver.registry.silent_routers.due(driver.now) == [("r2", router())]
+
+    effects: list[Effect] = []
+    for second in range(3, 60):
+        for member in ("worker/a", "router/r2"):
+            effects += driver.tell(Answered(member, "ok"))
+        effects += pass_time(driver, second)
+
+    assert [(log.event, log.fields["change"]) for log in of(Log, effects)] == [
+        ("worker changed", "silent"),
+        ("router changed", "silent"),
+    ]
+    assert len(effects) == 2
+    assert driver.usable() == (A,)
+    assert driver.routers.members() == ("r2",)
+
+
+def test_a_worker_that_only_answers_is_known_approximately_until_it_is_heard() -> None:
+    driver = asked()
+    driver.tell(TrustChanged(A, Trust.DEGRADED))
+    driver.tell(Answered("worker/a", "ok"))
+    pass_time(driver, 2.5)
+    driver.tell(Answered("worker/a", "ok"))
+    assert driver.workers.info(A).trust is Trust.DEGRADED
+
+    pass_time(driver, 3.75)
+
+    assert driver.workers.info(A).trust is Trust.APPROX
+    assert driver.workers.info(A).models == ("m",)
+    assert driver.workers.last_report(A) == LoadReport(total_blocks=100)
+    driver.tell(TrustChanged(A, Trust.EXACT))
+    assert driver.workers.info(A).trust is Trust.APPROX
+    [log] = of(Log, driver.tell(worker()))
+    assert log.fields["change"] == "heard"
+    assert driver.workers.info(A).trust is Trust.EXACT
+    assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+
+
+def test_who_refuses_twice_is_gone_at_once() -> None:
+    driver = asked()
+    pass_time(driver, 2.25)
+
+    first = [
+        *driver.tell(Answered("worker/a", "down")),
+        *driver.tell(Answered("router/r2", "down")),
+    ]
+    worker_gone = driver.tell(Answered("worker/a", "down"))
+    router_gone = driver.tell(Answered("router/r2", "down"))
+
+    assert first == []
+    assert sent(worker_gone, "indexer") == [WorkerGone(A)]
+    assert sent(router_gone, "sync") == [RouterGone("r2")]
+    assert driver.usable() == driver.routers.members() == ()
+
+
+def test_who_is_back_behind_a_partition_joins_again_unheard() -> None:
+    driver = asked()
+    pass_time(driver, 5.0)
+    assert driver.usable() == driver.routers.members() == ()
+
+    worker_back = driver.tell(Answered("worker/a", "ok"))
+    router_back = driver.tell(Answered("router/r2", "ok"))
+
+    assert sent(worker_back, "indexer") == [WorkerSeen(worker(), joined=True)]
+    assert sent(router_back, "sync") == [RouterSeen(router(), joined=True)]
+    assert driver.usable() == (A,)
+    assert driver.workers.info(A).trust is Trust.APPROX
+    assert driver.registry.hearing.warnings() != ()
+    driver.tell(worker())
+    driver.tell(router())
+    assert driver.workers.info(A).trust is Trust.EXACT
+    assert driver.registry.hearing.warnings() == ()
+
+
+def test_after_a_standstill_what_was_sent_is_read_before_anybody_is_given_up() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(Tick("check"))
+    driver.now = 9.0
+
+    assert sent(driver.tell(Tick("check")), "indexer") == []
+    assert driver.usable() == (A,)
+
+
 def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
     driver = Driver()
     driver.tell(worker())
     driver.tell(router())
     driver.registry.hearing.set_connected(up=False)
 
-    for driver.now in (1.0, 3.75, 600.0):
-        effects = driver.tell(Tick("check"))
-        assert effects == [Wake(0.25, Tick("check"))]
-        assert driver.usable() == (A,)
+    assert pass_time(driver, 600.0, hears_itself=False) == []
+    assert driver.usable() == (A,)
     driver.registry.hearing.set_connected(up=True)
-    driver.tell(router("r1"))
-    driver.tell(Tick("check"))
 
+    assert sent(pass_time(driver, 603.25), "indexer") == []
     assert (driver.usable(), driver.routers.members()) == ((A,), ("r2",))
-    driver.now += 3.5
-    driver.tell(router("r1"))
-    assert sent(driver.tell(Tick("check")), "indexer") == [WorkerGone(A)]
+    assert sent(pass_time(driver, 603.75), "indexer") == [WorkerGone(A)]
 
 
 def test_trust_is_kept_across_heartbeats() -> None:

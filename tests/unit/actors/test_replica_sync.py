@@ -32,6 +32,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import Verdict, status_attempt
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 from tests.unit.actors.effects import of
@@ -290,3 +291,17 @@ def test_garbage_is_counted_and_dropped() -> None:
 
 def test_messages_of_no_concern_are_ignored() -> None:
     assert Driver().tell(Message()) == []
+
+
+def test_what_an_attempt_showed_is_told_with_its_end() -> None:
+    driver = Driver()
+    driver.book("q")
+    driver.tell(Tick("flush"))
+    driver.tell(Tick("flush"))
+
+    driver.tell(Finished("q", status_attempt(429, 0.5, 4.0)))
+    driver.tell(Finished("s"))
+    driver.tell(Tick("flush"))
+
+    ended = [event for batch in driver.batches() for event in batch.events][1:]
+    assert ended == [Ended("q", Verdict.OVERLOAD, "429", 0.5, 4.0), Ended("s")]

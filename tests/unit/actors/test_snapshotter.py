@@ -17,6 +17,7 @@ from kvmesh.actors.snapshot_loader import SnapshotLoader
 from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.storage import (
     Deleted,
+    DeleteKey,
     DeleteObject,
     Failed,
     FetchObject,
@@ -273,6 +274,100 @@ def test_an_unreadable_manifest_is_replaced() -> None:
     assert [one.sequence for one in desk.manifest().generations] == [2]
 
 
+NEWER = b'{"schema":2,"generations":"of another shape"}'
+
+
+def test_a_newer_kvmeshs_manifest_is_never_written_over() -> None:
+    desk = make_writer(make_replica(2))
+    desk.keys[manifest_key("code")] = (NEWER, 7)
+
+    desk.tell(Started())
+    for second in range(1, 130):
+        desk.now = float(second)
+        desk.tell(Tick("lease"))
+    desk.tell(TakeSnapshot())
+
+    assert isinstance(desk.actor, Snapshotter)
+    assert desk.actor.warnings() == (
+        (
+            "no snapshots are written: snapshot manifest has schema 2, this build reads 1: "
+            "it is a newer kvmesh's"
+        ),
+    )
+    assert desk.logs() == ["no snapshots are written"]
+    assert desk.keys == {manifest_key("code"): (NEWER, 7)}
+    assert not [one for one in desk.effects if isinstance(one, WriteKey | StoreObject)]
+    assert len([one for one in desk.effects if isinstance(one, ReadKey)]) == 3
+
+    del desk.keys[manifest_key("code")]
+    desk.now = 200.0
+    desk.tell(Tick("lease"))
+    assert desk.actor.warnings() == ()
+    assert statistics(desk) == (1, 0)
+
+
+def test_a_newer_kvmesh_that_comes_meanwhile_gets_lease_and_manifest() -> None:
+    replica = make_replica(2)
+    desk = make_writer(replica)
+    desk.tell(Started())
+    desk.keys[manifest_key("code")] = (NEWER, 7)
+    stored = set(desk.objects)
+    fold(replica, 3)
+
+    effects = desk.tell(TakeSnapshot())
+
+    deleted = {one.name for one in effects if isinstance(one, DeleteObject)}
+    assert deleted == set(desk.objects) - stored
+    assert [one.key for one in effects if isinstance(one, DeleteKey)] == ["lease.snap.code"]
+    assert not [one for one in effects if isinstance(one, PurgeJournal)]
+    assert desk.keys[manifest_key("code")] == (NEWER, 7)
+    assert isinstance(desk.actor, Snapshotter)
+    assert not desk.actor.statistics(desk.now).holder
+    assert statistics(desk) == (1, 1)
+
+    desk.refuse = refusing(ReadKey, "manifest")
+    desk.now = 100.0
+    desk.tell(Tick("lease"))
+    assert desk.actor.warnings()
+    assert not desk.actor.statistics(desk.now).holder
+
+
+def test_a_lease_that_is_lost_while_a_newer_manifest_is_read_is_not_given_back() -> None:
+    replica = make_replica(2)
+    desk = make_writer(replica)
+    desk.tell(Started())
+    desk.keys[manifest_key("code")] = (NEWER, 7)
+    fold(replica, 3)
+
+    def steal(effect: Effect) -> None:
+        if isinstance(effect, StoreObject):
+            desk.keys["lease.snap.code"] = (b"r1", 99)
+            desk.tell(Tick("lease"))
+
+    desk.refuse = steal
+    effects = desk.tell(TakeSnapshot())
+
+    assert not [one for one in effects if isinstance(one, DeleteKey)]
+
+
+def test_a_snapshot_that_fails_again_and_again_is_tried_ever_later() -> None:
+    desk = make_writer(make_replica(2))
+    desk.refuse = refusing(StoreObject)
+
+    tries: list[float] = []
+    for second in range(200):
+        desk.now = float(second)
+        before = statistics(desk)
+        desk.tell(Tick("lease"))
+        if statistics(desk) != before:
+            tries.append(desk.now)
+
+    assert tries == [0.0, 10.0, 30.0, 70.0, 130.0, 190.0]
+    desk.refuse = lambda _: None
+    desk.tell(TakeSnapshot())
+    assert statistics(desk) == (1, 6)
+
+
 def test_the_lease_is_read_back_when_a_renewal_got_no_answer() -> None:
     desk = make_writer(make_replica(2))
     desk.refuse = refusing(WriteKey, "lease")
@@ -388,9 +483,30 @@ def test_an_unreadable_manifest_is_asked_for_again() -> None:
 
     desk.refuse = refuse
     desk.tell(Started())
+    desk.tell(Tick("manifest"))
+    desk.tell(Tick("manifest"))
 
     assert desk.logs().count("snapshot manifest unreadable") == 2
     assert OpenTail(3, "today") in desk.effects
+
+
+def test_a_store_that_fails_is_asked_less_and_less_often_and_the_error_told_once() -> None:
+    desk = make_loader(Replica(KvIndex()), snapshot_of(make_replica(3)))
+    desk.refuse = refusing(ReadKey)
+
+    desk.tell(Started())
+    for _ in range(9):
+        desk.tell(Tick("manifest"))
+
+    waits = [one.after_s for one in desk.effects if isinstance(one, Wake)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0]
+    assert desk.logs().count("snapshot manifest unreadable") == 1
+
+    desk.refuse = lambda _: None
+    desk.tell(Tick("manifest"))
+    assert OpenTail(3, "today") in desk.effects
+    desk.refuse = refusing(ReadKey)
+    assert Wake(0.1, Tick("manifest")) in desk.tell(Reload("journal gap", at_least=9))
 
 
 def test_a_snapshot_from_before_a_gap_is_no_cure_for_it() -> None:

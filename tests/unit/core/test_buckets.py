@@ -8,9 +8,11 @@ from kvmesh.core.bucket_rules import BucketRequest, BucketRule, parse_rule, prom
 from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.buckets import MODELS_REMEMBERED, BucketPolicy, BucketTable, Replica, rendezvous
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import failed_attempt
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 ANY = BucketRequest()
+CUT = failed_attempt("cut")
 
 
 def make_table(
@@ -121,16 +123,28 @@ def test_before_any_replica_was_heard_of_no_bucket_is_called_unknown() -> None:
 
 def test_a_bucket_whose_replicas_are_gone_says_why() -> None:
     table = make_table("chat/a1", "chat/a2", "code/b1")
-    table.membership.mark_failed("a1", 0.0)
+    table.membership.health.asks = True
+    table.membership.note("a1", failed_attempt("refused"), 0.0)
 
-    with pytest.raises(NoWorkerError, match=r"a1: failed 1 times.*; a2: tried"):
+    with pytest.raises(NoWorkerError, match=r"a1: does not answer.*; a2: tried"):
         table.route(BucketRequest(bucket="chat"), 0.0, tried=["a2"])
+
+
+def test_a_bucket_is_not_rejected_while_one_of_its_replicas_may_be_well() -> None:
+    table = make_table("chat/a1", "chat/a2", "code/b1")
+    table.membership.note("a1", CUT, 0.0)
+    named = BucketRequest(bucket="chat")
+
+    assert [table.route(named, 0.0).replica.name for _ in range(3)] == ["a2"] * 3
+    assert table.route(named, 0.0, tried=["a2"]).replica.name == "a1"
+    with pytest.raises(NoWorkerError, match=r"a1: ejected, 1 of 1 failed \(cut\).*; a2: tried"):
+        table.route(named, 0.0, tried=["a1", "a2"])
 
 
 def test_a_failed_replica_is_left_out_and_the_retry_goes_to_another() -> None:
     table = make_table("chat/a1", "chat/a2")
     first = table.route(ANY, 0.0).replica.name
-    table.membership.mark_failed(first, 0.0)
+    table.membership.note(first, CUT, 0.0)
 
     names = {table.route(ANY, 0.1, tried=[first]).replica.name for _ in range(4)}
 
@@ -140,14 +154,14 @@ def test_a_failed_replica_is_left_out_and_the_retry_goes_to_another() -> None:
 
 def test_a_bucket_without_usable_replicas_loses_its_turn() -> None:
     table = make_table("chat/a1", "code/b1")
-    table.membership.mark_failed("a1", 0.0)
+    table.membership.note("a1", CUT, 0.0)
 
     assert {table.route(ANY, 0.1).bucket for _ in range(4)} == {"code"}
 
 
-def test_a_half_open_replica_gets_one_request() -> None:
+def test_a_replica_on_trial_gets_one_request() -> None:
     table = make_table("chat/a1", "chat/a2")
-    table.membership.mark_failed("a1", 0.0)
+    table.membership.note("a1", CUT, 0.0)
 
     names = Counter(table.route(ANY, 5.0).replica.name for _ in range(6))
 
@@ -258,7 +272,7 @@ def test_models_remembered_do_not_fill_the_memory() -> None:
 
 def test_a_served_model_without_usable_replicas_is_no_mistake_of_the_client() -> None:
     table = make_table("chat/a1", "code/b1", models={"chat": ("llama",), "code": ("coder",)})
-    table.membership.mark_failed("a1", 0.0)
+    table.membership.note("a1", CUT, 0.0)
 
     with pytest.raises(NoWorkerError, match="wait for a router"):
         table.route(BucketRequest(model="llama"), 0.0)

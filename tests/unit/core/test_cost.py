@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from kvmesh.core.cost import (
@@ -14,6 +15,7 @@ from kvmesh.core.cost import (
     preble,
     predicted_time,
     prefill_decode,
+    score_of,
     sglang,
     survey,
 )
@@ -236,3 +238,45 @@ def test_a_logit_is_written_with_three_digits() -> None:
     line = formula_line(COSTS["overlap-load"], 0.0, candidate, ALONE, DEFAULT_WEIGHTS)
 
     assert line == "Formula for worker_1: 0.000 = 0.50 - 0.50 (cached_blocks: 0)"
+
+
+@pytest.mark.parametrize("name", sorted(COSTS))
+def test_failing_makes_every_formula_worse_by_its_own_unit(name: str) -> None:
+    cost = COSTS[name]
+    well = make_candidate(
+        prefill_tokens=320, uncached_tokens=800, active_requests=3, ms_per_token=0.5
+    )
+    failing = msgspec.structs.replace(well, failure_share=0.25, failure_ms=200.0)
+
+    scores = [score_of(cost, one, ALONE, DEFAULT_WEIGHTS) for one in (well, failing)]
+
+    worse = {
+        "prefill-decode": 400.0 / 16,
+        "predicted-time": 200.0,
+        "dynamo": 400.0 / 16,
+        "lmetric": 400.0 * 4,
+        "preble": 400.0,
+        "sglang": 400.0,
+        "overlap-usage-waiting": -0.25,
+        "overlap-load": -0.25,
+    }
+    assert scores[0] == cost.formula(well, ALONE, DEFAULT_WEIGHTS)
+    assert scores[1] - scores[0] == pytest.approx(worse[name])
+
+
+def test_a_worker_of_unknown_speed_has_a_finite_price() -> None:
+    failing = make_candidate(failure_share=1.0, failure_ms=200.0, ms_per_token=0.0)
+
+    assert failing.failure_tokens == 200.0 / 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("prefill-decode", " + 25.0 (25% fail) "), ("overlap-load", " - 0.2 (25% fail) ")],
+)
+def test_the_formula_line_says_what_failing_costs(name: str, end: str) -> None:
+    cost = COSTS[name]
+    failing = make_candidate(ms_per_token=0.5, failure_share=0.25, failure_ms=200.0)
+    score = score_of(cost, failing, ALONE, DEFAULT_WEIGHTS)
+
+    assert end in formula_line(cost, score, failing, ALONE, DEFAULT_WEIGHTS)

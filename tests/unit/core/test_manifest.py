@@ -7,7 +7,7 @@ from kvmesh.core.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from kvmesh.errors import CodecError
+from kvmesh.errors import CodecError, NewerError
 
 
 def generation(sequence: int, *, fence: int = 1, created: str = "a") -> Generation:
@@ -42,6 +42,16 @@ def test_only_what_the_second_newest_holds_may_be_purged() -> None:
     assert kept(10).purge_limit("a") == 0
     assert kept(10, 20, 30).purge_limit("a") == 20
     assert kept(10, 20, 30).purge_limit("another stream") == 0
+
+
+def test_a_newer_kvmeshs_manifest_is_told_from_garbage() -> None:
+    with pytest.raises(NewerError, match="schema 2, this build reads 1"):
+        decode_manifest(b'{"schema":2,"generations":{"of":"another shape"}}')
+
+    for garbage in (b"{", b"[]", b'{"schema":"two"}', b'{"schema":0}', b'{"generations":7}'):
+        with pytest.raises(CodecError) as caught:
+            decode_manifest(garbage)
+        assert not isinstance(caught.value, NewerError)
 
 
 def test_a_paused_writer_is_fenced_off() -> None:

@@ -136,3 +136,25 @@ def test_events_that_remove_a_block_end_the_prediction_too() -> None:
     index.remove(W2, pack_hashes([5]), tier=1)
 
     assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 2, W2: 8}
+
+
+def test_what_was_not_served_is_believed_no_longer_but_what_was_known_before() -> None:
+    view = make_view(make_index(), ApproxIndex())
+    view.record(W1, PROMPT, now=0.0)
+    view.record(W2, PROMPT, now=0.0)
+
+    view.retract(W1, PROMPT, known_blocks=3)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 3, W2: 8}
+    view.retract(W2, PROMPT, known_blocks=8)
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 3, W2: 8}
+    view.retract(W2, PROMPT, known_blocks=0)
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 3}
+
+
+def test_without_a_view_of_decisions_there_is_nothing_to_retract() -> None:
+    view = make_view(make_index(w1=4), None)
+
+    view.retract(W1, PROMPT, known_blocks=0)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}

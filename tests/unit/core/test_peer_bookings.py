@@ -18,6 +18,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import Verdict
 from kvmesh.core.peer_bookings import PeerBookings
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
@@ -178,3 +179,54 @@ def test_a_living_peer_renews_its_leases() -> None:
 
     assert heard.sequences.expire(15.0) == []
     assert len(heard.sequences.expire(20.0)) == 1
+
+
+def test_how_a_peers_request_ended_counts_as_if_it_had_been_ours() -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "cut", 0.5), placed("s"), Ended("s"))
+
+    health = heard.scheduler.workers.membership.health
+    assert health.recent(W) == (1, 2)
+    assert heard.scheduler.workers.state(W).failure_share > 0.0
+
+
+@pytest.mark.parametrize(
+    ("end", "recent"), [(Ended("q", Verdict.WORKER, "cut"), (1, 1)), (Ended("q"), (0, 1))]
+)
+def test_so_does_the_end_of_a_booking_that_came_with_a_state(
+    end: Ended, recent: tuple[int, int]
+) -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.hear(5, StateBegins(), placed("q"), StateEnds())
+
+    heard.hear(8, end, now=50.0)
+
+    assert heard.ids() == []
+    assert heard.scheduler.workers.membership.health.recent(W) == recent
+    assert heard.scheduler.speeds.residence_ms(W) == 0.0
+
+
+def test_of_a_booking_whose_end_was_lost_nobody_knows_how_it_ended() -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.hear(1, placed("q"), placed("s"))
+
+    heard.hear(9, StateBegins(), placed("s"), StateEnds())
+
+    assert heard.ids() == ["s"]
+    assert heard.scheduler.workers.membership.health.recent(W) == (0, 0)
+
+
+def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.scheduler.workers.membership.add("v", 0.0)
+    elsewhere = Placed("q", "v", 40, 30, 5)
+    heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "reset"))
+    assert heard.scheduler.workers.everyone(0.0) == ("v",)
+
+    heard.hear(3, elsewhere, Ended("q", Verdict.PROMPT, "reset"))
+
+    assert heard.scheduler.workers.everyone(0.0) == ("v", W)

@@ -1,7 +1,6 @@
 import random
 from collections import Counter
 
-import msgspec
 import pytest
 
 from kvmesh.core.approx import ApproxIndex
@@ -19,16 +18,22 @@ from kvmesh.core.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index import KvIndex
 from kvmesh.core.loads import MOST_TOKENS, Demand
 from kvmesh.core.membership import Membership
-from kvmesh.core.quick_cost import Costing, prefill_decode_costing
+from kvmesh.core.outcomes import (
+    SERVED,
+    UNKNOWN,
+    Attempt,
+    Verdict,
+    failed_attempt,
+    status_attempt,
+)
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
-from kvmesh.core.weighing import Weighing
 from kvmesh.core.worker_registry import REPORTS_TO_BELIEVE
-from kvmesh.core.worker_state import WorkerState
 from kvmesh.errors import ConfigError, NoWorkerError
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
 W1, W2, W3, W4 = NAMES
+CUT = failed_attempt("cut")
 
 
 def make_scheduler(
@@ -276,8 +281,7 @@ def test_mode_direct_obeys_the_named_worker() -> None:
 def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
     scheduler, _ = make_scheduler(W1, W2)
     first = scheduler.schedule(make_request("r1"), 0.0)
-    scheduler.workers.membership.mark_failed(first.worker, 0.0)
-    scheduler.finish("r1", 0.0)
+    scheduler.finish("r1", 0.0, CUT)
 
     again = scheduler.schedule(make_request("r1", excluded=frozenset([first.worker])), 0.0)
 
@@ -285,9 +289,9 @@ def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
     assert scheduler.sequences.statistics().active_requests == 1
 
 
-def test_a_half_open_worker_gets_one_request() -> None:
+def test_a_worker_on_trial_gets_one_request() -> None:
     scheduler, _ = make_scheduler(W1, W2, mode="round-robin")
-    scheduler.workers.membership.mark_failed(W1, 0.0)
+    scheduler.workers.note(W1, CUT, 0.0)
 
     chosen = Counter(scheduler.schedule(make_request(f"r{n}"), 2.0).worker for n in range(6))
 
@@ -513,37 +517,6 @@ def test_a_removed_worker_is_gone_everywhere() -> None:
     assert scheduler.speeds.report(W1).prefill_evidence_tokens == 0
 
 
-def test_a_large_fleet_is_not_weighed_one_by_one() -> None:
-    names = [WorkerId(f"w{number:03d}") for number in range(300)]
-    scheduler, index = make_scheduler(*names, cost="prefill-decode")
-    for number, name in enumerate(names):
-        store(index, name, 2 + (number == 7) * 6)
-        scheduler.schedule(make_request(name, 2 + number // 10, family=9, pinned_worker=name), 0.0)
-    chooser = scheduler._chooser
-    quick = chooser._quick._bounded
-    assert quick is not None
-    weighed: list[WorkerId] = []
-
-    def counting(weighing: Weighing) -> Costing:
-        costing = prefill_decode_costing(weighing)
-
-        def cost(state: WorkerState) -> float:
-            weighed.append(state.worker)
-            return costing(state)
-
-        return cost
-
-    chooser._quick._bounded = counted = msgspec.structs.replace(quick, costing=counting)
-    request = make_request("x")
-    fleet = scheduler.workers.eligible(request, 0.0)
-    cheapest = chooser._quick.find_cheapest(
-        fleet, counted, chooser._weigh(request, 0.0, "kv", len(fleet))
-    )
-
-    assert cheapest == [scheduler.explain(request, 0.0).worker]
-    assert len(weighed) < 60
-
-
 def test_statistics_count_decisions_and_blocks() -> None:
     scheduler, index = make_scheduler()
     store(index, W2, 8)
@@ -633,3 +606,78 @@ def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:
     assert decision.worker == W2
     assert scheduler.sequences.loads(W1).active_requests == MOST_TOKENS
     assert scheduler.sequences.loads(W2).expected_blocks == 0
+
+
+@pytest.mark.parametrize("attempt", [CUT, UNKNOWN, status_attempt(429), status_attempt(400)])
+def test_a_prompt_that_was_not_served_is_not_believed_cached(attempt: Attempt) -> None:
+    scheduler, index = make_scheduler(W1, W2, routed=True)
+    store(index, W1, 3)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+
+    scheduler.finish("r1", 0.1, attempt)
+
+    assert scheduler.explain(make_request("r2"), 0.2).best_overlap_blocks == 3
+    assert scheduler.speeds.residence_ms(W1) == 0.0
+
+
+def test_a_prompt_that_was_served_is_believed_cached() -> None:
+    scheduler, _ = make_scheduler(W1, W2, routed=True)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+    scheduler.first_token("r1", 0.05)
+
+    scheduler.finish("r1", 0.1)
+
+    assert scheduler.explain(make_request("r2"), 0.2).best_overlap_blocks == 10
+    assert scheduler.speeds.residence_ms(W1) == pytest.approx(100.0)
+
+
+def test_without_expectations_there_is_nothing_to_take_back() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+
+    scheduler.finish("r1", 0.1, CUT)
+    scheduler.finish("r1", 0.1, CUT)
+
+    assert scheduler.workers.membership.health.recent(W1) == (1, 1), "an end counts once"
+
+
+def test_a_request_that_is_to_blame_leaves_no_worker_out() -> None:
+    scheduler, _ = make_scheduler(W1, W2, W3)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+    scheduler.finish("r1", 0.1, CUT)
+    assert scheduler.workers.everyone(0.1) == (W2, W3)
+
+    scheduler.schedule(make_request("r1", pinned_worker=W2), 0.1)
+    scheduler.finish("r1", 0.2, Attempt(Verdict.PROMPT, "cut"))
+
+    assert scheduler.workers.everyone(0.2) == (W1, W2, W3)
+    assert scheduler.workers.state(W1).failure_share == 0.0
+
+
+def test_a_first_token_ends_a_trial_well() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    scheduler.workers.note(W1, CUT, 0.0)
+    assert scheduler.workers.everyone(1.0) == (W1, W2)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 1.0)
+    assert scheduler.workers.everyone(1.1) == (W2,)
+
+    scheduler.first_token("r1", 1.2)
+
+    assert scheduler.workers.everyone(1.2) == (W1, W2)
+
+
+@pytest.mark.parametrize("cost", sorted(COSTS))
+def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost: str) -> None:
+    scheduler, index = make_scheduler(W1, W2, W3, cost=cost, routed=True)
+    store(index, W1, 9)
+    fails = status_attempt(500, 0.001)
+    sent = Counter[WorkerId]()
+
+    for number in range(200):
+        now = 0.01 * number
+        decision = scheduler.schedule(make_request(f"r{number}"), now)
+        sent[decision.worker] += 1
+        attempt = fails if decision.worker == W1 else SERVED
+        scheduler.finish(f"r{number}", now + 0.005, attempt)
+
+    assert sent[W1] <= 6, "three, and trials when the back-off is over"

@@ -4,7 +4,8 @@ from kvmesh.core.decision import BusyThresholds, LoadReport, RouteRequest, Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes
 from kvmesh.core.loads import Demand
-from kvmesh.core.membership import Membership
+from kvmesh.core.membership import Change, ChangeKind, Membership
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.sequences import ActiveSequences
 from kvmesh.core.speeds import Speeds
 from kvmesh.core.worker_registry import WorkerRegistry
@@ -83,7 +84,8 @@ def test_a_model_nobody_serves_is_not_remembered() -> None:
 def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
     registry, _ = make_registry(W1, W2, W3)
     registry.describe(W1, WorkerInfo(models=("llama",)))
-    registry.membership.mark_failed(W2, 0.0)
+    registry.membership.health.asks = True
+    registry.note(W2, failed_attempt("refused"), 0.0)
     request = make_request(
         model="coder", excluded=frozenset([W3]), allowed_workers=frozenset([W1, W2, W3])
     )
@@ -93,7 +95,7 @@ def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
 
     assert str(caught.value) == (
         "request r1: no worker may take it (w1: does not serve 'coder'; "
-        "w2: failed 1 times, tried again in 1.0 s; w3: already failed this request)"
+        "w2: does not answer its health check, 1 of 1 failed; w3: already failed this request)"
     )
 
 
@@ -324,3 +326,115 @@ def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
 
     assert caught.value.unknown_model
     assert len(registry._away) <= 256
+
+
+ERROR = status_attempt(500, 0.25)
+
+
+def price(registry: WorkerRegistry, worker: WorkerId) -> tuple[float, float]:
+    state = registry.state(worker)
+    return state.failure_share, state.lost_ms
+
+
+def test_who_fails_gets_a_price_that_fades_and_ends() -> None:
+    registry, _ = make_registry(W1, W2)
+
+    assert registry.note(W1, ERROR, 0.0) is None
+
+    share, lost_ms = price(registry, W1)
+    assert share > 0.3
+    assert lost_ms == 250.0
+    assert price(registry, W2) == (0.0, 0.0)
+    registry.settle_prices(10.0)
+    assert 0.0 < price(registry, W1)[0] < share
+    registry.note(W1, Attempt(Verdict.SERVED, "whole"), 10.0)
+    assert price(registry, W1)[0] < share / 2
+    registry.settle_prices(200.0)
+    assert price(registry, W1) == (0.0, 0.0)
+    registry.settle_prices(300.0)
+    assert price(registry, W1) == (0.0, 0.0)
+
+
+def test_an_answer_of_who_never_failed_is_counted_and_costs_nothing() -> None:
+    registry, _ = make_registry(W1)
+
+    assert registry.note(W1, SERVED, 0.0) is None
+    assert registry.note(W1, SERVED, 1.0) is None
+
+    assert registry.membership.health.recent(W1) == (0, 2)
+    assert price(registry, W1) == (0.0, 0.0)
+
+
+def test_the_end_of_a_request_at_a_worker_that_left_is_nobodys() -> None:
+    registry, _ = make_registry(W1)
+
+    assert registry.note(W2, ERROR, 0.0) is None
+    assert registry.note(W2, SERVED, 0.0) is None
+    registry.settle_prices(1.0)
+
+    assert W2 not in registry.known
+    registry.note(W1, ERROR, 0.0)
+    registry.remove(W1)
+    registry.membership.remove(W1)
+    registry.settle_prices(1.0)
+    assert W1 not in registry.known
+
+
+def test_a_restart_ends_the_price() -> None:
+    registry, _ = make_registry(W1)
+    registry.note(W1, ERROR, 0.0)
+
+    registry.membership.observe(W1, 1, 0.5)
+    registry.settle_prices(1.0)
+
+    assert price(registry, W1) == (0.0, 0.0)
+
+
+def test_forgiven_requests_cost_their_workers_nothing() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.note(W1, ERROR, 0.0, "poison")
+    registry.note(W2, ERROR, 0.0, "poison")
+    registry.note(W2, ERROR, 0.0, "own")
+
+    registry.forgive("poison", 0.1)
+
+    assert price(registry, W1) == (0.0, 0.0)
+    assert price(registry, W2)[0] > 0.3
+
+
+def test_who_fails_too_often_may_take_nothing_and_the_change_is_told() -> None:
+    registry, _ = make_registry(W1, W2)
+
+    changes = [registry.note(W1, ERROR, 0.1 * number) for number in range(3)]
+
+    assert changes == [None, None, Change(ChangeKind.SUSPECTED, W1, 0)]
+    assert registry.eligible(make_request(), 0.5) == (W2,)
+
+
+def test_to_try_who_failed_is_better_than_to_reject() -> None:
+    registry, sequences = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.describe(W2, WorkerInfo(models=("coder",)))
+    registry.note(W1, failed_attempt("cut"), 0.0)
+    assert registry.everyone(0.0) == (W2, W3)
+    alone = make_request(model="llama", excluded=frozenset([W3]))
+
+    assert registry.eligible(alone, 0.0) == (W1,), "nobody else serves the model"
+    assert registry.eligible(make_request(excluded=frozenset([W2, W3])), 0.0) == (W1,)
+    for other in ({"excluded": frozenset([W1, W3])}, {"pinned_worker": W1}):
+        with pytest.raises(NoWorkerError, match="w1: "):
+            registry.eligible(make_request(model="llama", **other), 0.0)
+    registry.thresholds = BusyThresholds(active_prefill_tokens=10)
+    sequences.add("busy", W3, Demand(100, 100), 0.0)
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="llama"), 0.0)
+    assert caught.value.busy, "who is well will have room again"
+
+
+def test_who_is_not_there_is_no_last_resort() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.membership.health.asks = True
+    registry.note(W1, failed_attempt("refused"), 0.0)
+
+    with pytest.raises(NoWorkerError, match="w1: does not answer"):
+        registry.eligible(make_request(excluded=frozenset([W2])), 0.0)

@@ -46,6 +46,67 @@ def test_nothing_passes_to_or_from_a_process_cut_off(cut_off: str) -> None:
     assert world.received() == []
 
 
+def test_a_parted_process_is_not_heard_until_that_side_is_healed() -> None:
+    world = World()
+    links = world.bus.links
+    links.part(["sender"], ["receiver"], 60.0)
+    links.part(["receiver"], ["sender"], 60.0)
+    world.publish(b"lost")
+    assert world.received() == []
+
+    links.heal(["receiver"], ["sender"])
+    assert links.is_parted("sender", "receiver")
+    world.publish(b"lost, too")
+    assert world.received() == []
+    links.heal(["sender"], ["receiver"])
+    world.publish(b"heard")
+
+    assert world.received() == [b"heard"]
+
+
+def test_a_partition_ends_by_itself_and_leaves_everybody_to_hear_himself() -> None:
+    world = World()
+    everybody = ["sender", "receiver"]
+    world.bus.links.part(everybody, everybody, 2.0)
+
+    world.bus.publish("x.y", b"own", sender="receiver")
+    world.publish(b"lost")
+    world.sim.run(2.0)
+    world.publish(b"heard")
+
+    assert world.received() == [b"own", b"heard"]
+
+
+def test_one_link_may_be_slow_and_lossy() -> None:
+    world = World()
+    link = world.bus.links.link("sender", "receiver")
+    link.delay_s = 1.0
+    world.publish(b"slow")
+    world.sim.run(1.0)
+    assert not any(isinstance(one, BusMessage) for one in world.probe.messages())
+    assert world.received() == [b"slow"]
+
+    link.loss = 0.5
+    world.publish(*NUMBERS)
+
+    assert 5 < len(world.received()) - 1 < 35
+
+
+def test_storms_part_the_processes_and_each_side_heals_by_itself() -> None:
+    world = World(FaultPlan(until_s=5.0, partition=1.0))
+    links = world.bus.links
+    one_sided = False
+
+    for number in range(200):
+        world.sim.run(number * 0.025)
+        there = links.is_parted("sender", "receiver")
+        one_sided = one_sided or there != links.is_parted("receiver", "sender")
+
+    assert one_sided
+    world.sim.run(20.0)
+    assert not links.is_parted("sender", "receiver")
+
+
 def test_messages_may_be_lost() -> None:
     world = World(FaultPlan(until_s=9.0, lose_message=0.5))
     world.publish(*NUMBERS)

@@ -1,5 +1,6 @@
 """Options, names and answers, as far as they need no server."""
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -7,17 +8,23 @@ import msgspec
 import pytest
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions, hide_password, is_fatal
+from kvmesh.transport.nats import troubles
+from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.jetstream import (
+    NO_ANSWER,
     ApiError,
+    ErrorBody,
     Ignored,
     StoredMessage,
     StreamInfo,
     decode_answer,
     is_passing,
+    refusal,
+    shortage,
 )
 from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue, is_marker
 from kvmesh.transport.nats.log import MAX_OUTSTANDING, JournalOptions, NatsJournal
+from kvmesh.transport.nats.login import denied_subject, hide_password, is_fatal
 from kvmesh.transport.nats.objects import decode_digest, seconds_of, to_info, to_meta
 
 JOURNAL = JournalOptions(stream="S", subjects=("ev.*",), max_age_s=5)
@@ -39,7 +46,16 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 def test_only_a_refused_login_ends_the_first_connect() -> None:
     assert is_fatal("nats: 'Authorization Violation'")
     assert is_fatal("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert is_fatal("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    assert not is_fatal("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol")
     assert not is_fatal("[Errno 111] Connect call failed ('127.0.0.1', 4222)")
+
+
+def test_a_denied_subject_is_found_in_the_servers_words() -> None:
+    error = 'nats: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.S"'
+
+    assert denied_subject(error) == "$js.api.stream.create.s"
+    assert denied_subject("nats: Slow Consumer") == ""
 
 
 async def test_a_missing_key_library_is_named(
@@ -141,6 +157,43 @@ async def test_an_ack_that_is_none_is_refused_and_counted(number: str, data: byt
 
     assert journal.statistics().refused == 1
     assert acks == ([9] if number == "x" else [])
+
+
+async def test_appends_that_nobody_answers_are_a_trouble_until_one_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection = NatsConnection(NatsOptions())
+    journal = NatsJournal(connection, JOURNAL)
+    journal._client.publish_nowait = lambda *_: None  # type: ignore[method-assign]
+    clock = [0.0]
+    journal._now = lambda: clock[0]
+
+    def append_at(second: float) -> tuple[str, ...]:
+        clock[0] = second
+        journal.append("ev.w1", b"x", lambda _: None)
+        return connection.troubles.warnings()
+
+    assert not any(append_at(float(second)) for second in range(6))
+    # Nothing was sent for a while: it is not the server that was silent.
+    assert not any(append_at(float(second)) for second in range(60, 66))
+    silent = ("JetStream: writes to S: no answer, is its disk full?",)
+    assert append_at(66.0) == silent
+
+    monkeypatch.setattr(troubles, "SURE_S", 0.0)
+    journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":1}', None)
+    await asyncio.sleep(0.01)
+    assert connection.troubles.warnings() == ()
+    assert append_at(67.0) == ()
+
+
+def test_a_shortage_is_told_from_other_refusals() -> None:
+    silence = TransportError("no answer in 2 s")
+    silence.__cause__ = TimeoutError()
+
+    assert shortage(silence) == NO_ANSWER
+    assert shortage(refusal("S", ErrorBody(503, 10023, "no room"))) == "no room (code 10023)"
+    assert shortage(refusal("S", ErrorBody(400, 10071, "wrong last sequence"))) == ""
+    assert shortage(TransportError("nobody listens")) == ""
 
 
 async def test_a_message_without_a_stream_is_homeless_and_not_refused() -> None:

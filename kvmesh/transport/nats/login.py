@@ -1,0 +1,98 @@
+"""What it takes to be let in at a NATS server, and which refusals are for good."""
+
+import contextlib
+import re
+import ssl
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Final
+
+import nats.errors
+
+from kvmesh.errors import ConfigError, TransportError
+
+NEEDED_PAYLOAD: Final = 512 * 1024
+"""Snapshot chunks are this long, journal messages and bookings shorter."""
+
+FATAL_ERRORS: Final = (
+    "authorization",
+    "authentication",
+    "user credentials",
+    "certificate",
+    "account",
+)
+"""What trying again will not cure at the first connect."""
+
+_DENIED: Final = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
+
+
+def login_arguments(
+    creds: Path | None, nkey_seed: Path | None, tls_ca: Path | None, server: str
+) -> dict[str, Any]:
+    """Return nats-py's arguments for these files. Raises `ConfigError` for one that is not there,
+    `OSError` for an unusable certificate.
+    """
+    for path in (creds, nkey_seed, tls_ca):
+        if path is not None and not path.is_file():
+            raise ConfigError(f"{path}: no such file, needed to log in to {server}")
+    arguments: dict[str, Any] = {}
+    if tls_ca is not None:
+        arguments["tls"] = ssl.create_default_context(cafile=str(tls_ca))
+    if creds is not None:
+        arguments["user_credentials"] = str(creds)
+    if nkey_seed is not None:
+        arguments["nkeys_seed"] = str(nkey_seed)
+    return arguments
+
+
+@contextlib.contextmanager
+def config_errors(server: str) -> Generator[None]:
+    """Raise as `ConfigError` what the client says of an unusable URL, key or certificate."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"logging in with a key needs it: pip install {error.name}") from error
+    except (nats.errors.Error, OSError, ValueError) as error:
+        raise ConfigError(f"NATS at {server}: {error}") from error
+
+
+def check_payload(max_payload: int, server: str) -> None:
+    """Raise `ConfigError` for a server whose messages are too short, in bytes."""
+    if max_payload < NEEDED_PAYLOAD:
+        raise ConfigError(
+            f"NATS at {server} takes messages of {max_payload} bytes at most: set max_payload to "
+            f"{NEEDED_PAYLOAD} or more in its configuration"
+        )
+
+
+def no_server(server: str, error: str) -> TransportError:
+    """Return what to raise when the first connect is given up; `error` is the last attempt's."""
+    return TransportError(
+        f"cannot connect to NATS at {server}: {error or 'no answer'}; "
+        "start it (nats-server -js, or kvmesh up) or name it with --nats-url"
+    )
+
+
+def is_fatal(error: str) -> bool:
+    """Return whether the first connect should give up at once: a login that will not improve.
+
+    A TLS handshake that is cut short is no refusal: so ends one with a server that goes down.
+    """
+    lower = error.lower()
+    if "[ssl:" in lower and "eof" not in lower:
+        return True
+    return any(word in lower for word in FATAL_ERRORS)
+
+
+def denied_subject(error: str) -> str:
+    """Return the subject that this user may not publish to, in lower case; else ""."""
+    found = _DENIED.search(error)
+    return found[1].lower() if found else ""
+
+
+def hide_password(urls: str) -> str:
+    """Return the server list without the users and passwords in it, for logs and errors."""
+    return ",".join(
+        f"{scheme}{separator}{rest.rpartition('@')[2]}"
+        for scheme, separator, rest in (url.strip().rpartition("://") for url in urls.split(","))
+    )
