@@ -76,7 +76,7 @@ class Router:
         return BucketHeat(min(waits), scheduler.speeds.fleet_ms_per_token, len(usable))
 
     def left_out(self, now: float) -> tuple[str, ...]:
-        """Return the workers that get nothing since requests fail there, `MOST_LEFT_OUT` at most."""
+        """Return workers that get nothing since requests fail there, `MOST_LEFT_OUT` at most."""
         membership = self.scheduler.workers.membership
         failing = (one for one in membership.members() if membership.health.is_left_out(one, now))
         usable = frozenset(membership.usable(now))
