@@ -128,7 +128,8 @@ class RouterHeartbeat(Message, frozen=True):
 
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
     it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
-    `workers` are those of its bucket, so that meta-routers find a worker that a request names.
+    `workers` are those of its bucket, so that meta-routers find a worker that a request names;
+    `left_out` are those of them that get nothing for failing requests, a few.
     """
 
     router: str
@@ -146,6 +147,7 @@ class RouterHeartbeat(Message, frozen=True):
     heat: BucketHeat = BucketHeat()
     admission: SharedLimits = SharedLimits()
     workers: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def leaving(self) -> bool:

@@ -103,6 +103,11 @@ class MetaRouter:
         """Return whether some bucket can take a request."""
         return bool(self.table.membership.usable(now))
 
+    def left_out(self) -> list[tuple[str, str]]:
+        """Return (worker, bucket) of those that replicas leave out for failing requests, sorted."""
+        replicas = self.table.replicas()
+        return sorted({(worker, one.bucket) for one in replicas for worker in one.left_out})
+
     def models(self) -> tuple[str, ...]:
         """Return every model some replica serves, sorted."""
         return self.table.models()
@@ -154,6 +159,7 @@ class MetaRouter:
                 active_requests=beat.active_requests,
                 heat=beat.heat,
                 workers=frozenset(beat.workers),
+                left_out=beat.left_out,
             )
         )
 

@@ -1,6 +1,8 @@
 """What one router replica knows of its workers, for requests and for whoever asks."""
 
 from collections.abc import Iterable
+from itertools import islice
+from typing import Final
 
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
@@ -9,6 +11,9 @@ from kvmesh.core.disaggregation import PREFILL
 from kvmesh.core.events import WorkerId
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.shared_limits import SharedLimits
+
+MOST_LEFT_OUT: Final = 64
+"""Workers named to meta-routers, which only pass them on to people."""
 
 
 class Router:
@@ -69,6 +74,13 @@ class Router:
             for one in usable
         ]
         return BucketHeat(min(waits), scheduler.speeds.fleet_ms_per_token, len(usable))
+
+    def left_out(self, now: float) -> tuple[str, ...]:
+        """Return workers that get nothing since requests fail there, `MOST_LEFT_OUT` at most."""
+        membership = self.scheduler.workers.membership
+        failing = (one for one in membership.members() if membership.health.is_left_out(one, now))
+        usable = frozenset(membership.usable(now))
+        return tuple(islice((one for one in failing if one not in usable), MOST_LEFT_OUT))
 
     def workers(self) -> tuple[WorkerHeartbeat, ...]:
         """Return the last heartbeat of every worker, sorted by name."""

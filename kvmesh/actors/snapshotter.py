@@ -147,8 +147,7 @@ class Snapshotter:
 
     def warnings(self) -> tuple[str, ...]:
         """Return why this replica writes no snapshots, in a line, if it must not."""
-        newer = self._guard.newer
-        return (f"no snapshots are written: {newer}",) if newer else ()
+        return self._guard.warnings()
 
     def _take_if_due(self, now: float) -> Iterable[Effect]:
         replica, schedule = self._replica, self._schedule

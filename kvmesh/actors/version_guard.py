@@ -49,6 +49,10 @@ class VersionGuard:
 
         return (self._wishes.make(partial(ReadKey, self._key), on_read),)
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return why nothing is written, in a line, while that is so."""
+        return (f"no snapshots are written: {self.newer}",) if self.newer else ()
+
     def stop(self, error: NewerError, now: float) -> Iterable[Effect]:
         """Take what a reading of the manifest says: it is not this version's to write."""
         self._look_s = now + LOOK_AGAIN_S

@@ -133,6 +133,7 @@ class RouterMesh:
             heat=self._router.heat(time.monotonic()),
             admission=self._router.admission,
             workers=self._router.scheduler.workers.membership.members(),
+            left_out=self._router.left_out(time.monotonic()),
         )
 
     def tell(self, message: Message) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Annotated, Final, Protocol, cast
 
@@ -28,6 +29,7 @@ from kvmesh.app.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.static_replicas import StaticReplicas
 from kvmesh.app.tracing import tracer_for
 from kvmesh.app.url_refusals import UrlRefusals
+from kvmesh.app.warning_lines import by_reason
 from kvmesh.core.bucket_rules import BucketRequest, parse_rule, prompt_family
 from kvmesh.core.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError
@@ -257,7 +259,12 @@ class MetaServer:
             *self.meta.hearing.warnings(),
             *self._refusals.warnings(),
             *self._care.warnings(),
+            *by_reason(self._failing(), "gets no requests"),
         )
+
+    def _failing(self) -> Iterator[tuple[str, str]]:
+        for worker, bucket in self.meta.left_out():
+            yield worker, f"requests fail there, say routers of bucket {bucket}"
 
     def _ready(self, exchange: Exchange) -> None:
         ready = self.meta.ready(time.monotonic())

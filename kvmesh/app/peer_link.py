@@ -129,7 +129,7 @@ class PeerLink:
 
     def _worker_probes(self, now: float) -> list[Probe]:
         return [
-            Probe(WORKER + name, beat.url, beat.health_path, exact=True)
+            Probe.of(WORKER + name, beat.url, beat.health_path, exact=True)
             for name, beat in self.registry.silent_workers.due(now)
         ]
 

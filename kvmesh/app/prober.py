@@ -32,9 +32,9 @@ class Probe(msgspec.Struct, frozen=True):
     exact: bool = False
 
     @classmethod
-    def of(cls, member: str, url: str, path: str) -> "Probe":
+    def of(cls, member: str, url: str, path: str, *, exact: bool = False) -> "Probe":
         """Return the probe of a member that named the path itself: one that is none is ignored."""
-        return cls(member, url, path if _PATH.fullmatch(path) else _USUAL_PATH)
+        return cls(member, url, path if _PATH.fullmatch(path) else _USUAL_PATH, exact)
 
 
 class Prober:

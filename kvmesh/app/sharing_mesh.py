@@ -86,6 +86,7 @@ class SharingMesh:
             draining=self.draining,
             admission=self._router.admission,
             workers=self._router.scheduler.workers.membership.members(),
+            left_out=self._router.left_out(time.monotonic()),
         )
 
     def describe(self) -> dict[str, object]:

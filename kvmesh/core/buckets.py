@@ -29,6 +29,7 @@ class Replica(msgspec.Struct, frozen=True):
     active_requests: int = 0
     heat: BucketHeat = BucketHeat()
     workers: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -163,7 +163,7 @@ class MembershipAgainstModel(RuleBasedStateMachine):
             assert (row.epoch, row.ready, row.draining) == (one.epoch, one.ready, one.draining)
             assert (row.failures, row.attempts) == self.health.recent(row.member)
             assert (row.stage, row.usable) == (
-                self.health.stage(row.member).name.lower(),
+                self.health.standing(row.member, self.now),
                 row.member in usable,
             )
             assert row.retry_in_s == self.health.retry_in_s(row.member, self.now)

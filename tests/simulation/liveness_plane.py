@@ -54,7 +54,8 @@ class Sidecar:
     def receive(self, message: Message, now: float) -> list[Effect]:  # noqa: ARG002
         assert isinstance(message, Started | Tick)
         self._missed = 0 if self._answers() else self._missed + 1
-        beat = msgspec.structs.replace(self._beat, draining=self._missed >= MISSED_LOOKS)
+        silent = self._missed >= MISSED_LOOKS
+        beat = msgspec.structs.replace(self._beat, draining=silent, answering=not silent)
         subject = SUBJECTS.heartbeats(self._beat.worker)
         return [Publish(subject, encode(beat)), Wake(1.0, Tick("beat"))]
 
@@ -147,10 +148,10 @@ class LivenessPlane:
         sender = last_token(message.subject)
         if name == FRONT:
             ready = decode(message.data, RouterHeartbeat)
-            self._heard[name, sender] = self.sim.now, ready.draining
+            self._heard[name, sender] = self.sim.now, ready.leaving
         elif sender in self.workers:
             beat = decode(message.data, WorkerHeartbeat)
-            self._heard[name, sender] = self.sim.now, beat.draining
+            self._heard[name, sender] = self.sim.now, beat.leaving
 
     def _check_usable(self, name: str) -> None:
         now, usable = self.sim.now, self.usable(name)

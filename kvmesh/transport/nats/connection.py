@@ -17,16 +17,8 @@ from nats.aio.msg import Msg
 
 from kvmesh.errors import KvMeshError, TransportError
 from kvmesh.observe import get_logger
+from kvmesh.transport.nats import login
 from kvmesh.transport.nats.client import NatsClient
-from kvmesh.transport.nats.login import (
-    check_payload,
-    config_errors,
-    denied_subject,
-    hide_password,
-    is_fatal,
-    login_arguments,
-    no_server,
-)
 from kvmesh.transport.nats.troubles import Troubles
 from kvmesh.transport.nats.waits import Waits, first_done
 
@@ -88,7 +80,7 @@ class NatsConnection:
         self._denied: set[str] = set()
         self._last_logged_s = -SAME_ERROR_QUIET_S
         self._fatal: asyncio.Future[None] | None = None
-        self.shown_url = hide_password(options.url)
+        self.shown_url = login.hide_password(options.url)
         self._log = get_logger(nats=self.shown_url)
         self.patient = False
         self.waits = Waits(self._log)
@@ -120,14 +112,14 @@ class NatsConnection:
         self._fatal = fatal = asyncio.get_running_loop().create_future()
         attempt: asyncio.Future[None] | None = None
         try:
-            with config_errors(self.shown_url):
+            with login.config_errors(self.shown_url):
                 attempt = asyncio.ensure_future(self.client.connect(**self._arguments()))
                 await first_done({attempt, fatal}, limit_s, self._wait)
                 if attempt.done():
                     await attempt
-                    check_payload(self.client.max_payload, self.shown_url)
+                    login.check_payload(self.client.max_payload, self.shown_url)
             if not attempt.done():
-                raise no_server(self.shown_url, self._last_error)
+                raise login.no_server(self.shown_url, self._last_error)
         except (asyncio.CancelledError, KvMeshError):
             await self._end(attempt)
             raise
@@ -242,7 +234,7 @@ class NatsConnection:
             "flush_timeout": FLUSH_TIMEOUT_S,
             "inbox_prefix": options.inbox_prefix,
         }
-        arguments |= login_arguments(
+        arguments |= login.login_arguments(
             options.creds, options.nkey_seed, options.tls_ca, self.shown_url
         )
         return arguments
@@ -286,10 +278,10 @@ class NatsConnection:
             self._last_logged_s = now
             self._log.warning("nats error", error=text, count=self._errors)
         self._last_error = text
-        if denied := denied_subject(text):
+        if denied := login.denied_subject(text):
             self._denied.add(denied)
         fatal = self._fatal
-        if fatal is not None and not fatal.done() and is_fatal(text):
+        if fatal is not None and not fatal.done() and login.is_fatal(text):
             fatal.set_result(None)
 
     async def _on_disconnected(self) -> None:

@@ -198,3 +198,14 @@ def test_where_a_replica_is_asked() -> None:
 
     assert meta.url("a/r0") == "http://r0"
     assert meta.url("a/r1") == ""
+
+
+def test_workers_that_routers_leave_out_are_told_once_a_bucket() -> None:
+    meta = MetaRouter("kvmesh")
+    for router in ("r0", "r1"):
+        heartbeat = RouterHeartbeat(
+            router=router, bucket="a", url="http://r", ready=True, epoch=1, left_out=("w1", "w0")
+        )
+        meta.receive(BusMessage(f"kvmesh.rt.a.{router}", encode(heartbeat)), 0.0)
+
+    assert meta.left_out() == [("w0", "a"), ("w1", "a")]

@@ -5,13 +5,14 @@ import pytest
 
 from kvmesh.actors.kernel import Log
 from kvmesh.actors.messages import Tick, WorkerGone, WorkerHeartbeat, WorkerSeen
-from kvmesh.actors.router import Router
+from kvmesh.actors.router import MOST_LEFT_OUT, Router
 from kvmesh.core.bucket_spill import BucketHeat
 from kvmesh.core.decision import RouterOptions
 from kvmesh.core.disaggregation import PREFILL
 from kvmesh.core.events import WorkerId
 from kvmesh.core.loads import Demand
 from kvmesh.core.membership import Membership
+from kvmesh.core.outcomes import failed_attempt
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
 
@@ -147,3 +148,17 @@ def test_a_buckets_heat_is_its_least_busy_workers_backlog() -> None:
 
     assert heat.workers == 2
     assert heat.backlog_ms == pytest.approx(2_000 * heat.ms_per_token)
+
+
+def test_workers_left_out_for_failing_are_named_a_few_at_most() -> None:
+    router = make_router()
+    membership = router.scheduler.workers.membership
+    membership.health.asks = True
+    for number in range(100):
+        membership.add(f"w{number:02d}", 0.0)
+    assert router.left_out(0.0) == ()
+
+    for number in range(99):
+        membership.note(f"w{number:02d}", failed_attempt("refused"), 0.0)
+
+    assert router.left_out(0.0) == tuple(f"w{number:02d}" for number in range(MOST_LEFT_OUT))

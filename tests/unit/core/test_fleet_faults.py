@@ -13,7 +13,9 @@ from kvmesh.core.fleet import SimulatedFleet
 from kvmesh.core.fleet_faults import HashedDraws, make_plans, parse_fleet_faults
 from kvmesh.core.fleet_options import FleetOptions
 from kvmesh.core.fleet_request import Errand, make_requests
-from kvmesh.core.fleet_router import AttemptEnd
+from kvmesh.core.fleet_router import AttemptEnd, AttemptKind
+from kvmesh.core.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.outcomes import UNKNOWN as NO_VERDICT
 from kvmesh.core.report import UNKNOWN, RequestOutcome
 from kvmesh.core.trace import TraceRequest
 from kvmesh.errors import ConfigError
@@ -325,3 +327,76 @@ def test_draws_are_even_and_differ_between_engines_and_seeds() -> None:
     assert sum(one < 0.25 for one in drawn) == pytest.approx(1000, rel=0.1)
     assert drawn[:5] != [other.random() for _ in range(5)]
     assert drawn[:5] != [reseeded.random() for _ in range(5)]
+
+
+EVERY_POLICY = (
+    "round-robin", "random", "least-loaded", "power-of-two", "kv", "kv:prefill-decode",
+    "kv:dynamo", "kv:lmetric", "kv:preble", "kv:sglang", "oracle",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", EVERY_POLICY)
+@pytest.mark.parametrize("kind", ["500", "reset", "garbage"])
+def test_an_engine_that_fails_everything_at_once_gets_a_handful_of_requests(
+    kind: str, policy: str
+) -> None:
+    requests = families(200, gap_ms=20.0)
+    simulated = sick(f"1=1:{kind}", requests=requests, policy=policy, routers=2)
+
+    outcomes = simulated.run()
+
+    ended = [router.ended for router in simulated.routers]
+    sent = sum(count for one in ended for (worker, _), count in one.items() if worker == W1)
+    assert not any(one.error for one in outcomes)
+    assert 1 <= sent == simulated.retried <= 12
+
+
+def test_an_engine_that_fails_for_a_while_serves_again() -> None:
+    simulated = sick("1=1:500", flap="4:2", requests=families(400), policy="round-robin")
+
+    outcomes = simulated.run()
+
+    ended = simulated.routers[0].ended
+    assert not any(one.error for one in outcomes)
+    assert ended[W1, "status"] <= 4 * 5, "in four bad times"
+    assert ended[W1, "served"] >= 25, "of 67 in the good times"
+
+
+def test_who_asked_for_rest_has_it() -> None:
+    simulated = sick("1=1:429=3", requests=families(100), policy="round-robin")
+
+    simulated.run()
+
+    assert simulated.routers[0].ended[W1, "status"] <= 3, "in six seconds"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "attempt"),
+    [
+        ("served", 200, SERVED),
+        ("slow", 200, SERVED),
+        ("refused", 400, Attempt(Verdict.CLIENT, "400")),
+        ("status", 429, Attempt(Verdict.OVERLOAD, "429", 0.5, 3.0)),
+        ("dead", 500, Attempt(Verdict.WORKER, "500", 0.5, 3.0)),
+        ("hang", 0, NO_VERDICT),
+        ("reset", 0, Attempt(Verdict.WORKER, "reset", 0.5)),
+        ("cut", 200, Attempt(Verdict.WORKER, "cut", 0.5)),
+        ("garbage", 0, Attempt(Verdict.WORKER, "malformed", 0.5)),
+        ("half-head", 0, Attempt(Verdict.WORKER, "malformed", 0.5)),
+    ],
+)
+def test_routers_judge_an_end_as_a_proxy_would(
+    kind: AttemptKind, status: int, attempt: Attempt
+) -> None:
+    assert AttemptEnd("0", W0, kind, status, retry_after_s=3).attempt(0.5) == attempt
+
+
+def test_peers_learn_of_failures_they_never_knew_as_bookings() -> None:
+    simulated = sick(requests=families(4, gap_ms=0.0), routers=2)
+    router = simulated.routers[0]
+
+    for number in range(3):
+        router.peer_ended(f"{number}", W1, Attempt(Verdict.WORKER, "500"), 0.6 * number)
+
+    assert W1 not in router.scheduler.workers.everyone(1.3)
+    assert router.scheduler.workers.state(W1).failure_share > 0.0
