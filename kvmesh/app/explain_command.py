@@ -147,7 +147,7 @@ def print_decision(
     console.print(_facts(decision, outcome))
     console.print(candidate_table(decision))
     if decision.left_out is not None and decision.left_out.count:
-        console.print(_left_out(decision.left_out))
+        _print_left_out(decision.left_out, console)
     wins = "the largest wins" if decision.maximise else "the smallest wins"
     console.print(Text(f"{decision.formula}  ({wins})", "cyan"), soft_wrap=True)
     for one in decision.candidates:
@@ -183,17 +183,17 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     return facts
 
 
-def _left_out(left_out: LeftOut) -> Table:
-    """Return who was not weighed, and why."""
+def _print_left_out(left_out: LeftOut, console: Console) -> None:
+    """Print who was not weighed, and why."""
     table = Table.grid(padding=(0, 2))
     table.add_column(overflow="fold")
     table.add_column(overflow="fold", style="yellow")
-    table.add_row(Text("left out", "dim"), "")
     for one in left_out.named:
         table.add_row(Text(f"  {one.worker}"), Text(one.why))
+    console.print(Text("left out:", "dim"))
+    console.print(table)
     if more := left_out.count - len(left_out.named):
-        table.add_row(Text(f"  and {more} more", "dim"), "")
-    return table
+        console.print(Text(f"  and {more} more", "dim"))
 
 
 def candidate_table(decision: DecisionView) -> Table:

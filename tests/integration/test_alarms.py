@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -111,7 +112,7 @@ async def all_serve(client: httpx.AsyncClient) -> bool:
 async def run(one: Experiment, folder: Path) -> list[set[str]]:
     """Return which alarms fire before, during and after the fault."""
     history = AlarmHistory(bucket="chat", job="routers", instance="r0")
-    settings = {
+    settings: dict[str, Any] = {
         "failure": FailureSettings(hang_s=0.2),
         # In its turn a worker fails at once; by cost few requests would go where others failed.
         "cost": CostSettings(router_mode="round-robin"),

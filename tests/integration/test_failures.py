@@ -104,6 +104,34 @@ async def test_an_engine_that_fails_fast_costs_nobody_an_answer(answer: Answer, 
         assert len(engines[0].prompts) < 20
 
 
+async def test_explain_says_why_a_worker_was_left_out() -> None:
+    async with (
+        failing_engines(2) as engines,
+        door_to(engines, cost=CostSettings(router_mode="round-robin")) as door,
+    ):
+        engines[0].answer = answer_status(500)
+        await door.statuses(10)
+
+        asked = await door.client.post("/v1/route", json=chat("where to"))
+        await door.client.post(
+            "/v1/chat/completions", json=chat("whence"), headers={"x-request-id": "served"}
+        )
+        known = await door.client.get("/v1/decisions/served")
+        overview = (await door.client.get("/v1/overview?limit=0")).json()
+
+    for left_out in (asked.json()["left_out"], known.json()["decision"]["left_out"]):
+        (one,) = left_out["named"]
+        assert (left_out["count"], one["worker"]) == (1, "w0")
+        assert one["why"].startswith("ejected, 3 of 3 failed (500), asked again in ")
+    rows = {one["worker"]: one for one in overview["workers"]}
+    assert (rows["w0"]["stage"], rows["w0"]["failures"], rows["w0"]["attempts"]) == (
+        "ejected",
+        3,
+        3,
+    )
+    assert (rows["w1"]["stage"], rows["w1"]["failures"]) == ("in", 0)
+
+
 async def test_one_failure_is_priced_and_many_eject_and_both_are_told() -> None:
     async with (
         failing_engines(2) as engines,

@@ -23,6 +23,8 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from kvmesh.actors.registry import ENGINE_HANGS
+
 pytestmark = pytest.mark.integration
 
 ENGINES, ROUTERS = 4, 4
@@ -255,6 +257,30 @@ def test_how_far_events_are_believed_shows_in_headers_metrics_and_readiness(
     assert answer.headers["x-kvmesh-trust"] == "exact"
     for worker in ("worker-0", "worker-2"):
         assert f'kvmesh_worker_trust{{trust="exact",worker="{worker}"}} 1.0' in metrics
+
+
+def test_an_engine_that_fails_its_health_checks_is_said_to_hang_not_to_drain(
+    mesh: RunningMesh,
+) -> None:
+    sick = mesh.status(0)["workers"][0]
+
+    def why_not() -> str | None:
+        workers = {one["worker"]: one for one in mesh.status(0)["workers"]}
+        found: str | None = workers[sick["worker"]]["why_not"]
+        return found
+
+    mesh.http.post(f"{sick['url']}/kvmesh/faults", json={"fail_health": True})
+    try:
+        eventually(lambda: why_not() == ENGINE_HANGS, "the router says that the engine hangs")
+        rows = mesh.http.get(f"{mesh.router_url(0)}/v1/overview?limit=0").json()["workers"]
+        shown = {one["worker"]: one["why_not"] for one in rows}
+        answer = mesh.chat("Who is there?", url=mesh.router_url(0))
+    finally:
+        mesh.http.post(f"{sick['url']}/kvmesh/faults", json={})
+    eventually(lambda: why_not() is None, "the engine serves again")
+
+    assert shown[sick["worker"]] == ENGINE_HANGS
+    assert answer.headers["x-kvmesh-worker"] != sick["worker"]
 
 
 def test_replicas_at_the_same_sequence_hold_the_same_index(mesh: RunningMesh) -> None:

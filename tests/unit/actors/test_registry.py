@@ -17,7 +17,7 @@ from kvmesh.actors.messages import (
     WorkerLoad,
     WorkerSeen,
 )
-from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.registry import ENGINE_HANGS, Registry, RegistryOptions
 from kvmesh.actors.wire import decode, encode
 from kvmesh.core.decision import LoadReport, Trust
 from kvmesh.core.events import WorkerId
@@ -109,6 +109,21 @@ def test_a_draining_worker_gets_nothing_new() -> None:
     driver.tell(worker(draining=True))
 
     assert driver.usable() == ()
+
+
+def test_a_worker_whose_engine_hangs_is_not_called_draining() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(worker(draining=True, answering=False))
+
+    members = driver.workers.membership
+    assert driver.usable() == ()
+    assert members.why_not(A, driver.now) == ENGINE_HANGS
+
+    driver.tell(worker(draining=True))
+    assert members.why_not(A, driver.now) == "draining"
+    driver.tell(worker())
+    assert driver.usable() == (A,)
 
 
 def test_a_silent_worker_is_gone_within_four_seconds() -> None:

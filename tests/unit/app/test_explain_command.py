@@ -7,8 +7,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from kvmesh.app.explain import view_decision
 from kvmesh.app.explain_command import ExplainOptions, check, print_answer, prompt_body
+from kvmesh.core.left_out import LeftOut, WorkerLeftOut
 from kvmesh.errors import ConfigError, TransportError
+from tests.unit.app.test_explain import decide
 
 
 def body_of(path: Path, endpoint: Literal["chat", "completions"] = "chat", model: str = "") -> Any:
@@ -72,3 +75,18 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_another_servers_answer_is_not_taken_for_a_decision(*, dry_run: bool) -> None:
     with pytest.raises(TransportError, match="is --url a kvmesh router"):
         print_answer(b'{"object": "list"}', Console(file=io.StringIO()), dry_run=dry_run)
+
+
+def test_workers_left_out_are_listed_with_the_reason_and_many_are_counted() -> None:
+    why = "ejected, 12 of 12 failed (500), asked again in 3.2 s"
+    left_out = LeftOut(3, (WorkerLeftOut("w7", why), WorkerLeftOut("w8", "draining")))
+    view = view_decision(decide(1), router="r", bucket="b", left_out=left_out)
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+
+    print_answer(msgspec.json.encode(view), console, dry_run=True)
+
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert f"  w7  {why}" in text
+    assert "  w8  draining" in text
+    assert "  and 1 more" in text

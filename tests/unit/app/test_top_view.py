@@ -139,6 +139,18 @@ def test_trouble_is_said_in_words() -> None:
         assert part in text
 
 
+def test_failing_workers_are_told_from_those_that_drain() -> None:
+    assert "failed" not in drawn(overview()).split("workers", 1)[1].split("requests, newest")[0]
+
+    why = "ejected, 3 of 20 failed (500), asked again in 0.9 s"
+    failing = worker(worker="w1", usable=False, why_not=why, stage="ejected", failures=3)
+    rows = [worker(), msgspec.structs.replace(failing, attempts=20)]
+    text = drawn(overview(workers=rows))
+
+    assert "3/20" in text
+    assert why in text
+
+
 def test_warnings_stand_on_top_and_many_are_counted() -> None:
     few = drawn(overview(warnings=["token ids differ"]))
     many = drawn(overview(warnings=[f"warning {number}" for number in range(9)]))

@@ -10,6 +10,7 @@ from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord, thin
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes
+from kvmesh.core.left_out import LeftOut, WorkerLeftOut
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
@@ -261,3 +262,25 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
 
     assert log.ttft_ms(WorkerId("old")) is None
     assert log.ttft_ms(WorkerId("new")) == 1000.0
+
+
+def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates() -> None:
+    log = DecisionLog(16)
+    assert enter(log, "unasked", decision=decide(whole=True)).left_out is None
+    told = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
+    log.left_out = lambda _: told
+
+    assert enter(log, "whole", decision=decide(whole=True)).left_out is told
+    assert enter(log, "alone", decision=decide(workers=1)).left_out is told
+    assert enter(log, "thin", decision=thin(decide(whole=True))).left_out is None
+
+
+def test_an_error_that_is_passed_on_counts_as_failed() -> None:
+    log = DecisionLog(16)
+    for status in (200, 404, 500):
+        log.ended(enter(log, str(status), 1.0), "finished", status, None, 1.5)
+    log.ended(enter(log, "refused", 1.0), "refused", 503, None, 1.5)
+    log.settle()
+
+    second = log.traffic.at(1.0)
+    assert (second.finished, second.failed) == (2, 2)

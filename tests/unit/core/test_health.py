@@ -511,3 +511,34 @@ def test_every_stage_has_words() -> None:
     assert health.reason("w5") == ""
     assert health.words("w2", 0.4) == "ejected, 3 of 3 failed (500), asked again in 0.6 s"
     assert health.is_left_out("w0", 0.0)
+
+
+def test_where_a_member_stands_is_said_in_a_word_and_why_in_words_that_last() -> None:
+    health = make_health()
+    assert (health.standing("w0", 0.0), health.reason("w0")) == ("in", "")
+
+    health.note("w0", status_attempt(429, retry_after_s=2.0), 0.0)
+    assert (health.standing("w0", 0.0), health.reason("w0")) == (
+        "overloaded",
+        "overloaded, asked for rest",
+    )
+    assert health.standing("w0", 2.5) == "in"
+
+    health.note("w1", RESET, 0.0)
+    assert (health.standing("w1", 0.0), health.reason("w1")) == (
+        "suspect",
+        "suspect, its last request failed (reset)",
+    )
+
+    eject(health, "w2", 0.0)
+    assert health.standing("w2", 0.0) == "ejected"
+    assert health.reason("w2") == "ejected, requests fail there (500)"
+    assert health.answered("w2", "ok", 1.0)
+    assert health.standing("w2", 1.0) == "trickle"
+    assert health.reason("w2") == "ejected, requests fail there (500)"
+
+    health.note("w3", REFUSED, 0.0)
+    assert (health.standing("w3", 0.0), health.reason("w3")) == (
+        "down",
+        "does not answer its health check",
+    )

@@ -380,3 +380,13 @@ def test_an_expired_member_entered_again_with_an_older_epoch_is_usable() -> None
 
     assert members.expire(10.0) == []
     assert members.usable(10.0) == ("a",)
+
+
+def test_why_a_member_is_not_ready_is_said_in_its_own_words() -> None:
+    members = make_members("w1")
+
+    members.observe("w1", 0, 0.0, ready=False, why="its engine hangs")
+    assert members.why_not("w1", 0.0) == "its engine hangs"
+
+    members.observe("w1", 0, 0.0, ready=False)
+    assert members.why_not("w1", 0.0) == "not ready"

@@ -438,3 +438,17 @@ def test_who_is_not_there_is_no_last_resort() -> None:
 
     with pytest.raises(NoWorkerError, match="w1: does not answer"):
         registry.eligible(make_request(excluded=frozenset([W2])), 0.0)
+
+
+def test_workers_left_out_of_a_request_are_told_with_the_reason_of_each() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W2, WorkerInfo(models=("llama",)))
+    registry.membership.observe(W3, 1, 0.0, draining=True)
+
+    found = registry.left_out(make_request(model="coder"), 0.0)
+
+    assert [(one.worker, one.why) for one in found.named] == [
+        (W2, "does not serve 'coder'"),
+        (W3, "draining"),
+    ]
+    assert registry.left_out(make_request(), 0.0).count == 1
