@@ -4,7 +4,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvmesh.actors.engine_messages import EngineLoad, EngineLost, EnginePayload, EngineRestarted
+from kvmesh.actors.engine_messages import (
+    EngineAnswers,
+    EngineLoad,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+)
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,
@@ -207,6 +213,16 @@ def test_draining_shows_at_once() -> None:
 
     driver.tell(Drain(draining=False))
     assert not driver.heartbeat().draining
+
+
+def test_an_engine_that_does_not_answer_gets_nothing_new() -> None:
+    driver = Driver()
+
+    driver.tell(EngineAnswers(answering=False))
+    assert (driver.heartbeat().draining, driver.heartbeat().answering) == (True, False)
+
+    driver.tell(EngineAnswers(answering=True))
+    assert (driver.heartbeat().draining, driver.heartbeat().answering) == (False, True)
 
 
 def test_what_the_journal_does_not_store_is_sent_again() -> None:

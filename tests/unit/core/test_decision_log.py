@@ -10,6 +10,7 @@ from kvmesh.core.decision_log import DecisionLog
 from kvmesh.core.decision_record import DecisionRecord, thin
 from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import BlockHashes
+from kvmesh.core.left_out import NOBODY, LeftOut, WorkerLeftOut
 from kvmesh.core.membership import Membership
 from kvmesh.core.scheduler import Scheduler
 from kvmesh.core.sequences import ActiveSequences
@@ -261,3 +262,15 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
 
     assert log.ttft_ms(WorkerId("old")) is None
     assert log.ttft_ms(WorkerId("new")) == 1000.0
+
+
+def test_who_was_left_out_is_kept_with_a_decision_that_weighed_all_others() -> None:
+    log = DecisionLog(16)
+    gone = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
+    log.left_out = lambda now: gone if now == 1.0 else NOBODY
+
+    whole = enter(log, "a", 1.0, decide(whole=True))
+    quick = enter(log, "b", 1.0, decide())
+
+    assert whole.left_out == gone
+    assert quick.left_out != gone

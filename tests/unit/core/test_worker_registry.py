@@ -438,3 +438,17 @@ def test_who_is_not_there_is_no_last_resort() -> None:
 
     with pytest.raises(NoWorkerError, match="w1: does not answer"):
         registry.eligible(make_request(excluded=frozenset([W2])), 0.0)
+
+
+def test_who_a_request_may_not_go_to_is_named_with_the_reason() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.membership.health.asks = True
+    registry.note(W2, failed_attempt("refused"), 0.0)
+
+    left_out = registry.left_out(make_request(model="coder"), 0.0)
+
+    assert [(one.worker, one.why) for one in left_out.named] == [
+        (W1, "does not serve 'coder'"),
+        (W2, "does not answer its health check, 1 of 1 failed"),
+    ]
