@@ -19,14 +19,19 @@ REFUSED = failed_attempt("refused")
 class Fleet:
     """Members without a server behind them, and what is done about their failures."""
 
-    def __init__(self, members: int = 3) -> None:
+    def __init__(self, members: int = 3, *, settles: bool = True) -> None:
         self.now = 100.0
         self.settled: list[float] = []
         self.membership = Membership()
         for number in range(members):
             self.membership.add(f"w{number}", 0.0)
         self.care = FailureCare(
-            "worker", self.membership, self.probe, 1.0, lambda: self.now, self.settled.append
+            "worker",
+            self.membership,
+            self.probe,
+            1.0,
+            lambda: self.now,
+            self.settled.append if settles else None,
         )
         self.membership.health.asks = True
 
@@ -137,3 +142,18 @@ async def test_requests_wait_while_nobody_may_be_given_one(eventually: Eventuall
         fleet.membership.observe("w9", 1, 100.0)
 
         await eventually(lambda: went_on == ["q"])
+
+
+async def test_a_suspicion_of_moments_is_not_worth_a_line(eventually: Eventually) -> None:
+    fleet = Fleet(settles=False)
+    with structlog.testing.capture_logs() as logs:
+        async with running(fleet):
+            fleet.membership.note("w2", RESET, 100.0)
+            fleet.care.failures.add("gone", "500")
+            await eventually(
+                lambda: "kvmesh_worker_failures_total{gone,500}" not in fleet.metrics()
+            )
+            await asyncio.sleep(0)
+
+    assert [one for one in logs if "member" in one] == []
+    assert fleet.settled == []
