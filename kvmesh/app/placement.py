@@ -9,7 +9,7 @@ from kvmesh.core.blame import Blame
 from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.events import WorkerId
 from kvmesh.core.outcomes import Attempt, failed_attempt, status_attempt
-from kvmesh.core.overdue import patience_s
+from kvmesh.core.overdue import Usual, patience_s
 from kvmesh.transport.http.headers import Header, Headers
 from kvmesh.transport.http.upstream import UpstreamFailure
 
@@ -69,7 +69,9 @@ class Placement:
             self.decision.chosen,
             slack_s if isfinite(served_s) else slack_s * NEVER_SERVED,
             whole_tokens=self._whole_tokens,
-            ms_per_output_token=scheduler.speeds.ms_per_output_token(worker),
+            usual=Usual(
+                scheduler.speeds.ms_per_output_token(worker), scheduler.speeds.residence_ms(worker)
+            ),
         )
         return now - self.sent_s > patience
 
