@@ -219,7 +219,7 @@ class Record:
                 return f"suspect, its last request failed ({self.kind})"
             case Stage.EJECTED | Stage.TRICKLE:
                 return f"ejected, requests fail there ({self.kind})"
-            case Stage.IN:
+            case _:
                 return "overloaded, asked for rest"
 
     def words(self, now: float) -> str:
