@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import msgspec
+
 from kvmesh.app.disaggregated import DisaggregatedRequest, Sent, SplitOptions
 from kvmesh.app.explain import view_decision
 from kvmesh.app.front import Routes, answer_json
@@ -25,6 +27,10 @@ SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Where engines take a KV transfer's parameters."""
 
 
+UNREAD: Final = frozenset({429, 503})
+"""What a worker says before it begins: safe to ask another, whatever the request would do."""
+
+
 class Gateway:
     """Serves the OpenAI paths of one router. One call an exchange, never blocking."""
 
@@ -40,6 +46,9 @@ class Gateway:
         self._intake = intake
         self._pool = pool
         self._options = options
+        self._once = msgspec.structs.replace(
+            options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
+        )
         self._split = split
         self._reading = Reading(intake, context.phases.tokenize)
 
@@ -75,7 +84,9 @@ class Gateway:
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
         plan = RoutedRequest(self._context, request, exchange.request_id)
-        options = within_patience(self._options, exchange.request)
+        asked = exchange.request
+        known = asked.path in ENDPOINTS
+        options = within_patience(self._options if known else self._once, asked)
         if self._context.router.prefillers and _may_split(exchange, parsed):
             self._forward_split(exchange, parsed, request, plan)
             return

@@ -369,3 +369,13 @@ async def test_no_retry_is_made_where_it_is_forbidden() -> None:
         assert (await door.ask("once")).status_code == 500
 
         assert sum(len(engine.prompts) for engine in engines) == 1
+
+
+async def test_what_may_have_effects_is_not_sent_again_once_a_worker_read_it() -> None:
+    async with failing_engines(2) as engines, door_to(engines) as door:
+        engines[0].answer = engines[1].answer = answer_status(500)
+
+        answer = await door.client.post("/v1/batches", json={"model": "m", "input": "x"})
+
+        assert answer.status_code == 500
+        assert sum(len(engine.prompts) for engine in engines) == 1

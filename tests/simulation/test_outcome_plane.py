@@ -5,7 +5,7 @@ import pytest
 
 from kvmesh.core.decision import RouterMode
 from kvmesh.core.health_record import Stage
-from kvmesh.core.outcomes import failed_attempt, status_attempt
+from kvmesh.core.outcomes import Attempt, failed_attempt, status_attempt
 from kvmesh.runtime.faults import FaultPlan, draw_plan
 from tests.simulation.outcome_plane import SICK, OutcomePlane
 
@@ -19,7 +19,7 @@ STORM_S = 6.0
 @pytest.mark.parametrize("fault", [ERROR, RESET], ids=lambda one: one.kind)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_black_hole_gets_a_handful_of_requests(
-    seed: int, fault: object, mode: RouterMode
+    seed: int, fault: Attempt, mode: RouterMode
 ) -> None:
     plane = OutcomePlane(seed, FaultPlan(), fault, mode=mode)
     plane.sim.run(5.0)

@@ -105,6 +105,22 @@ def test_a_silent_replica_is_asked_and_stays_while_it_is_ready() -> None:
     assert meta.ready(30.0)
 
 
+def test_a_replica_that_only_answers_among_others_that_are_heard_is_told_of_once() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.hearing.set_asked()
+    meta.receive(beat("a", "r0"), 0.0)
+    found: list[Log] = []
+    for second in range(10):
+        meta.receive(beat("a", "r1"), second)
+        meta.receive(Answered("a/r0", "ok"), second)
+        found += pass_time(meta, second, second + 0.75)
+
+    assert [(log.fields["member"], log.fields["change"]) for log in found] == [("a/r0", "silent")]
+    [warning] = meta.hearing.warnings()
+    assert warning.startswith("1 of 2 members")
+    assert {meta.route(BucketRequest(), 10.0).replica.name for _ in range(4)} == {"a/r0", "a/r1"}
+
+
 def test_a_silent_replica_that_refuses_is_gone_and_back_when_it_is_ready() -> None:
     meta = MetaRouter("kvmesh")
     meta.hearing.set_asked()

@@ -490,7 +490,25 @@ def test_every_stage_has_words() -> None:
     eject(health, "w2", 0.0)
 
     assert health.words("w0", 0.0) == "does not answer its health check, 1 of 1 failed"
+    assert health.standing("w1", 0.0) == "suspect"
+    assert health.reason("w1") == "suspect, its last request failed (reset)"
     assert health.words("w1", 0.0) == "suspect, its last request failed (reset), being asked"
+    health.answered("w1", "ok", 0.1)
+    eject(health, "w3", 0.0)
+    health.answered("w3", "ok", 1.0)
+    health.note("w4", status_attempt(429), 0.0)
+    assert [health.standing(f"w{number}", 0.4) for number in range(6)] == [
+        "down",
+        "in",
+        "ejected",
+        "trickle",
+        "overloaded",
+        "in",
+    ]
+    assert health.reason("w0") == "does not answer its health check"
+    assert health.reason("w2") == health.reason("w3") == "ejected, requests fail there (500)"
+    assert health.reason("w4") == "overloaded, asked for rest"
+    assert health.reason("w5") == ""
     assert health.words("w2", 0.4) == "ejected, 3 of 3 failed (500), asked again in 0.6 s"
     assert health.is_left_out("w0", 0.0)
 
