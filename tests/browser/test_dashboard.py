@@ -7,11 +7,14 @@ import shutil
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from kvmesh.app.mocker import Mocker, MockerOptions
+from kvmesh.settings import CostSettings
+from tests.integration.failing_engine import answer_status, failing_engines
 from tests.integration.live_router import chat, free_port, meta_router, router
 from tests.integration.replay_endpoint import ReplayEndpoint, serve
 from tests.unit.tokenizer_models import write_model
@@ -192,6 +195,42 @@ async def test_a_row_tells_every_workers_terms_by_keyboard_alone(
 
     await expect(dialog).to_be_hidden()
     assert await page.evaluate("document.activeElement.className") == "id"
+
+
+async def test_a_worker_that_fails_is_told_from_one_that_serves(page: Page) -> None:
+    settings: dict[str, Any] = {"cost": CostSettings(router_mode="round-robin"), "parity_sample": 0}
+    async with (
+        failing_engines(2) as sick,
+        router([one.url for one in sick], **settings) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        sick[0].answer = answer_status(500)
+
+        async def ask(request_id: str) -> None:
+            body = {"model": "m", "messages": [{"role": "user", "content": PROMPT}]}
+            headers = {"x-request-id": request_id}
+            await client.post("/v1/chat/completions", json=body, headers=headers)
+
+        async def keep_asking() -> None:
+            """Try the worker again whenever it may be: it goes on failing."""
+            while True:
+                await ask("again")
+                await asyncio.sleep(0.05)
+
+        for number in range(10):
+            await ask(f"asked-{number}")
+        asking = asyncio.create_task(keep_asking())
+        await page.goto(f"{url}/#request=asked-9")
+
+        await expect(page.locator("#detail")).to_contain_text(re.compile("Left outw0: ejected, "))
+        await page.locator("#detail button").click()
+        row = page.locator("#workers tbody tr", has_text="w0")
+        await expect(row.locator("td.state")).to_contain_text("ejected, ")
+        await expect(row.locator("td.state")).to_have_class(re.compile("bad"))
+        await expect(row.locator("td").nth(2)).to_have_text(re.compile(r"^\d+ of \d+$"))
+        await expect(page.locator("#tiles")).to_contain_text("1 failing")
+        await expect(page.locator("#warnings li")).to_contain_text("w0: gets no requests: ejected")
+        asking.cancel()
 
 
 async def test_an_address_opens_a_request(page: Page, alone: httpx.AsyncClient) -> None:

@@ -104,6 +104,19 @@ async def test_an_engine_that_fails_fast_costs_nobody_an_answer(answer: Answer, 
         assert len(engines[0].prompts) < 20
 
 
+async def test_an_error_that_is_passed_on_is_counted_once_as_what_it_is() -> None:
+    async with failing_engines(1) as engines, door_to(engines) as door:
+        engines[0].answer = answer_status(500)
+
+        found = await door.statuses(1)
+
+        assert found == {500: 1}
+        assert await door.metric('kvmesh_worker_failures_total{kind="500",worker="w0"}') == 1
+        assert await door.metric('kvmesh_requests_total{outcome="finished",status="5xx"}') == 1
+        counters = (await door.client.get("/v1/overview?limit=0")).json()["counters"]
+        assert (counters["finished"], counters["errors_passed_on"]) == (1, 1)
+
+
 async def test_explain_says_why_a_worker_was_left_out() -> None:
     async with (
         failing_engines(2) as engines,
