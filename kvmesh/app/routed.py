@@ -314,6 +314,9 @@ class RoutedRequest:
         if self._record is None:
             decisions.refused(now)
         else:
+            if outcome.kind == "cut" and outcome.failure is not None:
+                self._context.counters.attempts_failed += 1
+                decisions.attempt_failed(self._record, outcome.failure.message)
             decisions.ended(self._record, outcome.kind, outcome.status, usage, now)
 
     def _release(self, attempt: Attempt) -> bool:

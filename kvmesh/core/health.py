@@ -241,10 +241,11 @@ class Health:
 
     def price(self, member: str, now: float) -> tuple[float, float]:
         """Return the share of attempts there that fail beyond the others' share, and the ms lost
-        in one; (0, 0) below `LEAST_PRICE`. O(members) for one that failed lately, else O(1).
+        in one; (0, 0) below `LEAST_PRICE`, and for one on trial, which would get no request else.
+        O(members) for one that failed lately, else O(1).
         """
         record = self._records.get(member)
-        if record is None or not record.failures:
+        if record is None or not record.failures or record.stage is Stage.TRICKLE:
             return 0.0, 0.0
         record.decay(now)
         others = self._others_rate(record, now)

@@ -379,3 +379,40 @@ async def test_what_may_have_effects_is_not_sent_again_once_a_worker_read_it() -
 
         assert answer.status_code == 500
         assert sum(len(engine.prompts) for engine in engines) == 1
+
+
+async def test_a_stream_that_breaks_in_its_middle_costs_no_retry_and_counts_as_cut() -> None:
+    def break_off(exchange: Any) -> None:
+        exchange.start(200, ((b"content-type", b"text/event-stream"),))
+        exchange.write(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n')
+        asyncio.get_running_loop().call_later(0.05, exchange.abort)
+
+    async with failing_engines(2) as engines, door_to(engines) as door:
+        for engine in engines:
+            engine.answer = break_off
+
+        with pytest.raises(httpx.RemoteProtocolError):
+            await door.ask("cut", stream=True)
+
+        assert await door.metric('kvmesh_worker_failures_total{kind="cut"') == 1
+        assert await door.metric('kvmesh_retries_total{result="allowed"}') == 0
+        assert await door.metric("kvmesh_attempts_failed_total") == 1
+
+
+async def test_an_engine_that_was_ejected_is_tried_though_others_are_idle() -> None:
+    async with failing_engines(2) as engines, door_to(engines) as door:
+        engines[0].answer = engines[1].answer = answer_well
+        await door.statuses(2)
+        for engine in engines:
+            engine.answer = answer_status(500)
+        await door.statuses(8, "all fail")
+        for engine in engines:
+            engine.answer = answer_well
+
+        async def both_usable() -> bool:
+            await door.ask("again")
+            stages = [(await door.worker(name))["usable"] for name in ("w0", "w1")]
+            trusted = await door.metric('kvmesh_worker_stage{stage="in"')
+            return all(stages) and trusted == 2
+
+        await until(both_usable)

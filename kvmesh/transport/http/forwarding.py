@@ -164,7 +164,6 @@ class Forward:
         self._call = self._held = None
         self._failure = failure
         if self._answering:
-            self._plan.on_attempt_failed(failure)
             self._cut(Problem(502, f"upstream failed: {failure.message}", "upstream_failed"))
         elif self._may_retry(failure):
             self._take(self._plan.next_target())
@@ -191,6 +190,7 @@ class Forward:
         """Give up: the exchange has taken too long."""
         self._cancel()
         problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
+        self._failure = None  # it was no upstream's doing
         if self._answering:
             self._cut(problem)
         else:

@@ -32,8 +32,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How it ended. `status` is what the client got, 0 for nothing.
 
     finished: all of an upstream's answer was passed on, whatever its status. client_gone: the
-    client left. failed: no upstream answered, the client got 502 or 504. cut: the upstream, or
-    the deadline, ended an answer that had begun. refused: the plan gave a `Problem`.
+    client left. failed: no upstream answered, the client got 502 or 504. cut: the upstream
+    (`failure`), or the deadline (None), ended an answer that had begun. refused: the plan gave a
+    `Problem`.
     """
 
     kind: Literal["finished", "client_gone", "failed", "cut", "refused"]
@@ -50,8 +51,8 @@ class Plan(Protocol):
         ...
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
-        """Learn of a failed attempt; False forbids another (the options may forbid it, too), a
-        `Problem` is what to answer instead.
+        """Learn of an attempt that failed before its answer began; False forbids another (the
+        options may forbid it, too), a `Problem` is what to answer instead.
         """
         ...
 
