@@ -12,7 +12,7 @@ from kvmesh.core.health import Answer
 from kvmesh.errors import KvMeshError, SlowError
 from kvmesh.transport.http.upstream import UpstreamPool
 
-LOOK_S: Final = 0.1
+LOOK_S: Final = 0.25
 ANSWER_S: Final = 1.5
 """An engine that computes for its life may take long; its answer then counts as slow."""
 
