@@ -71,7 +71,7 @@ class FailureSettings:
     hang_s: NonNegative = 5.0
     """Seconds beyond five times its predicted time after which a request that shows no byte, at a
     worker that serves nobody else meanwhile, is given to another worker; 0 is never."""
-    wait_for_worker_s: NonNegative = 5.0
+    wait_for_worker_s: NonNegative = 10.0
     """Seconds a request waits while no worker may be given one, before it is answered 503."""
 
 

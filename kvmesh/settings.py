@@ -177,7 +177,7 @@ class MetaRouterSettings:
     """Answer 307 with the replica's URL to clients that send x-kvmesh-redirect."""
     replica: tuple[str, ...] = ()
     """Static replica `bucket=http://host:port`; repeat. Then no NATS is used."""
-    wait_for_replica_s: NonNegative = 5.0
+    wait_for_replica_s: NonNegative = 10.0
     """Seconds a request waits while no replica may be given one, before it is answered 503."""
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)

@@ -75,8 +75,8 @@ class BucketPlan:
 
     def _hold(self, now: float) -> bool:
         """Wait until some replica may be given a request again, once."""
-        membership = self._meta.table.membership
-        if self._resume is not None or not len(membership) or membership.usable(now):
+        table = self._meta.table
+        if self._resume is not None or not table.met_any or table.membership.usable(now):
             return False
         self._resume = self._go_on
         return self._care.patience.hold(self._resume)

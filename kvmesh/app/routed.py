@@ -115,8 +115,10 @@ class RoutedRequest:
     def _hold(self) -> bool:
         """Wait until somebody may be given the request again, once."""
         context = self._context
-        members = context.router.scheduler.workers.membership
-        if self._resume is not None or not len(members) or members.usable(context.clock()):
+        workers = context.router.scheduler.workers
+        if self._resume is not None or not workers.met_any:
+            return False
+        if workers.membership.usable(context.clock()):
             return False
         self._resume = self._go_on
         return context.patience.hold(self._resume)

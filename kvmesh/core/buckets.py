@@ -54,7 +54,8 @@ class BucketTable:
 
     Bucket: the one the client named, else that of the workers it named, else the first matching
     rule's, else by `policy` among the buckets with a usable replica that serves the model.
-    Replica: round robin over the bucket's usable ones that were not tried yet.
+    Replica: round robin over the bucket's usable ones that were not tried yet. `met_any`: some
+    replica has been known, though perhaps none is now.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class BucketTable:
         self._replicas: dict[str, Replica] = {}
         self._sent: dict[str, int] = {}
         self._last_bucket = ""
+        self.met_any = False
         self._served = KnownNames(MODELS_REMEMBERED)
         self._heard = KnownNames(MODELS_REMEMBERED)
         self.spill = PrefixSpill()
@@ -76,6 +78,7 @@ class BucketTable:
 
     def set_replica(self, replica: Replica) -> None:
         """Note a replica, or its newest figures."""
+        self.met_any = True
         self._replicas[replica.name] = replica
         self._sent[replica.name] = 0
         self._served.add(replica.models)

@@ -32,7 +32,8 @@ class WorkerRegistry:
 
     `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
     workers whose events do not count; `known` are the states of all; `guard` judges the URLs that
-    workers name. `panic`: nobody is known to be well, requests go to those who may be.
+    workers name. `panic`: nobody is known to be well, requests go to those who may be. `met_any`:
+    some worker has been known, though perhaps none is now.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class WorkerRegistry:
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
         self._priced: set[WorkerId] = set()
+        self.met_any = False
 
     def state(self, worker: WorkerId) -> WorkerState:
         """Return what is known of a worker, also of one that never said anything."""
@@ -66,6 +68,7 @@ class WorkerRegistry:
 
     def describe(self, worker: WorkerId, info: WorkerInfo) -> None:
         """Note what a worker serves and how far its events are trusted."""
+        self.met_any = True
         state = self.state(worker)
         if info == state.info:
             return

@@ -416,3 +416,21 @@ async def test_an_engine_that_was_ejected_is_tried_though_others_are_idle() -> N
             return all(stages) and trusted == 2
 
         await until(both_usable)
+
+
+async def test_a_request_waits_for_workers_that_were_given_up() -> None:
+    async with failing_engines(1) as engines, door_to(engines) as door:
+        port = engines[0].server.port
+        await door.ask("first")
+        await engines[0].server.close()
+
+        async def left_out() -> bool:
+            return (await door.client.get("/ready")).status_code == 503
+
+        await until(left_out)
+        waiting = asyncio.create_task(door.ask("second"))
+        engines[0] = FailingEngine()
+        await engines[0].server.start("127.0.0.1", port)
+
+        assert (await waiting).status_code == 200
+        await engines[0].server.close()

@@ -452,3 +452,13 @@ def test_workers_left_out_of_a_request_are_told_with_the_reason_of_each() -> Non
         (W3, "draining"),
     ]
     assert registry.left_out(make_request(), 0.0).count == 1
+
+
+def test_a_registry_remembers_that_it_met_workers_though_all_are_gone() -> None:
+    registry, _ = make_registry()
+    assert not registry.met_any
+
+    registry.describe(W1, WorkerInfo())
+    registry.remove(W1)
+
+    assert registry.met_any
