@@ -12,7 +12,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up test test-engines mutants check native-check bench bench-proxy bench-routers chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up test test-engines mutants check native-check bench bench-proxy bench-routers bench-faults chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -69,6 +69,9 @@ bench-proxy: $(VENV)/.peers
 
 bench-routers: $(VENV)/.peers $(VENV)/.bench
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_routers $(ARGS)
+
+bench-faults: $(VENV)/.peers
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_faults $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
