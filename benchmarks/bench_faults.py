@@ -10,6 +10,7 @@ others see? `--fault once`: how long is an engine out that failed once?
 import argparse
 import asyncio
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from benchmarks.fault_cells import (
 from benchmarks.fault_doors import (
     Door,
     Fleet,
+    Ports,
     Process,
     Site,
     all_doors,
@@ -55,6 +57,7 @@ from benchmarks.fault_scenes import (
     open_and_play,
     poison,
     poison_table,
+    too_few,
 )
 from kvmesh.app.nats_server import NatsServer
 from kvmesh.transport.http.sockets import raise_open_files_limit
@@ -114,6 +117,7 @@ class Bench:
         self._folder = folder
         self._nats_url = nats_url
         self._doors = options.chosen_doors()
+        self._ports = Ports(os.getpid())
 
     async def play_faults(self) -> None:
         """Play all cells and print a table a fault, then the verdicts."""
@@ -147,7 +151,8 @@ class Bench:
             scene = partial(poison, kind, lasts_s)
             results += await open_and_play(self._doors, POISON_ENGINES, site, scene)
         self._dump(results)
-        show("poison: 6 engines, 10 good and 5 bad prompts/s", poison_table(results))
+        table = f"{poison_table(results)}\n\n{too_few(results, lasts_s)}".rstrip()
+        show("poison: 6 engines, 10 good and 5 bad prompts/s", table)
 
     async def play_once(self) -> None:
         """Print how long an engine is out that failed once."""
@@ -168,17 +173,17 @@ class Bench:
         urls: list[str] = []
         processes: list[Process] = []
         for engine in range(self._options.engines):
-            url, process = start_mocker(folder, engine)
+            url, process = start_mocker(self._ports.take(), folder, engine)
             urls.append(url)
             processes.append(process)
         stack.callback(stop_all, processes)
-        site = Site(0, urls, folder, self._nats_url, f"faults{number}")
+        site = Site(self._ports, 0, urls, folder, self._nats_url, f"faults{number}")
         fleet = Fleet(self._doors[number], site)
         stack.callback(fleet.end)
         return fleet
 
     def _site(self, name: str) -> Site:
-        return Site(0, (), self._folder, self._nats_url, name)
+        return Site(self._ports, 0, (), self._folder, self._nats_url, name)
 
     def _dump(self, results: Sequence[msgspec.Struct]) -> None:
         if self._options.json is not None:

@@ -15,10 +15,10 @@ ALLOWED_RATIO: Final = 1.2
 
 FLAP: Final = "2:2"
 HANG_TIMEOUT_S: Final = 10.0
-HANG_SHARE: Final = 0.4
+HANG_SHARE: Final = 0.3
 """Of the requests of another fault: each that hangs takes its client's timeout."""
 
-APART_S: Final = 1.0
+APART_S: Final = 0.5
 """Doors that are measured side by side begin so long after one another: what is not waiting of a
 cell then hardly meets the others'.
 """

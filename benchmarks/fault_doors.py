@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import random
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -15,13 +17,14 @@ import httpx
 
 from benchmarks.fault_cells import Load
 from benchmarks.fault_load import MODEL, chat, make_client, send
-from benchmarks.proxy_peers import NGINX, environment, find, free_port, rust
+from benchmarks.proxy_peers import NGINX, environment, find, rust
 from kvmesh.app.process import DIE_WITH_PARENT
 
 START_S: Final = 60.0
 POLL_S: Final = 0.05
 ATTEMPTS: Final = 3
-"""Between finding a free port and listening on it another process may take it."""
+"""The Rust routers' port for metrics may be taken between finding it and listening on it."""
+PORT_RANGE: Final = (12_000, 32_000)
 STOP_S: Final = 3.0
 USABLE: Final = re.compile(rb'"(usable|is_healthy)": ?true')
 KVMESH: Final = (sys.executable, "-m", "kvmesh")
@@ -35,9 +38,28 @@ whatever they say. It can send again only what it has buffered.
 """
 
 
+class Ports:
+    """Hands out free ports, none twice, outside the range whose ports the kernel gives to clients:
+    nobody takes them before their process listens.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._left = list(range(*PORT_RANGE))
+        random.Random(seed).shuffle(self._left)
+
+    def take(self) -> int:
+        """Return the next one."""
+        while True:
+            port = self._left.pop()
+            with contextlib.suppress(OSError), socket.socket() as sock:
+                sock.bind(("127.0.0.1", port))
+                return port
+
+
 class Site(NamedTuple):
     """Where a door stands: what its processes listen on and talk to."""
 
+    ports: Ports
     port: int
     engines: Sequence[str]
     folder: Path
@@ -130,7 +152,7 @@ def mesh_router(site: Site) -> list[list[str]]:
 
 
 def behind_meta_router(site: Site) -> list[list[str]]:
-    router = mesh_router(site._replace(port=free_port()))
+    router = mesh_router(site._replace(port=site.ports.take()))
     return [*router, [*KVMESH, "meta-router", f"--http-port={site.port}", *mesh(site)]]
 
 
@@ -198,7 +220,7 @@ class Fleet:
         return await self._begin()
 
     async def _begin(self) -> httpx.AsyncClient:
-        port = free_port()
+        port = self._site.ports.take()
         folder = self._site.folder
         commands = self.door.begin(self._site._replace(port=port))
         self._open = [
@@ -239,9 +261,8 @@ class Fleet:
         stop_all([*self._open, *self._standing])
 
 
-def start_mocker(folder: Path, number: int) -> tuple[str, Process]:
+def start_mocker(port: int, folder: Path, number: int) -> tuple[str, Process]:
     """Start a pretend vLLM whose faults can be changed, return its URL, too."""
-    port = free_port()
     ports = [f"--port={port}", "--kv-events-port=0", "--replay-port=0"]
     command = [*KVMESH, "mocker", f"--model={MODEL}", *ports, QUIET]
     return f"http://127.0.0.1:{port}", Process(command, folder / f"engine{number}.log")

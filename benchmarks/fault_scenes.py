@@ -22,6 +22,7 @@ POISON_ENGINES: Final = 6
 POISON_RATE: Final = 5.0
 OTHERS_RATE: Final = 10.0
 OTHERS_ALLOWED_PERCENT: Final = 1.0
+SENT_AT_LEAST: Final = 0.95
 ONCE_ENGINES: Final = 2
 ONCE_RATE: Final = 7.0
 BACK_ALLOWED_S: Final = 2.0
@@ -243,6 +244,17 @@ def poison_table(results: Sequence[Poisoned]) -> str:
                 row += [", ".join(f"{count} x {name}" for name, count in got) or "answers"]
         rows.append(row)
     return markdown(rows)
+
+
+def too_few(results: Sequence[Poisoned], lasts_s: float) -> str:
+    """Return a remark when the machine was too busy to send at the rate that was meant, else ""."""
+    meant = OTHERS_RATE * lasts_s
+    least = min((one.others for one in results), default=0)
+    if least >= meant * SENT_AT_LEAST:
+        return ""
+    return (
+        f"The machine stalled: only {least} of {meant:.0f} good requests were sent. Run it again."
+    )
 
 
 def once_table(results: Sequence[Back], waited_s: float) -> str:

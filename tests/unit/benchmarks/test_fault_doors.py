@@ -1,5 +1,6 @@
 import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import httpx
 import pytest
 
 from benchmarks.fault_cells import Load
-from benchmarks.fault_doors import Door, EndedError, Fleet, Site, nginx, sidecars
+from benchmarks.fault_doors import Door, EndedError, Fleet, Ports, Site, nginx, sidecars
 from benchmarks.fault_engine import TinyEngine
 from benchmarks.fault_load import ask, chat, make_client, send
 from benchmarks.fault_scenes import without_events
@@ -17,7 +18,7 @@ AGAIN = Load("again", 3, 1)
 
 def test_sidecars_of_engines_without_events_are_told_so(tmp_path: Path) -> None:
     door = Door("mesh", True, lambda _: [], sidecars)
-    site = Site(1, ["http://e:1", "http://e:2"], tmp_path, "nats://n", "space")
+    site = Site(Ports(1), 1, ["http://e:1", "http://e:2"], tmp_path, "nats://n", "space")
 
     commands = without_events(door).stay(site)
 
@@ -26,7 +27,7 @@ def test_sidecars_of_engines_without_events_are_told_so(tmp_path: Path) -> None:
 
 
 def test_nginx_passes_a_failed_request_on(tmp_path: Path) -> None:
-    nginx(Site(8123, ["http://127.0.0.1:1"], tmp_path, "", ""))
+    nginx(Site(Ports(1), 8123, ["http://127.0.0.1:1"], tmp_path, "", ""))
 
     written = (tmp_path / "nginx.conf").read_text()
 
@@ -36,6 +37,18 @@ def test_nginx_passes_a_failed_request_on(tmp_path: Path) -> None:
     assert "proxy_request_buffering off" not in written
 
 
+def test_ports_are_free_and_none_is_handed_out_twice() -> None:
+    first = Ports(1).take()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        ports = Ports(1)
+        found = [ports.take() for _ in range(20)]
+
+    assert first not in found
+    assert len(set(found)) == 20
+    assert max(found) < 32_768
+
+
 async def test_a_door_that_ends_at_once_is_begun_twice_more_on_other_ports(tmp_path: Path) -> None:
     ports: list[int] = []
 
@@ -43,7 +56,7 @@ async def test_a_door_that_ends_at_once_is_begun_twice_more_on_other_ports(tmp_p
         ports.append(site.port)
         return [[sys.executable, "-c", "raise SystemExit('port is taken')"]]
 
-    fleet = Fleet(Door("d", True, begin), Site(0, ["http://e"], tmp_path, "", ""))
+    fleet = Fleet(Door("d", True, begin), Site(Ports(1), 0, ["http://e"], tmp_path, "", ""))
 
     with pytest.raises(EndedError, match="port is taken"):
         await fleet.open()

@@ -30,6 +30,7 @@ from benchmarks.fault_scenes import (
     once_table,
     poison_table,
     time_out,
+    too_few,
 )
 
 NAMED = {fault.name: fault for fault in FAULTS}
@@ -50,9 +51,9 @@ def test_where_engines_hang_there_are_fewer_requests_with_a_shorter_patience() -
     quick = loads_for(NAMED["hang"], quick=True)
 
     assert loads_for(NAMED["500"], quick=False) == [ONE, EIGHT, STREAMS]
-    assert [one.requests for one in hang] == [8, 32, 16]
+    assert [one.requests for one in hang] == [6, 24, 12]
     assert {one.timeout_s for one in hang} == {10.0}
-    assert [one.requests for one in quick] == [4, 16]
+    assert [one.requests for one in quick] == [3, 12]
     assert {one.timeout_s for one in quick} == {5.0}
 
 
@@ -64,7 +65,7 @@ def test_a_load_on_a_flapping_engine_lasts_two_cycles() -> None:
 def test_doors_side_by_side_begin_one_after_another() -> None:
     paced = loads_for(NAMED["flapping 500"], quick=False)[0]
 
-    assert [head_start_s(place, 4, ONE) for place in range(3)] == [0.0, 1.0, 2.0]
+    assert [head_start_s(place, 4, ONE) for place in range(3)] == [0.0, 0.5, 1.0]
     assert head_start_s(4, 4, paced) == paced.pause_s
 
 
@@ -220,6 +221,13 @@ def test_the_table_of_poison_marks_doors_that_let_others_suffer() -> None:
         "| a | **60 of 200, 30.0 %** | 210 | 1.5 | 49 x 502, 1 x 503 |",
         "| b | 2 of 200, 1.0 % | - | 1.0 | answers |",
     ]
+
+
+def test_a_machine_that_sent_too_little_is_no_measurement() -> None:
+    some = Poisoned("a", "distinct", 100, 0, 210.4, {}, 50, 75, {})
+
+    assert too_few([some], 10.0) == ""
+    assert too_few([some], 15.0).startswith("The machine stalled: only 100 of 150")
 
 
 def test_the_table_of_one_failure_marks_engines_that_are_out_for_long() -> None:
