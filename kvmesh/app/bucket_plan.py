@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -11,15 +10,13 @@ from kvmesh.app.failure_care import FailureCare
 from kvmesh.app.request_ends import RequestEnds
 from kvmesh.core.bucket_rules import BucketRequest
 from kvmesh.core.buckets import Route
-from kvmesh.core.outcomes import SERVED, UNKNOWN, failed_attempt, status_attempt
+from kvmesh.core.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attempt
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.headers import Headers
-from kvmesh.transport.http.plan import Outcome, Target, Wait
+from kvmesh.transport.http.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream import UpstreamFailure
-
-SUCCESS: Final = range(200, 300)
 
 
 class BucketPlan:
@@ -46,8 +43,8 @@ class BucketPlan:
         self._status = 0
         self._resume: Callable[[], None] | None = None
         self.sent_s = 0.0
-        self.proceed: Callable[[], None] = _nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
+        self.proceed: Callable[[], None] = nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
 
     @property
     def worker(self) -> str:
@@ -93,11 +90,12 @@ class BucketPlan:
             return True
         replica, now = self._route.replica.name, time.monotonic()
         self._care.hangs.discard(self)
-        lost_s = now - self.sent_s
-        if failure.kind == "status":
-            attempt = status_attempt(failure.status, lost_s, failure.retry_after_s)
-        else:
-            attempt = failed_attempt(failure.kind, lost_s)
+        attempt = failed_attempt(
+            failure.kind,
+            now - self.sent_s,
+            status=failure.status,
+            retry_after_s=failure.retry_after_s,
+        )
         self._meta.note(replica, attempt, now)
         self._care.wake()
         self._care.failures.add(replica, attempt.kind)
@@ -134,7 +132,7 @@ class BucketPlan:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Take what the end shows of the replica: what its worker did is not its doing."""
-        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
+        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
         self._care.hangs.discard(self)
         if self._resume is not None:
             self._care.patience.leave(self._resume)
@@ -147,12 +145,3 @@ class BucketPlan:
         elif outcome.kind == "finished" and self._status in SUCCESS:
             attempt = SERVED
         self._meta.note(self._route.replica.name, attempt, time.monotonic())
-
-
-def _nobody_waits() -> None:
-    """Stand for `proceed` while no forwarding waits."""
-
-
-def _nobody_cares(failure: UpstreamFailure) -> None:
-    """Stand for `fail_attempt` while there is no forwarding."""
-    del failure

@@ -22,10 +22,10 @@ from kvmesh.core.disaggregation import (
     transfer_params,
 )
 from kvmesh.core.events import WorkerId
-from kvmesh.core.outcomes import UNKNOWN, Attempt, failed_attempt, status_attempt
+from kvmesh.core.outcomes import UNKNOWN, Attempt, failed_attempt
 from kvmesh.errors import NoWorkerError, TransportError
 from kvmesh.transport.http.headers import Headers
-from kvmesh.transport.http.plan import Outcome, Target, Wait
+from kvmesh.transport.http.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamPool
 
@@ -69,8 +69,8 @@ class DisaggregatedRequest:
         pool: UpstreamPool,
         options: SplitOptions,
     ) -> None:
-        self.proceed: Callable[[], None] = _nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
+        self.proceed: Callable[[], None] = nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
         self._context = context
         self._request = request
         self._decode = decode
@@ -124,7 +124,7 @@ class DisaggregatedRequest:
         """Release all that is booked."""
         self._end_prefill()
         self._decode.on_finish(outcome)
-        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
+        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
 
     def _go_on(self) -> None:
         self.proceed()
@@ -186,7 +186,7 @@ class DisaggregatedRequest:
         """Go on with the decode when vLLM's prefill is done, or as things stand then."""
         status, answer = await self._call(prefiller, body)
         params = transfer_params(answer) if status == HTTP_OK else None
-        attempt = status_attempt(status) if status else failed_attempt("reset")
+        attempt = failed_attempt("reset", status=status)
         if params is not None:
             self._params = params
             self._context.router.scheduler.first_token(self._booked, self._context.clock())
@@ -207,7 +207,7 @@ class DisaggregatedRequest:
         self._task = None
         if status == HTTP_OK:
             self._context.router.scheduler.first_token(self._booked, self._context.clock())
-        self._end_prefill(status_attempt(status) if status else failed_attempt("reset"))
+        self._end_prefill(failed_attempt("reset", status=status))
         if status == HTTP_OK or status in CLIENT_ERRORS:
             return
         self._blame(prefiller, status, answer)
@@ -259,12 +259,3 @@ class DisaggregatedRequest:
             context.open_requests.discard(booked)
             context.tell(Finished(booked, attempt))
             context.router.scheduler.finish(booked, context.clock(), attempt)
-
-
-def _nobody_waits() -> None:
-    """Stand for `proceed` before there is a forwarding."""
-
-
-def _nobody_cares(failure: UpstreamFailure) -> None:
-    """Stand for `fail_attempt` before there is a forwarding."""
-    del failure

@@ -8,7 +8,7 @@ from kvmesh.app.routing_context import RoutingContext
 from kvmesh.core.blame import Blame
 from kvmesh.core.decision import Decision, RouteRequest, Trust
 from kvmesh.core.events import WorkerId
-from kvmesh.core.outcomes import Attempt, failed_attempt, status_attempt
+from kvmesh.core.outcomes import Attempt, failed_attempt
 from kvmesh.core.overdue import Usual, patience_s
 from kvmesh.transport.http.headers import Header, Headers
 from kvmesh.transport.http.upstream import UpstreamFailure
@@ -92,9 +92,12 @@ class Placement:
     def fail(self, failure: UpstreamFailure, blame: Blame) -> Attempt:
         """Release the worker and return what the failure shows, with the verdict of `blame`."""
         context, worker = self._context, self.worker
-        attempt = failed_attempt(failure.kind, self.waited_s())
-        if failure.kind == "status":
-            attempt = status_attempt(failure.status, attempt.lost_s, failure.retry_after_s)
+        attempt = failed_attempt(
+            failure.kind,
+            self.waited_s(),
+            status=failure.status,
+            retry_after_s=failure.retry_after_s,
+        )
         health = context.router.scheduler.workers.membership.health
         attempt = blame.judge(
             attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)

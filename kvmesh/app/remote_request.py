@@ -21,7 +21,7 @@ from kvmesh.core.decision import RouteRequest
 from kvmesh.core.events import WorkerId
 from kvmesh.transport.http.deadlines import NEVER, DeadlineWheel
 from kvmesh.transport.http.headers import Headers
-from kvmesh.transport.http.plan import Outcome, Target, Wait
+from kvmesh.transport.http.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
 from kvmesh.transport.http.problem import Problem
 from kvmesh.transport.http.upstream_messages import UpstreamFailure
 
@@ -69,8 +69,8 @@ class RemoteRequest:
         self._guessed = False
         self._waiting = False
         self._excluded: set[WorkerId] = set()
-        self.proceed: Callable[[], None] = _nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
+        self.proceed: Callable[[], None] = nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
         self.deadline_s = NEVER
         self.spoke = -1
 
@@ -118,7 +118,7 @@ class RemoteRequest:
             self._link.send(Ended(self._n, outcome, watch.usage() if watch is not None else None))
             self._link.leave(self._n)
             self._n = 0
-        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
+        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
 
     def on_answer(self, answer: Go | Refuse | Held) -> None:
         """Go on as the index process says."""
@@ -185,12 +185,3 @@ class RemoteRequest:
         if self._guessed and self._worker is not None:
             self._guessed = False
             self._link.fleet.release(self._worker)
-
-
-def _nobody_waits() -> None:
-    """Stand for `proceed` while no forwarding waits."""
-
-
-def _nobody_cares(failure: UpstreamFailure) -> None:
-    """Stand for `fail_attempt` while there is no forwarding."""
-    del failure

@@ -19,6 +19,7 @@ from kvmesh.core.events import WorkerId
 from kvmesh.core.hashing import NO_HASHES
 from kvmesh.core.outcomes import (
     SERVED,
+    SUCCESS,
     UNKNOWN,
     Attempt,
     Verdict,
@@ -28,14 +29,11 @@ from kvmesh.core.outcomes import (
 from kvmesh.core.output_lengths import with_forecast
 from kvmesh.core.sse import Usage
 from kvmesh.errors import NoWorkerError
-from kvmesh.transport.http.headers import Header, Headers
-from kvmesh.transport.http.problem import Problem
+from kvmesh.transport.http.headers import Headers
+from kvmesh.transport.http.plan import nobody_cares, nobody_waits
+from kvmesh.transport.http.problem import NO_RETRY, Problem
 from kvmesh.transport.http.proxy import Outcome, Target, Wait
 from kvmesh.transport.http.upstream import UpstreamFailure
-
-SUCCESS: Final = range(200, 300)
-NO_RETRY_HEADER: Final[Header] = (b"x-should-retry", b"false")
-"""What OpenAI's clients obey: to send this request again would only fail more workers."""
 
 UNPROCESSABLE: Final = 422
 
@@ -73,8 +71,8 @@ class RoutedRequest:
         self._waiting = True
         self._answer: Decision | Problem | Wait | None = None
         self._asked_s = -1.0
-        self.proceed: Callable[[], None] = _nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = _nobody_cares
+        self.proceed: Callable[[], None] = nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
         context.counters.requests += 1
         context.budget.deposit()
 
@@ -236,7 +234,7 @@ class RoutedRequest:
         if self._attempts > 1:
             own.append((b"x-kvmesh-attempts", b"%d" % self._attempts))
         if self._blame is not None and self._blame.prompt:
-            own.append(NO_RETRY_HEADER)
+            own.append(NO_RETRY)
         return own
 
     def answering(self, status: int) -> None:
@@ -276,7 +274,7 @@ class RoutedRequest:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
         context = self._context
         # Breaks the cycle with the forwarding: both are freed at once.
-        self.proceed, self.fail_attempt = _nobody_waits, _nobody_cares
+        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
         if self._resume is not None:
             context.patience.leave(self._resume)
         context.gate.leave(self._request.request_id)
@@ -327,12 +325,3 @@ class RoutedRequest:
             return False
         self._context.hangs.discard(self)
         return self._placement.release(attempt)
-
-
-def _nobody_waits() -> None:
-    """Stand for `proceed` until there is a forwarding that waits."""
-
-
-def _nobody_cares(failure: UpstreamFailure) -> None:
-    """Stand for `fail_attempt` while there is no forwarding."""
-    del failure

@@ -16,7 +16,7 @@ MOST_LOST_S: Final = 600.0
 _OVERLOADED: Final = 429
 _UNAVAILABLE: Final = 503
 _NOT_IMPLEMENTED: Final = 501
-_SUCCESS: Final = range(200, 300)
+SUCCESS: Final = range(200, 300)
 _SERVER_ERRORS: Final = range(500, 600)
 
 
@@ -58,7 +58,7 @@ PROMPT: Final = Attempt(Verdict.PROMPT)
 
 def judge_status(status: int, retry_after_s: float = 0.0) -> Verdict:
     """Return whose doing an answer of that HTTP status is; 503 is overload if it names a time."""
-    if status in _SUCCESS:
+    if status in SUCCESS:
         return Verdict.SERVED
     if status == _OVERLOADED or (status == _UNAVAILABLE and retry_after_s > 0.0):
         return Verdict.OVERLOAD
@@ -72,9 +72,13 @@ def status_attempt(status: int, lost_s: float = 0.0, retry_after_s: float = 0.0)
     return Attempt(judge_status(status, retry_after_s), str(status), lost_s, retry_after_s)
 
 
-def failed_attempt(kind: str, lost_s: float = 0.0) -> Attempt:
-    """Return what a connection that failed in the way `kind` shows.
+def failed_attempt(
+    kind: str, lost_s: float = 0.0, *, status: int = 0, retry_after_s: float = 0.0
+) -> Attempt:
+    """Return what an attempt that failed in the way `kind` shows; its `status` if it has one.
 
     "busy" is this router's own bound on connections: it shows nothing of the worker.
     """
+    if status:
+        return status_attempt(status, lost_s, retry_after_s)
     return Attempt(Verdict.UNKNOWN if kind == "busy" else Verdict.WORKER, kind, lost_s)

@@ -91,3 +91,12 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
     deadline_s: float | None = None
     comments_s: float | None = None
+
+
+def nobody_waits() -> None:
+    """Stand for a plan's `proceed` while no forwarding waits."""
+
+
+def nobody_cares(failure: UpstreamFailure) -> None:
+    """Stand for a plan's `fail_attempt` while there is no forwarding."""
+    del failure

@@ -1,5 +1,7 @@
 """Errors as HTTP answers, in OpenAI's shape, and their one encoder."""
 
+from typing import Final
+
 import msgspec
 
 from kvmesh.errors import MODEL_NOT_FOUND, KvMeshError, NoWorkerError, RequestError, TransportError
@@ -15,6 +17,9 @@ _TYPES = {
     504: "timeout_error",
 }
 _SERVER_ERROR = 500
+
+NO_RETRY: Final = (b"x-should-retry", b"false")
+"""What OpenAI's clients obey: to send this request again would only fail more workers."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -75,4 +80,4 @@ class Problem(msgspec.Struct, frozen=True):
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
         wait = ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
-        return (*wait, (b"x-should-retry", b"false")) if self.final else wait
+        return (*wait, NO_RETRY) if self.final else wait
