@@ -29,6 +29,17 @@ class RequestEnds:
         outcome = "unserved" if end == "failed" else end
         self._counts[outcome, _CLASSES[min(max(0, status // 100), len(_CLASSES) - 1)]] += 1
 
+    def count(self, outcome: str, status: str) -> int:
+        """Return how many ended so, with a status of that class."""
+        return self._counts[outcome, status]
+
+    def by_outcome(self) -> dict[str, int]:
+        """Return how many ended in each way, whatever their status."""
+        found = dict.fromkeys((outcome for outcome, _ in _SHOWN), 0)
+        for (outcome, _), count in self._counts.items():
+            found[outcome] += count
+        return found
+
     def items(self) -> Iterable[tuple[tuple[str, str], int]]:
         """Return ((outcome, class), count), sorted."""
         return sorted(self._counts.items())

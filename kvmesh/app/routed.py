@@ -290,7 +290,7 @@ class RoutedRequest:
             workers = context.router.scheduler.workers
             workers.forgive(self._request.request_id, context.clock())
         self._record_end(outcome, usage)
-        context.counters.end(outcome.kind, outcome.status)
+        context.counters.ends.add(outcome.kind, outcome.status)
         if attempt is SERVED and self._placement is not None:
             compare(context, self._placement, self._request, usage)
         elif first and attempt.verdict is Verdict.WORKER:

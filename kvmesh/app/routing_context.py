@@ -1,7 +1,6 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -15,7 +14,7 @@ from kvmesh.app.hang_watch import HangWatch
 from kvmesh.app.patience import Patience
 from kvmesh.app.phases import Phases
 from kvmesh.app.prediction_check import PredictionCheck
-from kvmesh.app.request_ends import End, RequestEnds
+from kvmesh.app.request_ends import RequestEnds
 from kvmesh.app.tracing import Tracer
 from kvmesh.core.decision import RouteRequest
 from kvmesh.core.decision_log import DecisionLog
@@ -25,42 +24,27 @@ from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.headers import Headers
 from kvmesh.transport.http.proxy import Target
 
-SERVER_ERROR: Final = 500
-
 
 class RoutingCounters:
     """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
 
-    Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
-
-    `ends` are the same by the class of the client's status, `failures` are attempts at workers.
+    `ends` are requests by outcome and class of the client's status, `failures` are attempts at
+    workers.
     """
 
     __slots__ = (
         "attempts_failed",
         "cached_tokens",
-        "client_gone",
-        "cut",
         "ends",
-        "errors_passed_on",
         "failures",
-        "finished",
         "predicted_tokens",
         "prompt_tokens",
-        "refused",
         "reported_tokens",
         "requests",
-        "unserved",
     )
 
     def __init__(self, failures: FailureCounts) -> None:
         self.requests = 0
-        self.finished = 0
-        self.client_gone = 0
-        self.cut = 0
-        self.errors_passed_on = 0
-        self.refused = 0
-        self.unserved = 0
         self.attempts_failed = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
@@ -69,17 +53,16 @@ class RoutingCounters:
         self.ends = RequestEnds()
         self.failures = failures
 
-    def end(self, kind: End, status: int) -> None:
-        """Count the end of a request; `status` is what the client got, 0 for nothing."""
-        outcome = "unserved" if kind == "failed" else kind
-        setattr(self, outcome, getattr(self, outcome) + 1)
-        self.errors_passed_on += kind == "finished" and status >= SERVER_ERROR
-        self.ends.add(kind, status)
-
     def as_dict(self) -> dict[str, int]:
-        """Return every plain counter by name."""
+        """Return every plain counter by name, requests by how they ended among them.
+
+        Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
+        """
         names = (name for name in self.__slots__ if name not in {"ends", "failures"})
-        return {name: getattr(self, name) for name in names}
+        plain = {name: getattr(self, name) for name in names}
+        errors = self.ends.count("finished", "5xx")
+        found = {**plain, **self.ends.by_outcome(), "errors_passed_on": errors}
+        return dict(sorted(found.items()))
 
 
 class RoutingContext(msgspec.Struct, frozen=True):
