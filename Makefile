@@ -1,6 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
-# make mutants ARGS='kvmesh.core.closure.*'  does any test notice a fault in this module?
+# make mutants ARGS='kvmesh.core.engines.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
@@ -41,9 +41,10 @@ test: $(VENV)/.dev
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report --include='kvmesh/core/*,kvmesh/actors/*' --fail-under=$(CORE_COVERAGE)
-	$(BIN)/python -m coverage report --omit='kvmesh/core/*,kvmesh/actors/*' --fail-under=$(SHELL_COVERAGE)
+	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
+	$(BIN)/python -m coverage report --omit='$(PURE)' --fail-under=$(SHELL_COVERAGE)
 
+PURE           := kvmesh/core/*,kvmesh/actors/*,kvmesh/library/*,kvmesh/mocker/model/*,kvmesh/simulator/fleet/*
 CORE_COVERAGE  := 100
 SHELL_COVERAGE := 85
 
@@ -65,13 +66,13 @@ $(VENV)/.peers: $(VENV)/.dev
 	@touch $@
 
 bench-proxy: $(VENV)/.peers
-	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_proxy $(ARGS)
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy $(ARGS)
 
 bench-routers: $(VENV)/.peers $(VENV)/.bench
-	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_routers $(ARGS)
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_routers $(ARGS)
 
 bench-faults: $(VENV)/.peers
-	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.bench_faults $(ARGS)
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.faults.bench_faults $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -108,7 +109,7 @@ test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv
 	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
-# The files that are made from kvmesh/settings.py; a test says when they are behind.
+# The files that are made from kvmesh/settings/roles.py; a test says when they are behind.
 config: $(VENV)/.run
 	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/configuration.md

@@ -10,15 +10,23 @@ HERE = Path(__file__).parent
 
 
 def find_benchmarks() -> list[str]:
-    """Return the names of all benchmarks: `bench_NAME.py` beside this file."""
-    return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    """Return the names of all benchmarks: `FOLDER/bench_NAME.py` below this file."""
+    return sorted(_modules())
+
+
+def _modules() -> dict[str, str]:
+    """Return each benchmark's module by its name."""
+    return {
+        path.stem.removeprefix("bench_"): f"benchmarks.{path.parent.name}.{path.stem}"
+        for path in HERE.glob("*/bench_*.py")
+    }
 
 
 def run_benchmark(name: str, arguments: list[str]) -> bool:
     """Run one in a process of its own, so that none warms or bloats the next."""
     print(f"\n== {name}", flush=True)
     start = time.monotonic()
-    command = [sys.executable, "-m", f"benchmarks.bench_{name}", *arguments]
+    command = [sys.executable, "-m", _modules()[name], *arguments]
     code = subprocess.run(command, cwd=HERE.parent, check=False).returncode
     verdict = "" if code == 0 else f", exit code {code}"
     print(f"   {time.monotonic() - start:.0f} s{verdict}", flush=True)

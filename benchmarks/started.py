@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import cpu_ns
-from kvmesh.app.process import DIE_WITH_PARENT
+from kvmesh.app.process.running import DIE_WITH_PARENT
 
 POLL_S: Final = 0.002
 START_S: Final = 60.0

@@ -1,7 +1,7 @@
 """The cost formulas by name, on workers you describe. `kvmesh router --kv-cost NAME` uses one."""
 
-from kvmesh.core.cost import COSTS, DEFAULT_WEIGHTS, Candidate, formula_line, survey
-from kvmesh.core.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import COSTS, DEFAULT_WEIGHTS, Candidate, formula_line, survey
 
 SEEDS = ("overlap-load", "prefill-decode", "overlap-usage-waiting")
 

@@ -17,25 +17,57 @@ from kvmesh.compiled import CORE
 from kvmesh.errors import ConfigError, KvMeshError
 
 COMMANDS = {
-    "up": "Serve a whole mesh on this machine: NATS, engines, routers, one front door.",
-    "router": "Run one router replica of a bucket, or a router alone over the engines of --worker.",
-    "meta-router": "Run the front door over all buckets and replicas.",
-    "worker": "Run the sidecar that puts one engine's KV events and load on the mesh.",
-    "mocker": "Run a pretend vLLM: real HTTP, KV cache and events, no GPU.",
-    "doctor": "Say why an engine's KV cache would not be seen by routers, and what to do.",
-    "config": "Print a commented TOML file with every setting of a role.",
-    "api-key": "Make a key for a client of the front door; only its hash is kept.",
-    "nats-accounts": "Write nkeys and a NATS configuration in which each process may do the least.",
-    "nats-streams": "Make the event streams of buckets, as the NATS account that may.",
-    "replay": "Send a trace to a live endpoint and report hit rate and latency.",
-    "analyze": "Say what of a load could be reused, and what to set for it.",
-    "snapshot": "List, inspect, verify and take snapshots of a bucket's index.",
-    "simulate": "Play a trace against simulated engines: routing policies side by side.",
-    "top": "Show workers, replicas, traffic and requests live in the terminal.",
-    "explain": "Show why a request went where it went, or where a prompt would go.",
+    "up": (
+        "app.ops.up",
+        "Serve a whole mesh on this machine: NATS, engines, routers, one front door.",
+    ),
+    "router": (
+        "app.router.command",
+        "Run one router replica of a bucket, or a router alone over the engines of --worker.",
+    ),
+    "meta-router": ("app.meta.command", "Run the front door over all buckets and replicas."),
+    "worker": (
+        "app.worker.command",
+        "Run the sidecar that puts one engine's KV events and load on the mesh.",
+    ),
+    "mocker": ("mocker.command", "Run a pretend vLLM: real HTTP, KV cache and events, no GPU."),
+    "doctor": (
+        "doctor.command",
+        "Say why an engine's KV cache would not be seen by routers, and what to do.",
+    ),
+    "config": ("app.ops.config", "Print a commented TOML file with every setting of a role."),
+    "api-key": (
+        "app.front.api_key",
+        "Make a key for a client of the front door; only its hash is kept.",
+    ),
+    "nats-accounts": (
+        "app.ops.nats_accounts",
+        "Write nkeys and a NATS configuration in which each process may do the least.",
+    ),
+    "nats-streams": (
+        "app.ops.nats_streams",
+        "Make the event streams of buckets, as the NATS account that may.",
+    ),
+    "replay": (
+        "replay.command",
+        "Send a trace to a live endpoint and report hit rate and latency.",
+    ),
+    "analyze": ("analyze.command", "Say what of a load could be reused, and what to set for it."),
+    "snapshot": (
+        "app.ops.snapshot",
+        "List, inspect, verify and take snapshots of a bucket's index.",
+    ),
+    "simulate": (
+        "simulator.command",
+        "Play a trace against simulated engines: routing policies side by side.",
+    ),
+    "top": ("app.views.top", "Show workers, replicas, traffic and requests live in the terminal."),
+    "explain": (
+        "app.views.explain_command",
+        "Show why a request went where it went, or where a prompt would go.",
+    ),
 }
-MODULES = {"explain": "explain_command"}
-"""Commands whose module in `kvmesh.app` is not called like them."""
+"""Each command's module below `kvmesh`, loaded when it is called, and what it does."""
 
 GC_WHILE_LOADING = 100_000
 
@@ -50,9 +82,8 @@ app = App(
 ENVIRONMENT = Env("KVMESH_", command=False)
 app.config = (ENVIRONMENT,)
 app.meta.group_parameters = Group("Configuration file", sort_key=1)
-for _name, _help in COMMANDS.items():
-    _module = MODULES.get(_name, _name.replace("-", "_"))
-    app.command(f"kvmesh.app.{_module}:command", name=_name, help=_help)
+for _name, (_module, _help) in COMMANDS.items():
+    app.command(f"kvmesh.{_module}:command", name=_name, help=_help)
 
 
 @app.meta.default

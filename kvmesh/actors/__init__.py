@@ -1,0 +1,1 @@
+"""Actors: each takes a message and answers with effects, never acting itself."""

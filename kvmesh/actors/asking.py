@@ -1,7 +1,7 @@
 """What came of asking members over HTTP that are not heard."""
 
 from kvmesh.actors.kernel import Message
-from kvmesh.core.health import Answer
+from kvmesh.core.health.health import Answer
 
 WORKER, ROUTER = "worker/", "router/"
 """What names begin with where workers and routers are asked by the same process."""

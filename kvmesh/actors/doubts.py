@@ -1,7 +1,7 @@
 """Messages about an index that answers have shown to be wrong."""
 
 from kvmesh.actors.kernel import Message
-from kvmesh.core.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId
 
 
 class Mispredicted(Message, frozen=True):

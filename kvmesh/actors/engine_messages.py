@@ -2,7 +2,7 @@
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import WorkerLoad
-from kvmesh.core.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId
 
 
 class EnginePayload(Message, frozen=True):

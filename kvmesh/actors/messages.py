@@ -3,11 +3,11 @@
 import msgspec
 
 from kvmesh.actors.kernel import Message
-from kvmesh.core.bucket_spill import BucketHeat
-from kvmesh.core.decision import LoadReport, Trust
-from kvmesh.core.events import WorkerId
-from kvmesh.core.outcomes import SERVED, Attempt
-from kvmesh.core.shared_limits import SharedLimits
+from kvmesh.core.admission.shared_limits import SharedLimits
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.workers.info import LoadReport, Trust
 
 
 class Appended(Message, frozen=True):

@@ -6,8 +6,8 @@ from typing import Final
 
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.storage import KeyRead, ReadKey
-from kvmesh.actors.wishes import Wishes
-from kvmesh.core.manifest import decode_manifest
+from kvmesh.actors.wishes import PendingEffects
+from kvmesh.core.snapshots.manifest import decode_manifest
 from kvmesh.errors import CodecError, NewerError
 
 LOOK_AGAIN_S: Final = 60.0
@@ -17,7 +17,7 @@ LOOK_AGAIN_S: Final = 60.0
 class VersionGuard:
     """Reads the manifest once, and while `newer` says that it is another version's each minute."""
 
-    def __init__(self, key: str, wishes: Wishes) -> None:
+    def __init__(self, key: str, wishes: PendingEffects) -> None:
         self.newer = ""
         self._key = key
         self._wishes = wishes

@@ -8,7 +8,7 @@ Then = Callable[[Message, float], Iterable[Effect]]
 """Takes the answer, or `storage.Failed`, and the time it came."""
 
 
-class Wishes:
+class PendingEffects:
     """Gives each wish its token and calls its continuation with the one answer."""
 
     def __init__(self) -> None:

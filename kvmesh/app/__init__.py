@@ -1,0 +1,1 @@
+"""The processes: what every command of a mesh runs, wired from the rooms below."""

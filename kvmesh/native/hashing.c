@@ -1,6 +1,6 @@
 /* Sequence hashes: each block hashed with the hash of the block before it as seed.
  *
- * What `kvmesh.core.hash_chain` does, without an object a block in between. All functions change
+ * What `kvmesh.core.blocks.hash_chain` does, without an object a block in between. All functions change
  * nothing but their result, and read their input only while they run.
  */
 #include "core.h"

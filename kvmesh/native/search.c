@@ -1,4 +1,4 @@
-/* Where along a prompt workers drop out: what `kvmesh.core.index_search.find_drops` does.
+/* Where along a prompt workers drop out: what `kvmesh.core.index.search.find_drops` does.
  *
  * The look-ups are the same ones in the same order, so that answers are equal even where a worker's
  * stream broke its promise. Each is a cache miss of 0.3 us in a large table: those that

@@ -358,7 +358,7 @@ static PyMethodDef methods[] = {
      "freeze() -> Frozen\n\nReturn this table as it is now. O(shards)."},
     {"find_drops", FAST(table_find_drops), METH_FASTCALL,
      "find_drops(hashes, live, older=None) -> list[tuple[int, int]]\n\n"
-     "Return where along a prompt workers drop out, see kvmesh.core.index_search."},
+     "Return where along a prompt workers drop out, see kvmesh.core.index.search."},
     {"pieces", (PyCFunction)table_pieces, METH_NOARGS, pieces_doc},
     {"loader", (PyCFunction)table_loader, METH_O,
      "loader(masks) -> Loader\n\nReturn what fills this table from the parts of a snapshot."},

@@ -1,4 +1,4 @@
-/* The block table of one tier: what `kvmesh.core.index_table.BlockTable` is in Python. */
+/* The block table of one tier: what `kvmesh.core.index.table.BlockTable` is in Python. */
 #ifndef KVMESH_TABLE_H
 #define KVMESH_TABLE_H
 

@@ -1,0 +1,1 @@
+"""Drives actors on asyncio and carries their effects out."""

@@ -12,7 +12,7 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.storage import OpenTail
 from kvmesh.actors.wire import last_token
-from kvmesh.core.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
 from kvmesh.ports import Journal, Record, StreamState, Subscription
 from kvmesh.runtime.aio import AioDriver

@@ -1,0 +1,1 @@
+"""The outside world: HTTP, NATS, ZMQ and Unix sockets."""

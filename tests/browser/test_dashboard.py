@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.mocker import Mocker, MockerOptions
-from kvmesh.settings import CostSettings
-from tests.integration.failing_engine import answer_status, failing_engines
-from tests.integration.live_router import chat, free_port, meta_router, router
-from tests.integration.replay_endpoint import ReplayEndpoint, serve
-from tests.unit.tokenizer_models import write_model
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.roles import CostSettings
+from tests.integration.support.failing_engine import answer_status, failing_engines
+from tests.integration.support.live_router import chat, free_port, meta_router, router
+from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+from tests.unit.app.prompts.tokenizer_models import write_model
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WHY_NOT = (

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from kvmesh.core.hashing import unpack_hashes
+from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.errors import TransportError
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.witness import Witness

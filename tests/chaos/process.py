@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvmesh.app.process import DIE_WITH_PARENT
+from kvmesh.app.process.running import DIE_WITH_PARENT
 
 _ports_rng = random.Random(os.getpid())
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.jetstream import JetStream
+from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.process import MeshProcess
 

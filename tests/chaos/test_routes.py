@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.nats_server import NatsServer
-from kvmesh.transport.nats.bus import NatsBus
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.chaos.mesh import ChaosMesh, MeshSize
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -6,19 +6,19 @@ from typing import Protocol
 
 import pytest
 
-from kvmesh.app.nats_server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.ports import Bus, Journal, KeyValue, ObjectStore, Record, StreamState
-from kvmesh.transport.memory.bus import MemoryBus
-from kvmesh.transport.memory.journal import MemoryJournal
-from kvmesh.transport.memory.kv import MemoryKeyValue
-from kvmesh.transport.memory.objects import MemoryObjects
-from kvmesh.transport.memory.server import MemoryServer
-from kvmesh.transport.nats.bus import NatsBus
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.jetstream import JetStream
-from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.log import JournalOptions, NatsJournal
-from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
+from kvmesh.testing.memory.bus import MemoryBus
+from kvmesh.testing.memory.journal import MemoryJournal
+from kvmesh.testing.memory.kv import MemoryKeyValue
+from kvmesh.testing.memory.objects import MemoryObjects
+from kvmesh.testing.memory.server import MemoryServer
+from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
+from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 
 
 class Backend(Protocol):

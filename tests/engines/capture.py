@@ -8,9 +8,9 @@ import httpx
 import msgspec
 import zmq
 
-from kvmesh.app.engine_probe import EngineFacts, read_facts
-from kvmesh.core.event_source import END_OF_REPLAY
-from kvmesh.transport.http.upstream import UpstreamPool
+from kvmesh.app.engines.probe import EngineFacts, read_facts
+from kvmesh.core.engines.event_source import END_OF_REPLAY
+from kvmesh.transport.http.upstream.client import UpstreamPool
 
 SILENCE_MS = 2_000
 DEADLINE_S = 60.0

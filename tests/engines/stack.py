@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvmesh.app.doctor import DoctorSettings, examine
-from kvmesh.core.diagnosis import Finding
+from kvmesh.core.engines.diagnosis import Finding
+from kvmesh.doctor.command import DoctorSettings, examine
 from tests.engines.engine import Engine
 from tests.engines.mesh import EngineMesh
 from tests.engines.tiny_model import VOCABULARY

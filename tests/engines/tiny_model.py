@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.unit.tokenizer_models import train, write_model
+from tests.unit.app.prompts.tokenizer_models import train, write_model
 
 VOCABULARY = 2048
 CONTEXT_TOKENS = 1024

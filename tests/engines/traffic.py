@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tests.engines.mesh import EngineMesh
-from tests.unit.tokenizer_models import corpus
+from tests.unit.app.prompts.tokenizer_models import corpus
 
 FAMILIES = 10
 ANSWER_TOKENS = 4

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from kvmesh.core.sse import EventGate, SseScanner
-from kvmesh.transport.http.budget import BodyBudget
-from kvmesh.transport.http.limits import HttpLimits
-from kvmesh.transport.http.request import Request
-from kvmesh.transport.http.request_reader import BODY, RequestReader
-from kvmesh.transport.http.response_reader import ResponseReader
+from kvmesh.core.engines.sse import EventGate, SseScanner
+from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.request_reader import BODY, RequestReader
+from kvmesh.transport.http.upstream.response_reader import ResponseReader
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
 LIMITS: Final = HttpLimits(

@@ -11,14 +11,22 @@ from pathlib import Path
 import msgspec
 
 from kvmesh.actors.engine_messages import EnginePayload
+from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
-from kvmesh.actors.publisher import Publisher, PublisherOptions
-from kvmesh.core.engine_load import decode_load_stat, decode_loads
-from kvmesh.core.events import ROOT, VERSION, Batch, Stored, WorkerId, decode_batch, encode_batch
-from kvmesh.core.hashing import pack_hashes
-from kvmesh.core.index import KvIndex
-from kvmesh.core.replica import Replica
+from kvmesh.core.blocks.events import (
+    ROOT,
+    VERSION,
+    Batch,
+    Stored,
+    WorkerId,
+    decode_batch,
+    encode_batch,
+)
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.engines.load import decode_load_stat, decode_loads
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
 from tests.fuzz import http_targets
 from tests.fuzz.engine_batches import build_batches
@@ -33,7 +41,7 @@ W = WorkerId("w")
 def engine(data: bytes) -> None:
     """Take engine batches through the journal to an index: it holds what a dump would bring."""
     publisher = Publisher(PublisherOptions(W, "b", 1, "http://w", block_size=4))
-    replica = Replica(KvIndex())
+    replica = IndexReplica(KvIndex())
     replica.open("today", 0.0)
     structured = bool(data) and data[0] >= STRUCTURED
     payloads = build_batches(data[1:]) if structured else [data[1:]]
@@ -55,7 +63,7 @@ def engine(data: bytes) -> None:
 
 def journal(data: bytes) -> None:
     """Fold journal records: garbage leaves the index as it was."""
-    replica = Replica(KvIndex())
+    replica = IndexReplica(KvIndex())
     replica.open("today", 0.0)
     for sequence, record in enumerate(_split(data), 1):
         replica.fold(sequence, W, record, 0.0)

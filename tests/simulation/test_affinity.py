@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from kvmesh.core.approx import ApproxIndex
-from kvmesh.core.decision import RouteRequest, RouterOptions
-from kvmesh.core.events import ROOT, Stored, WorkerId
-from kvmesh.core.hashing import BlockHashes, pack_hashes
-from kvmesh.core.index import KvIndex
-from kvmesh.core.membership import Membership
-from kvmesh.core.scheduler import Scheduler
-from kvmesh.core.sequences import ActiveSequences
+from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.sequences import ActiveSequences
 
 NAMES = tuple(WorkerId(f"w{number}") for number in range(4))
 BLOCKS = 24

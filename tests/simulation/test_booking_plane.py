@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from kvmesh.runtime.faults import FaultPlan, draw_plan
-from tests.simulation.booking_plane import LEASE_S, BookingPlane
+from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.simulation.planes.booking_plane import LEASE_S, BookingPlane
 
 STORM_S = 6.0
 SETTLE_S = 10.0
@@ -24,7 +24,7 @@ def test_every_replica_knows_every_booking_after_a_storm(seed: int) -> None:
 
 
 def test_requests_outlive_their_lease_while_they_run() -> None:
-    plane = BookingPlane(1, FaultPlan(), replicas=2, stop_s=2.0)
+    plane = BookingPlane(1, SimFaults(), replicas=2, stop_s=2.0)
     plane.sim.run(3.0)
     before = plane.view("r0")
 
@@ -36,7 +36,7 @@ def test_requests_outlive_their_lease_while_they_run() -> None:
 
 
 def test_a_dead_replicas_bookings_are_gone_within_five_seconds() -> None:
-    plane = BookingPlane(1, FaultPlan(), replicas=2, stop_s=2.0)
+    plane = BookingPlane(1, SimFaults(), replicas=2, stop_s=2.0)
     plane.sim.run(3.0)
     plane.sim.kill(plane.sim.processes["r1"])
     assert any(one[-1] == "r1" for one in plane.view("r0"))
@@ -47,7 +47,7 @@ def test_a_dead_replicas_bookings_are_gone_within_five_seconds() -> None:
 
 
 def test_a_booking_reaches_the_other_replica_within_twenty_milliseconds() -> None:
-    plane = BookingPlane(1, FaultPlan(), replicas=2, stop_s=2.0)
+    plane = BookingPlane(1, SimFaults(), replicas=2, stop_s=2.0)
     plane.sim.run_until(lambda: len(plane.view("r0")) > 3, limit_s=2.0, check_s=0.001)
     booked = {one[0] for one in plane.view("r0") if one[-1] == "r0"}
 

@@ -1,6 +1,6 @@
 from statistics import mean
 
-from tests.simulation.burst_plane import BurstPlane
+from tests.simulation.planes.burst_plane import BurstPlane
 
 SEEDS = range(8)
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from kvmesh.runtime.faults import draw_plan
-from tests.simulation.booking_plane import BookingPlane
-from tests.simulation.event_plane import EventPlane
+from kvmesh.testing.sim.faults import draw_plan
+from tests.simulation.planes.booking_plane import BookingPlane
+from tests.simulation.planes.event_plane import EventPlane
 
 pytestmark = pytest.mark.chaos
 

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from kvmesh.runtime.faults import FaultPlan, draw_plan
-from tests.simulation.event_plane import EventPlane
+from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.simulation.planes.event_plane import EventPlane
 
 STORM_S = 6.0
 SETTLE_S = 10.0
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_without_faults_replicas_follow_within_a_blink() -> None:
-    plane = EventPlane(1, FaultPlan())
+    plane = EventPlane(1, SimFaults())
     plane.run_engines(steps=20, every_s=0.1)
     plane.sim.run(2.1)
 

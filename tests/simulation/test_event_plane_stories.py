@@ -5,18 +5,18 @@ from collections.abc import Sequence
 import msgspec
 
 from kvmesh.actors.kernel import Actor
-from kvmesh.core.decision import Trust
-from kvmesh.core.events import Stored, WorkerId
-from kvmesh.runtime.faults import FaultPlan
-from kvmesh.runtime.sim import Birth
-from tests.simulation.event_plane import EventPlane
+from kvmesh.core.blocks.events import Stored, WorkerId
+from kvmesh.core.workers.info import Trust
+from kvmesh.testing.sim.driver import Birth
+from kvmesh.testing.sim.faults import SimFaults
+from tests.simulation.planes.event_plane import EventPlane
 
 W0 = WorkerId("w0")
 
 
 def calm(*, seed: int = 1, busy_s: float = 3.0, replicas: int = 2) -> EventPlane:
     """Return a plane whose engines worked for `busy_s` and whose replicas know all of it."""
-    plane = EventPlane(seed, FaultPlan(), replicas=replicas)
+    plane = EventPlane(seed, SimFaults(), replicas=replicas)
     plane.run_engines(steps=int(busy_s * 20), every_s=0.05)
     plane.sim.run(busy_s + 2.0)
     assert plane.is_settled(), plane.differences()

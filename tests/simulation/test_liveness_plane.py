@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from kvmesh.runtime.faults import FaultPlan, draw_plan
-from tests.simulation.liveness_plane import LivenessPlane
+from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.simulation.planes.liveness_plane import LivenessPlane
 
 STORM_S = 20.0
 SETTLE_S = 15.0
@@ -28,7 +28,7 @@ def test_who_answers_is_served_and_who_does_not_is_not_through_a_storm(seed: int
 
 def calm(*, asked: bool = True) -> LivenessPlane:
     """Return a plane of two of each where everybody is heard."""
-    plane = LivenessPlane(1, FaultPlan(), asked=asked)
+    plane = LivenessPlane(1, SimFaults(), asked=asked)
     plane.sim.run(5.0)
     assert plane.is_settled()
     return plane

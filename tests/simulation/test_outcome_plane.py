@@ -3,11 +3,11 @@ from typing import get_args
 
 import pytest
 
-from kvmesh.core.decision import RouterMode
-from kvmesh.core.health_record import Stage
-from kvmesh.core.outcomes import Attempt, failed_attempt, status_attempt
-from kvmesh.runtime.faults import FaultPlan, draw_plan
-from tests.simulation.outcome_plane import SICK, OutcomePlane
+from kvmesh.core.health.outcomes import Attempt, failed_attempt, status_attempt
+from kvmesh.core.health.record import Stage
+from kvmesh.core.routing.decision import RouterMode
+from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.simulation.planes.outcome_plane import SICK, OutcomePlane
 
 ERROR = status_attempt(500, 0.001)
 RESET = failed_attempt("reset", 0.001)
@@ -21,7 +21,7 @@ STORM_S = 6.0
 def test_a_black_hole_gets_a_handful_of_requests(
     seed: int, fault: Attempt, mode: RouterMode
 ) -> None:
-    plane = OutcomePlane(seed, FaultPlan(), fault, mode=mode)
+    plane = OutcomePlane(seed, SimFaults(), fault, mode=mode)
     plane.sim.run(5.0)
 
     assert plane.served == plane.requests == 200
@@ -30,7 +30,7 @@ def test_a_black_hole_gets_a_handful_of_requests(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_one_replica_saw_the_other_acts_on(seed: int) -> None:
-    plane = OutcomePlane(seed, FaultPlan(), ERROR, mode="round-robin", requests=60)
+    plane = OutcomePlane(seed, SimFaults(), ERROR, mode="round-robin", requests=60)
     left_out = {Stage.EJECTED, Stage.TRICKLE}
 
     assert plane.sim.run_until(lambda: bool(plane.stages() & left_out), limit_s=5.0, check_s=0.001)
@@ -56,7 +56,7 @@ def test_replicas_agree_through_a_storm_of_lost_and_reordered_messages(seed: int
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_engine_that_is_well_again_is_in_again_everywhere(seed: int) -> None:
-    plane = OutcomePlane(seed, FaultPlan(), ERROR, mode="round-robin", requests=4000)
+    plane = OutcomePlane(seed, SimFaults(), ERROR, mode="round-robin", requests=4000)
     plane.sim.run(4.0)
     plane.well_from_s = plane.sim.now
 

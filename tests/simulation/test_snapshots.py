@@ -6,9 +6,9 @@ import pytest
 from kvmesh.actors.kernel import Effect
 from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import FetchObject
-from kvmesh.runtime.faults import FaultPlan, draw_plan
-from kvmesh.runtime.sim import Process
-from tests.simulation.snapshot_plane import KEY, STEPS, SnapshotPlane
+from kvmesh.testing.sim.driver import Process
+from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.simulation.planes.snapshot_plane import KEY, STEPS, SnapshotPlane
 
 STORM_S = 6.0
 SETTLE_S = 20.0
@@ -34,7 +34,7 @@ def test_snapshots_lose_nothing_through_a_storm(seed: int) -> None:
 
 
 def test_snapshots_are_taken_and_the_journal_is_purged_behind_them() -> None:
-    plane = SnapshotPlane(1, FaultPlan())
+    plane = SnapshotPlane(1, SimFaults())
     plane.run_engines(steps=60, every_s=0.1)
     plane.sim.run(8.0)
 
@@ -45,7 +45,7 @@ def test_snapshots_are_taken_and_the_journal_is_purged_behind_them() -> None:
 
 
 def test_a_new_replica_starts_from_the_snapshot_of_a_purged_journal() -> None:
-    plane = SnapshotPlane(2, FaultPlan())
+    plane = SnapshotPlane(2, SimFaults())
     plane.run_engines(steps=60, every_s=0.1)
     plane.sim.run(8.0)
 
@@ -57,7 +57,7 @@ def test_a_new_replica_starts_from_the_snapshot_of_a_purged_journal() -> None:
 
 
 def test_a_holder_overtaken_while_paused_supersedes_nothing() -> None:
-    plane = SnapshotPlane(4, FaultPlan())
+    plane = SnapshotPlane(4, SimFaults())
     plane.run_engines(steps=120, every_s=0.1)
     plane.sim.run(4.0)
     fetch = plane.sim.carriers[FetchObject]
@@ -84,7 +84,7 @@ def test_a_holder_overtaken_while_paused_supersedes_nothing() -> None:
 
 
 def test_what_the_former_tail_brings_after_a_snapshot_was_loaded_is_not_applied() -> None:
-    plane = SnapshotPlane(6, FaultPlan(until_s=20.0, late_tail=1.0, slow_s=(0.5, 0.5)))
+    plane = SnapshotPlane(6, SimFaults(until_s=20.0, late_tail=1.0, slow_s=(0.5, 0.5)))
     plane.run_engines(steps=200, every_s=0.04)
     plane.sim.run(4.0)
     router = plane.sim.processes["r0"]
@@ -104,7 +104,7 @@ def test_a_holder_that_stands_still_at_any_step_does_no_harm(
     step: type[Effect], late: bool
 ) -> None:
     """It is overtaken meanwhile; `late`: the step itself is carried out after the pause."""
-    plane = SnapshotPlane(5, FaultPlan())
+    plane = SnapshotPlane(5, SimFaults())
     plane.run_engines(steps=150, every_s=0.1)
     plane.sim.run(4.0)
     carrier = plane.sim.carriers[step]
@@ -134,7 +134,7 @@ def test_a_holder_that_stands_still_at_any_step_does_no_harm(
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
 def test_bad_objects_are_passed_over_for_older_ones(bad: int) -> None:
-    plane = SnapshotPlane(3, FaultPlan())
+    plane = SnapshotPlane(3, SimFaults())
     plane.run_engines(steps=60, every_s=0.1)
     plane.sim.run(8.0)
     for one in plane.manifest().generations[:bad]:

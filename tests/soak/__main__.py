@@ -21,11 +21,11 @@ from typing import NamedTuple
 import httpx
 import uvloop
 
-from benchmarks.bench_proxy import engines
 from benchmarks.measure import resident_bytes
-from benchmarks.proxy_load import Streams, chat_body, drive, request_bytes
-from benchmarks.proxy_peers import family
-from tests.integration.live_router import free_port
+from benchmarks.proxy.bench_proxy import engines
+from benchmarks.proxy.load import Streams, chat_body, drive, request_bytes
+from benchmarks.proxy.peers import family
+from tests.integration.support.live_router import free_port
 from tests.unit.transport.http.malformed import CORPUS
 
 MIB = 1024**2

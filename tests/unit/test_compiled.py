@@ -31,7 +31,7 @@ def test_without_a_compiled_core_the_pure_one_does_the_work_and_says_why() -> No
     program = (
         "import sys; sys.modules['kvmesh._native'] = None\n"
         "from kvmesh.compiled import CORE\n"
-        "from kvmesh.core.hashing import sequence_hashes\n"
+        "from kvmesh.core.blocks.hashing import sequence_hashes\n"
         "print(CORE, sequence_hashes([1, 2], 1))"
     )
 

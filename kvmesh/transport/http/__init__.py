@@ -1,0 +1,1 @@
+"""The HTTP data plane: a server, pooled upstream connections, and forwarding between."""

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.request import Request
+from kvmesh.transport.http.server.request import Request
 
 Kind = Literal[
     "chat", "completions", "responses", "messages", "embeddings", "models", "passthrough"
@@ -21,7 +21,7 @@ _READ: Final = frozenset({"GET", "HEAD"})
 _ABSENT: Final = msgspec.Raw(b"")
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ApiEndpoint(msgspec.Struct, frozen=True):
     """One path of the API. `prompt` is the body's field that decides what is cached, if any."""
 
     kind: Kind
@@ -29,20 +29,20 @@ class Endpoint(msgspec.Struct, frozen=True):
     prompt: Literal["messages", "prompt", "input"] | None = None
 
 
-ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    "/v1/chat/completions": Endpoint("chat", _POST, "messages"),
-    "/v1/completions": Endpoint("completions", _POST, "prompt"),
-    "/v1/responses": Endpoint("responses", _POST, "input"),
-    "/v1/messages": Endpoint("messages", _POST, "messages"),
-    "/v1/embeddings": Endpoint("embeddings", _POST, "input"),
-    "/v1/models": Endpoint("models", _READ),
+ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
+    "/v1/chat/completions": ApiEndpoint("chat", _POST, "messages"),
+    "/v1/completions": ApiEndpoint("completions", _POST, "prompt"),
+    "/v1/responses": ApiEndpoint("responses", _POST, "input"),
+    "/v1/messages": ApiEndpoint("messages", _POST, "messages"),
+    "/v1/embeddings": ApiEndpoint("embeddings", _POST, "input"),
+    "/v1/models": ApiEndpoint("models", _READ),
 }
-_PASSTHROUGH: Final = Endpoint("passthrough", frozenset())
-_MODEL: Final = Endpoint("models", _READ)
+_PASSTHROUGH: Final = ApiEndpoint("passthrough", frozenset())
+_MODEL: Final = ApiEndpoint("models", _READ)
 _DISGUISES: Final = ("//", "/./", "/../", "%2e", "%2f", "%5c", "%00", "\\")
 
 
-def find_endpoint(method: str, path: str, *, passthrough: bool) -> Endpoint:
+def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
     """Return the endpoint at `path`; any other `/v1/…` is one without a prompt if `passthrough`.
 
     Raises `RequestError` 404 for what is not there, 405 for another method than the endpoint's,
@@ -146,7 +146,7 @@ def parse_model(body: bytes) -> str:
         return ""
 
 
-def prompt_endpoint(body: bytes) -> Endpoint:
+def prompt_endpoint(body: bytes) -> ApiEndpoint:
     """Return the endpoint whose prompt `body` holds. Raises `RequestError`."""
     for path, field in (
         ("/v1/chat/completions", b'"messages"'),
@@ -158,7 +158,7 @@ def prompt_endpoint(body: bytes) -> Endpoint:
     raise RequestError("send the body of a chat (messages) or a completion (prompt)")
 
 
-def read_request(request: Request, endpoint: Endpoint) -> InferenceRequest:
+def read_request(request: Request, endpoint: ApiEndpoint) -> InferenceRequest:
     """Return what routing needs of a request. Raises `RequestError` (400, 415)."""
     try:
         return parse_request(request.body, endpoint)
@@ -172,7 +172,7 @@ def read_request(request: Request, endpoint: Endpoint) -> InferenceRequest:
         ) from error
 
 
-def parse_request(body: bytes, endpoint: Endpoint) -> InferenceRequest:
+def parse_request(body: bytes, endpoint: ApiEndpoint) -> InferenceRequest:
     """Return what routing needs of `body`. Raises `RequestError` (400) naming the field."""
     try:
         request = _requests.decode(body)

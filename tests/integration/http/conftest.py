@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
-from kvmesh.transport.http.server import HttpServer
+from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.http.peers import Front, Upstream
 
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from kvmesh.transport.http.exchange import Exchange
-from kvmesh.transport.http.limits import HttpLimits
-from kvmesh.transport.http.server import HttpServer
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.server import HttpServer
 
 DEADLINE_S = 60.0
 RESET = struct.pack("ii", 1, 0)

@@ -3,11 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 
-from kvmesh.transport.http.exchange import Exchange
-from kvmesh.transport.http.headers import Headers
-from kvmesh.transport.http.limits import HttpLimits
-from kvmesh.transport.http.problem import Problem
-from kvmesh.transport.http.proxy import (
+from kvmesh.transport.http.forward.proxy import (
     Forward,
     ForwardOptions,
     Outcome,
@@ -15,8 +11,12 @@ from kvmesh.transport.http.proxy import (
     Wait,
     forward,
 )
-from kvmesh.transport.http.server import HttpServer
-from kvmesh.transport.http.upstream import UpstreamFailure, UpstreamOptions, UpstreamPool
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.server import HttpServer
+from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions, UpstreamPool
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import Problem
 from tests.integration.http.peers import Front, Upstream
 
 Step = Target | Problem | Wait | None

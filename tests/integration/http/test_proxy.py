@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kvmesh.transport.http.problem import Problem
-from kvmesh.transport.http.proxy import ForwardOptions, Target, Wait
-from kvmesh.transport.http.upstream import UpstreamOptions
+from kvmesh.transport.http.forward.proxy import ForwardOptions, Target, Wait
+from kvmesh.transport.http.upstream.client import UpstreamOptions
+from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
     DEADLINE_S,

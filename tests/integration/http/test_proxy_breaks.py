@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from kvmesh.core.sse import MAX_HELD_BYTES, SseScanner
-from kvmesh.transport.http.connection import Connection
-from kvmesh.transport.http.deadlines import DeadlineWheel
-from kvmesh.transport.http.held_answer import MAX_KEPT_BYTES
-from kvmesh.transport.http.limits import HttpLimits
-from kvmesh.transport.http.listener import Listener
-from kvmesh.transport.http.plan import Target
+from kvmesh.core.engines.sse import MAX_HELD_BYTES, SseScanner
+from kvmesh.transport.http.forward.held_answer import MAX_KEPT_BYTES
+from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.server.connection import Connection
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.listener import Listener
+from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
     Client,
@@ -28,7 +28,7 @@ from tests.integration.http.peers import (
     living,
 )
 from tests.integration.http.proxied import Proxy
-from tests.integration.live_router import ended
+from tests.integration.support.live_router import ended
 from tests.unit.transport.http.malformed import post
 
 pytestmark = pytest.mark.integration

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from kvmesh.errors import TransportError
-from kvmesh.transport.http.exchange import Exchange
-from kvmesh.transport.http.limits import HttpLimits
-from kvmesh.transport.http.problem import Problem
-from kvmesh.transport.http.server import HttpServer
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.server import HttpServer
+from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually
 from tests.integration.http.peers import Client, Front
 from tests.unit.transport.http.malformed import get

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.transport.http.exchange import Exchange
-from kvmesh.transport.http.limits import HttpLimits
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.limits import HttpLimits
 from tests.conftest import Eventually
 from tests.integration.http.peers import Client, Front
 from tests.unit.transport.http.malformed import CORPUS, Malformed, get, post

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.transport.http.headers import Headers
-from kvmesh.transport.http.response_head import ResponseHead
-from kvmesh.transport.http.upstream import (
+from kvmesh.transport.http.upstream.client import (
     UpstreamCall,
     UpstreamFailure,
     UpstreamOptions,
     UpstreamPool,
     UpstreamRequest,
 )
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.wire.headers import Headers
 from tests.conftest import Eventually
 from tests.integration.http.peers import Turn, Upstream, answer, chunked, living
 

@@ -2,8 +2,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from kvmesh.app.nats_server import NatsServer
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 
 
 async def start_server(stack: contextlib.AsyncExitStack, path: Path, **options: Any) -> NatsServer:

@@ -8,8 +8,8 @@ import uuid
 from typing import Any
 
 from kvmesh.ports import Record, StreamState
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 
 SUBJECT = "kvmesh.ev.code.w1"
 STREAM = "KVMESH_EVENTS_code"

@@ -8,10 +8,10 @@ import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, encode
-from kvmesh.app.nats_server import NatsServer
-from kvmesh.core.events import Batch, Cleared, WorkerId, encode_batch
-from kvmesh.transport.nats.bus import NatsBus
-from kvmesh.transport.nats.log import JournalOptions, NatsJournal
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.core.blocks.events import Batch, Cleared, WorkerId, encode_batch
+from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.link.bus import NatsBus
 from tests.chaos.mesh import BUCKET
 from tests.chaos.witness import Witness
 from tests.integration.nats.clients import connect

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import Drain, Resync, Status
-from kvmesh.app.nats_server import NatsServer
-from kvmesh.core.events import WorkerId
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.bus import NatsBus
-from kvmesh.transport.nats.control import ControlPlane
+from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.transport.nats.link.control import ControlPlane
 from tests.integration.nats.clients import connect
 from tests.nats_container import Served
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.nats_server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.ports import Record
-from kvmesh.transport.nats.bus import NatsBus
-from kvmesh.transport.nats.log import NatsJournal
+from kvmesh.transport.nats.journal.log import NatsJournal
+from kvmesh.transport.nats.link.bus import NatsBus
 from tests.integration.nats.journal_load import (
     SUBJECT,
     Reader,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.jetstream import JetStream
-from kvmesh.transport.nats.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.integration.nats.clients import connect, start_server
 
 pytestmark = pytest.mark.integration

@@ -10,9 +10,9 @@ import nats
 import nats.js
 import pytest
 
-from kvmesh.transport.nats.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.objects import NatsObjects, ObjectOptions
+from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
+from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration

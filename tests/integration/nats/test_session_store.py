@@ -5,10 +5,10 @@ import contextlib
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.session_store import SessionStore
-from kvmesh.core.events import WorkerId
-from kvmesh.core.sessions import SessionOptions, Sessions, session_key
-from kvmesh.settings import NatsSettings
+from kvmesh.app.mesh.session_store import SessionStore
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
+from kvmesh.settings.roles import NatsSettings
 from tests.conftest import Eventually
 from tests.integration.nats.clients import connect
 from tests.nats_container import Served

@@ -2,7 +2,7 @@ import pytest
 
 from kvmesh.actors.messages import Resync, RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
-from kvmesh.core.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import CodecError
 
 HEARTBEAT = WorkerHeartbeat(

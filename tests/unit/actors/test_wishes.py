@@ -1,11 +1,11 @@
 from kvmesh.actors.kernel import Log, Message
 from kvmesh.actors.messages import Tick
 from kvmesh.actors.storage import Deleted, Failed, ReadKey
-from kvmesh.actors.wishes import Wishes, ignore
+from kvmesh.actors.wishes import PendingEffects, ignore
 
 
 def test_an_answer_goes_to_who_asked_and_only_once() -> None:
-    wishes = Wishes()
+    wishes = PendingEffects()
     answers: list[Message] = []
 
     def then(answer: Message, now: float) -> list[Log]:
@@ -25,4 +25,4 @@ def test_an_answer_goes_to_who_asked_and_only_once() -> None:
 
 
 def test_a_message_that_answers_nothing_is_ignored() -> None:
-    assert list(Wishes().answer(Tick(), 0.0)) == []
+    assert list(PendingEffects().answer(Tick(), 0.0)) == []

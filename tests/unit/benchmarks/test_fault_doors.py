@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.fault_cells import Load
-from benchmarks.fault_doors import Door, EndedError, Fleet, Ports, Site, nginx, sidecars
-from benchmarks.fault_engine import TinyEngine
-from benchmarks.fault_load import ask, chat, make_client, send
-from benchmarks.fault_scenes import without_events
+from benchmarks.faults.cells import Load
+from benchmarks.faults.doors import Door, EndedError, Fleet, Ports, Site, nginx, sidecars
+from benchmarks.faults.engine import TinyEngine
+from benchmarks.faults.load import ask, chat, make_client, send
+from benchmarks.faults.scenes import without_events
 
 AGAIN = Load("again", 3, 1)
 

@@ -2,7 +2,7 @@ from math import inf
 
 import pytest
 
-from benchmarks.fault_cells import (
+from benchmarks.faults.cells import (
     EIGHT,
     FAULTS,
     HEALTHY,
@@ -21,9 +21,9 @@ from benchmarks.fault_cells import (
     summary,
     verdict_table,
 )
-from benchmarks.fault_engine import TinyEngine
-from benchmarks.fault_load import problem_of_stream, problem_of_whole
-from benchmarks.fault_scenes import (
+from benchmarks.faults.engine import TinyEngine
+from benchmarks.faults.load import problem_of_stream, problem_of_whole
+from benchmarks.faults.scenes import (
     Back,
     Poisoned,
     longest_pause,

@@ -3,10 +3,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from benchmarks.quality_grid import POLICIES, Played, Setting, fraction, grid, play
-from benchmarks.quality_tables import print_tables
-from benchmarks.quality_workloads import BLOCK, WORKLOADS
-from kvmesh.core.trace import infinite_cache_hit_rate
+from benchmarks.quality.grid import POLICIES, Played, Setting, fraction, grid, play
+from benchmarks.quality.tables import print_tables
+from benchmarks.quality.workloads import BLOCK, WORKLOADS
+from kvmesh.traces.trace import infinite_cache_hit_rate
 
 
 @pytest.mark.parametrize(

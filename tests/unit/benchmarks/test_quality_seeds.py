@@ -5,8 +5,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from benchmarks.bench_quality import Result, Results
-from benchmarks.quality_grid import (
+from benchmarks.quality.bench_quality import Result, Results
+from benchmarks.quality.grid import (
     BLIND,
     JITTER_MS,
     OURS,
@@ -18,9 +18,9 @@ from benchmarks.quality_grid import (
     perturb,
     play,
 )
-from benchmarks.quality_seeds import complete_runs, mean_of, seeded, seeds_table
-from benchmarks.quality_tables import best_rival
-from kvmesh.core.comparison import Cell
+from benchmarks.quality.seeds import complete_runs, mean_of, seeded, seeds_table
+from benchmarks.quality.tables import best_rival
+from kvmesh.simulator.comparison import Cell
 
 ALONE = Setting("related-queries", 40, 2, 0.5, 1, 5.0)
 

@@ -7,25 +7,25 @@ import msgspec
 import pytest
 
 from kvmesh.actors.engine_messages import EnginePayload
-from kvmesh.actors.indexer import Indexer, IndexerOptions
+from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
+from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.actors.publisher import Publisher, PublisherOptions
-from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.wire import Subjects
-from kvmesh.core.decision import Trust
-from kvmesh.core.event_sender import SenderLimits
-from kvmesh.core.events import WorkerId
-from kvmesh.core.index import KvIndex
-from kvmesh.core.membership import Membership
-from kvmesh.core.recovery import RecoveryOptions
-from kvmesh.core.replica import Replica
-from kvmesh.core.sequences import ActiveSequences
-from kvmesh.core.worker_registry import WorkerRegistry
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.journal.event_sender import SenderLimits
+from kvmesh.core.journal.recovery import RecoveryOptions
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.workers.info import Trust
+from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
-from kvmesh.transport.memory.bus import MemoryBus
-from kvmesh.transport.memory.journal import MemoryJournal
-from kvmesh.transport.memory.server import MemoryServer
+from kvmesh.testing.memory.bus import MemoryBus
+from kvmesh.testing.memory.journal import MemoryJournal
+from kvmesh.testing.memory.server import MemoryServer
 
 W = WorkerId("w")
 SUBJECTS = Subjects("kvmesh", "code")
@@ -49,7 +49,7 @@ class Mesh:
                 W, "code", 1, "http://w", block_size=4, heartbeat_s=0.02, limits=limits
             )
         )
-        self.replica = Replica(KvIndex(), QUICK)
+        self.replica = IndexReplica(KvIndex(), QUICK)
         self.indexer = Indexer(
             self.replica, IndexerOptions("r", "code", listeners=("registry",), check_s=0.01)
         )

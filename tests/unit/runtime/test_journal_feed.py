@@ -15,14 +15,14 @@ from kvmesh.actors.messages import (
     Tick,
 )
 from kvmesh.actors.storage import OpenTail
-from kvmesh.core.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
 from kvmesh.ports import Subscription, TailListener
 from kvmesh.runtime import journal_feed
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
-from kvmesh.transport.memory.journal import MemoryJournal
-from kvmesh.transport.memory.server import MemoryServer
+from kvmesh.testing.memory.journal import MemoryJournal
+from kvmesh.testing.memory.server import MemoryServer
 
 
 class Eventually(Protocol):

@@ -28,10 +28,10 @@ from kvmesh.actors.storage import (
 )
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.storage import StorageCarrier
-from kvmesh.transport.memory.journal import MemoryJournal
-from kvmesh.transport.memory.kv import MemoryKeyValue
-from kvmesh.transport.memory.objects import MemoryObjects
-from kvmesh.transport.memory.server import MemoryServer
+from kvmesh.testing.memory.journal import MemoryJournal
+from kvmesh.testing.memory.kv import MemoryKeyValue
+from kvmesh.testing.memory.objects import MemoryObjects
+from kvmesh.testing.memory.server import MemoryServer
 
 
 class Eventually(Protocol):

@@ -6,14 +6,14 @@ import pytest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
-    Endpoint,
+    ApiEndpoint,
     Extension,
     find_endpoint,
     first_prompt,
     parse_request,
     read_request,
 )
-from kvmesh.transport.http.request import Request
+from kvmesh.transport.http.server.request import Request
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETIONS = ENDPOINTS["/v1/completions"]
@@ -125,7 +125,7 @@ def test_whole_floats_are_taken_for_counts_as_engines_do() -> None:
     ],
 )
 def test_a_bad_request_is_refused_with_the_field_named(
-    endpoint: Endpoint, body: bytes, param: str | None
+    endpoint: ApiEndpoint, body: bytes, param: str | None
 ) -> None:
     with pytest.raises(RequestError) as caught:
         parse_request(body, endpoint)

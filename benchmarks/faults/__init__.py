@@ -1,0 +1,1 @@
+"""Sick fleets: what each router loses, and how slow the served are."""

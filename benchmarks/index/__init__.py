@@ -1,0 +1,1 @@
+"""The index against other indexes: speed, memory, exactness."""

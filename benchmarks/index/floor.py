@@ -1,0 +1,163 @@
+"""What pure Python cannot go below: the C calls alone, with everything else known beforehand.
+
+Whoever keeps a key a block must hash each block, look blocks up and build the answer. These do
+that and no more, on the same prompts and events as the rest of bench_index; their rows are named
+"floor". What they take is one C call and its cache misses a block, a look-up or a worker.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from benchmarks.index.workload import BLOCK_BYTES, BLOCK_SIZE, Request
+from kvmesh.core.blocks.events import Cleared, Stored, WorkerId, decode_batch
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, unpack_run
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.index.search import find_drops
+
+Shard = dict[int, int]
+LookUp = tuple[Callable[[int], int | None], int]
+Masks = list[int | None]
+Column = tuple[tuple[int, ...], list[int]]
+
+
+def cut(packed: bytes) -> list[bytes]:
+    """Return a prompt's blocks."""
+    return [packed[at : at + BLOCK_BYTES] for at in range(0, len(packed), BLOCK_BYTES)]
+
+
+def bare_hashes(blocks: Sequence[bytes]) -> list[int]:
+    """One XXH3 call a block; seeded alike, so even the order is free."""
+    return [xxh3_64_intdigest(block, 1) for block in blocks]
+
+
+class _Recorder:
+    """A table that remembers what is looked up in it."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.look_ups: list[LookUp] = []
+        self._shards = shards
+
+    def __getitem__(self, number: int, /) -> "_RecordedShard":
+        return _RecordedShard(self._shards[number], self.look_ups)
+
+
+class _RecordedShard:
+    def __init__(self, shard: Shard, look_ups: list[LookUp]) -> None:
+        self._shard = shard
+        self._look_ups = look_ups
+
+    def get(self, key: int, /) -> int | None:
+        self._look_ups.append((self._shard.get, key))
+        return self._shard.get(key)
+
+
+def shards_of(index: KvIndex) -> list[Shard]:
+    """Return a pure index's own dicts, of a compiled one such as it would have.
+
+    Its masks have no released bits, so every part is a dict.
+    """
+    return [held for _, _, held in index.freeze().parts()]
+
+
+def searched(index: KvIndex, hashes: list[int]) -> tuple[list[LookUp], Groups]:
+    """Return the look-ups of one search, and what it finds."""
+    asked = BlockHashes.of(hashes, BLOCK_SIZE)
+    recorder = _Recorder(shards_of(index))
+    find_drops(recorder, asked, -1)
+    return recorder.look_ups, index.find_groups(asked)
+
+
+def bare_matches(search: tuple[list[LookUp], Groups]) -> dict[WorkerId, int]:
+    """The look-ups alone, in an order known beforehand, and the dict of the answer."""
+    look_ups, groups = search
+    for get, key in look_ups:
+        get(key)
+    matches: dict[WorkerId, int] = {}
+    for depth, workers in groups:
+        matches.update(dict.fromkeys(workers, depth))
+    return matches
+
+
+class BareChoice(msgspec.Struct, frozen=True):
+    """The tokens that one search reads, and the search."""
+
+    tokens: list[int]
+    search: tuple[list[LookUp], Groups]
+
+
+def needed(index: KvIndex, request: Request) -> BareChoice:
+    """Return what choosing a worker has to read at the least."""
+    asked = BlockHashes(request.tokens, BLOCK_SIZE)
+    index.find_groups(asked)
+    hashed = len(asked.upto(0)) * BLOCK_SIZE
+    return BareChoice(request.tokens[:hashed], searched(index, request.hashes))
+
+
+def bare_choice(choice: BareChoice) -> dict[WorkerId, int]:
+    """Pack the tokens, hash their blocks, find: no loads, no costs, no choice, no reasons."""
+    packed = struct.pack(f"<{len(choice.tokens)}I", *choice.tokens)
+    bare_hashes(cut(packed))
+    return bare_matches(choice.search)
+
+
+class BareChange(msgspec.Struct, frozen=True):
+    """Where the blocks of one event are, by shard and key, and what was there before."""
+
+    stored: bool
+    shards: list[Shard]
+    keys: list[int]
+    before: Masks
+
+
+def bare_changes(table: list[Shard], message: bytes) -> list[BareChange]:
+    """Return what the events of a journal message touch."""
+    changes: list[BareChange] = []
+    for event in decode_batch(message).events:
+        blocks = () if isinstance(event, Cleared) else unpack_run(event.hashes)
+        shards, keys = [table[block & 255] for block in blocks], [block >> 8 for block in blocks]
+        before = list(map(dict.get, shards, keys))
+        changes.append(BareChange(isinstance(event, Stored), shards, keys, before))
+    return changes
+
+
+def bare_apply(prepared: Iterable[tuple[bytes, list[BareChange]]]) -> None:
+    """Decode, and set or take each block once, whoever else holds it."""
+    for message, changes in prepared:
+        decode_batch(message)
+        for one in changes:
+            if one.stored:
+                deque(map(dict.setdefault, one.shards, one.keys, repeat(1)), maxlen=0)
+            else:
+                deque(map(dict.pop, one.shards, one.keys, repeat(None)), maxlen=0)
+
+
+def undo(prepared: Iterable[tuple[bytes, list[BareChange]]]) -> None:
+    """Put back what was there before `bare_apply`."""
+    for _, changes in prepared:
+        for one in changes:
+            for shard, key, mask in zip(one.shards, one.keys, one.before, strict=True):
+                if mask is None:
+                    shard.pop(key, None)
+                else:
+                    shard[key] = mask
+
+
+def bare_dump(index: KvIndex) -> list[tuple[bytes, list[int]]]:
+    """Pack each key and read each mask once."""
+    return [(pack_hashes(held), list(held.values())) for held in shards_of(index)]
+
+
+def bare_columns(index: KvIndex) -> list[Column]:
+    """Return each shard's keys and masks."""
+    return [(tuple(held), list(held.values())) for held in shards_of(index)]
+
+
+def bare_restore(columns: Iterable[Column]) -> list[Shard]:
+    """Fill the dicts from keys and masks that are objects already."""
+    return [dict(zip(keys, masks, strict=True)) for keys, masks in columns]

@@ -1,0 +1,1 @@
+"""The request path against other proxies and routers."""

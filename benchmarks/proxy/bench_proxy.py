@@ -1,0 +1,241 @@
+"""What one hop costs: processor time per short request and per streamed chunk, latency, memory.
+
+The proxy runs on one processor, load and pretend engines on another; its time comes from /proc, so
+the load generator may be slow without changing the figure.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import httpx
+import uvloop
+
+from benchmarks.measure import (
+    BenchOptions,
+    Candidate,
+    Sample,
+    compare,
+    cpu_ns,
+    parse_options,
+    report,
+    resident_bytes,
+)
+from benchmarks.proxy.load import DEADLINE_S, WRK, Streams, drive
+from benchmarks.proxy.peers import Peer, Running, all_peers, environment
+from kvmesh.transport.http.wire.sockets import raise_open_files_limit
+
+WORKERS = 4
+MIB = 1024**2
+MEMORY = "memory of open streams"
+LEAVING_CLIENTS = 20
+NGINX_PROCESSES = 2
+"""A master and a worker; a router with more is a parent, an index process and edges."""
+
+
+@contextmanager
+def engines(cpu: int) -> Iterator[list[str]]:
+    """Run the pretend engines, give their URLs."""
+    process = subprocess.Popen(
+        ["taskset", "-c", str(cpu), sys.executable, "-m", "benchmarks.proxy.workers", str(WORKERS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        yield [f"http://127.0.0.1:{port.decode()}" for port in process.stdout.readline().split()]
+    finally:
+        process.stdin.close()
+        process.wait(5)
+
+
+class Direct(NamedTuple):
+    """No proxy: what the others add to."""
+
+    port: int
+    name: str = "no proxy"
+    pids: tuple[int, ...] = ()
+
+
+Way = Running | Direct
+
+
+def used_ns(proxy: Way) -> int:
+    """Return the processor time of all processes of a proxy so far."""
+    return sum(map(cpu_ns, proxy.pids))
+
+
+def deciding_ns(proxy: Way) -> int:
+    """Return the processor time of the process that decides for all edges of a router so far.
+
+    It is the first of the parent's children; what it needs a request bounds what edges can gain.
+    """
+    return cpu_ns(proxy.pids[1]) if len(proxy.pids) > NGINX_PROCESSES else 0
+
+
+def requests_sample(proxy: Way, size: int, connections: int, seconds: float) -> Sample:
+    """Return what short requests cost at `connections` in flight."""
+    before, deciding_before = used_ns(proxy), deciding_ns(proxy)
+    served = drive(proxy.port, size, connections, seconds)
+    used_us = (used_ns(proxy) - before) / 1000
+    deciding_us = (deciding_ns(proxy) - deciding_before) / 1000
+    return {
+        "cpu us": used_us / served.requests,
+        "p50 us": served.p50_us,
+        "p99 us": served.p99_us,
+        "req/s": served.requests / seconds,
+        **({"index us": deciding_us / served.requests} if deciding_us else {}),
+    }
+
+
+async def stream_sample(proxy: Way, streams: int, interval_ms: int, seconds: float) -> Sample:
+    """Return what a chunk costs on streams that already run."""
+    client = Streams()
+    await client.open(proxy.port, streams, interval_ms)
+    before, chunks, start = used_ns(proxy), client.chunks, time.monotonic()
+    await asyncio.sleep(seconds)
+    used_us, seen = (used_ns(proxy) - before) / 1000, client.chunks - chunks
+    elapsed = time.monotonic() - start
+    await client.close()
+    return {"cpu us": used_us / seen, "chunks/s": seen / elapsed}
+
+
+async def leaving_sample(engines: Sequence[str], proxy: Way) -> Sample:
+    """Return how long after its client left a stream the engine sees the end of it."""
+    took_ms: list[float] = []
+    for _ in range(LEAVING_CLIENTS):
+        client = Streams()
+        await client.open(proxy.port, 1, 20)
+        known = len(left_ns(engines))
+        start = time.monotonic_ns()
+        await client.close()
+        deadline = time.monotonic() + DEADLINE_S
+        while len(seen := left_ns(engines)) == known:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{proxy.name}: the engine never saw a client leave")
+            await asyncio.sleep(0.05)
+        took_ms.append((max(seen) - start) / 1e6)
+    return {"p50 ms": median(took_ms), "max ms": max(took_ms)}
+
+
+def left_ns(engines: Sequence[str]) -> list[int]:
+    """Return when streams were left, by the engines' clock, which is ours."""
+    return [when for url in engines for when in httpx.get(f"{url}/left", timeout=10).json()]
+
+
+async def memory_sample(start: Callable[[], Running], streams: int) -> Sample:
+    """Return what open streams weigh in a proxy just started that has seen requests before."""
+    proxy = start()
+    try:
+        drive(proxy.port, 400, 16, 3.0)
+        before = sum(map(resident_bytes, proxy.pids))
+        client = Streams()
+        await client.open(proxy.port, streams, 1000)
+        await asyncio.sleep(1.5)
+        grown = sum(map(resident_bytes, proxy.pids)) - before
+        await client.close()
+    finally:
+        proxy.stop()
+    return {"MiB per 1,000 streams": grown / MIB * 1000 / streams, "MiB idle": before / MIB}
+
+
+def run_cases(
+    options: BenchOptions, proxies: Sequence[Way], engines: Sequence[str], only: str
+) -> None:
+    seconds = 1.0 if options.quick else 3.0
+
+    def each(sample: Callable[[Way], Sample]) -> Mapping[str, Candidate]:
+        return {proxy.name: partial(sample, proxy) for proxy in proxies}
+
+    cases: list[tuple[str, Callable[[Way], Sample]]] = [
+        ("short requests (400 B), 64 in flight", lambda p: requests_sample(p, 400, 64, seconds)),
+        ("12,800 chunks/s: 256 streams", lambda p: uvloop.run(stream_sample(p, 256, 20, seconds))),
+    ]
+    if only or not options.quick:
+        cases += [
+            ("3,200 chunks/s: 64 streams", lambda p: uvloop.run(stream_sample(p, 64, 20, seconds))),
+            ("short requests, 1 in flight", lambda p: requests_sample(p, 400, 1, seconds)),
+            ("4 KB requests, 64 in flight", lambda p: requests_sample(p, 4_000, 64, seconds)),
+            ("100 KB requests, 16 in flight", lambda p: requests_sample(p, 100_000, 16, seconds)),
+            ("clients leave streams", lambda p: uvloop.run(leaving_sample(engines, p))),
+        ]
+    for title, sample in cases:
+        if only not in title:
+            continue
+        report(compare(title, each(sample), options.rounds), options)
+
+
+def run_memory(
+    options: BenchOptions, peers: Sequence[Peer], start: Callable[[Peer], Running]
+) -> None:
+    streams = options.size(full=1000, quick=300)
+    candidates = {
+        peer.name: lambda peer=peer: uvloop.run(memory_sample(lambda: start(peer), streams))
+        for peer in peers
+    }
+    report(compare(MEMORY, candidates, 1 if options.quick else 3), options)
+
+
+def parse_own() -> tuple[str, list[str]]:
+    """Return `--only`'s value and the arguments that every benchmark takes."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--only", default="", help="a part of the titles of the tables to make")
+    found, rest = parser.parse_known_args()
+    return found.only, rest
+
+
+def outrun_neighbours() -> bool:
+    """Take real-time priority, where allowed: other processes then wait instead of disturbing."""
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        return True
+    return False
+
+
+def main() -> None:
+    only, rest = parse_own()
+    options = parse_options(str(__doc__), rest)
+    raise_open_files_limit()
+    quiet = outrun_neighbours()
+    cpus = sorted(os.sched_getaffinity(0))
+    proxy_cpu, load_cpu = cpus[0], cpus[-1]
+    os.sched_setaffinity(0, {load_cpu})
+    print(f"proxy on processor {proxy_cpu}, load and engines on {load_cpu};", end=" ")
+    print("real-time priority;" if quiet else "no real-time priority: others disturb;", end=" ")
+    print(f"closed loops by {WRK or 'the Python client: wrk is not installed'}")
+    peers = [peer for peer in all_peers() if peer.command is not None]
+    for peer in all_peers():
+        if peer.missing:
+            print(f"left out: {peer.name}: {peer.missing}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        urls = stack.enter_context(engines(load_cpu))
+        proxies: list[Running] = []
+
+        def start(peer: Peer) -> Running:
+            return Running(peer, urls, folder / peer.name.replace(" ", "-"), proxy_cpu)
+
+        for peer in peers:
+            proxies.append(start(peer))
+            stack.callback(proxies[-1].stop)
+        direct = Direct(int(urls[0].rpartition(":")[2]))
+        run_cases(options, [*proxies, direct], urls, only)
+        if only in MEMORY:
+            run_memory(options, peers, start)
+
+
+if __name__ == "__main__":
+    main()

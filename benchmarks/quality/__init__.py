@@ -1,0 +1,1 @@
+"""How good decisions are, against other routers and an oracle."""

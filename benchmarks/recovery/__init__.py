@@ -1,0 +1,1 @@
+"""How soon a replica is right again, and what a sidecar costs."""

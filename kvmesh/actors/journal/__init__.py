@@ -1,0 +1,1 @@
+"""Actors of the event stream: publishers, the index, snapshots."""

@@ -1,0 +1,141 @@
+"""One engine's events straight into the index of a router alone: no journal between them."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvmesh.actors.engine_messages import (
+    EngineCaughtUp,
+    EngineConnected,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+    EngineServed,
+)
+from kvmesh.actors.kernel import Effect, Log, Message, Send
+from kvmesh.actors.messages import TrustChanged
+from kvmesh.core.blocks.events import Event, WorkerId
+from kvmesh.core.engines.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.workers.info import Trust
+from kvmesh.errors import CodecError
+
+
+class FollowerOptions(msgspec.Struct, frozen=True):
+    """Whose events, and when their absence is taken for a fault.
+
+    `block_size` is the engine's as far as it is known, `router_block_size` what requests are
+    hashed with, as with `secret`. Events have stopped when `silent_requests` answers that must have
+    stored blocks came since the last batch, the first of them `silent_s` ago.
+    """
+
+    worker: WorkerId
+    router_block_size: int
+    block_size: int | None = None
+    secret: bytes = b""
+    listener: str = "registry"
+    silent_requests: int = 8
+    silent_s: float = 10.0
+
+
+class EngineFollower:
+    """Folds one engine's batches into `index` and judges how far that may be believed.
+
+    Without a connection, with batches lost, with another block size or with events that stopped,
+    the worker is distrusted, so that it is routed by what was sent to it; it comes back by itself.
+    """
+
+    def __init__(self, index: KvIndex, options: FollowerOptions, *, name: str) -> None:
+        self.name = name
+        self._index = index
+        self._options = options
+        self._cache = EngineCache(options.block_size, secret=options.secret)
+        self._connected = self._current = False
+        self._served = 0
+        self._served_since_s = 0.0
+        self._told: tuple[Trust, str] | None = None
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case EnginePayload(data):
+                self._current = True
+                self._served = 0
+                return self._on_payload(data)
+            case EngineServed():
+                self._served_since_s = self._served_since_s if self._served else now
+                self._served += 1
+            case EngineCaughtUp():
+                self._current = True
+            case EngineConnected(connected):
+                self._connected, self._current = connected, False
+                self._served = 0
+            case EngineRestarted():
+                self._fold(self._cache.restart())
+            case EngineLost(reason):
+                return self._on_lost(reason)
+            case _:
+                return ()
+        return self._tell(silent=self._is_silent(now))
+
+    def statistics(self) -> EngineCacheStatistics:
+        """Return the present counts."""
+        return self._cache.statistics()
+
+    @property
+    def block_size(self) -> int:
+        """Return the engine's block size in tokens; 0 while it is unknown."""
+        return self._cache.block_size
+
+    def _on_payload(self, data: bytes) -> Iterable[Effect]:
+        try:
+            self._fold(self._cache.take(data))
+        except CodecError as error:
+            return self._on_lost(str(error))
+        return self._tell()
+
+    def _on_lost(self, reason: str) -> Iterable[Effect]:
+        self._fold(self._cache.lose())
+        fields = {"worker": self._options.worker, "reason": reason}
+        return (Log("error", "engine events lost", fields), *self._tell())
+
+    def _fold(self, events: Iterable[Event]) -> None:
+        worker = self._options.worker
+        for event in events:
+            self._index.apply(worker, event)
+
+    def _is_silent(self, now: float) -> bool:
+        options = self._options
+        enough = self._served >= options.silent_requests
+        return enough and now >= self._served_since_s + options.silent_s
+
+    def _judge(self, *, silent: bool) -> tuple[Trust, str]:
+        size, routers = self._cache.block_size, self._options.router_block_size
+        if not self._connected:
+            return Trust.APPROX, "its KV event publisher cannot be reached"
+        if size not in (0, routers):
+            return Trust.APPROX, (
+                f"its KV blocks have {size} tokens, this router's {routers}: "
+                f"start the router with --kv-cache-block-size {size}"
+            )
+        if not self._cache.complete:
+            return Trust.DEGRADED, "some of its KV events are lost, until it restarts or clears"
+        if silent:
+            return Trust.APPROX, "it answers requests, but no KV event comes"
+        if not self._current:
+            return Trust.CATCHING_UP, "its KV events are being read"
+        return Trust.EXACT, ""
+
+    def _tell(self, *, silent: bool = False) -> Iterable[Effect]:
+        """Tell the listener when the judgement changed."""
+        trust, reason = judged = self._judge(silent=silent)
+        if judged == self._told:
+            return ()
+        self._told = judged
+        worker = self._options.worker
+        log = Log(
+            "info" if trust is Trust.EXACT else "warning",
+            "trust in worker changed",
+            {"worker": worker, "trust": trust.value, "reason": reason},
+        )
+        return (log, Send(self._options.listener, TrustChanged(worker, trust, reason)))

@@ -1,0 +1,284 @@
+"""Keeps one replica's index in step with the journal, and has whatever is missing sent again."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvmesh.actors.doubts import Mispredicted, Reread
+from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
+from kvmesh.actors.messages import (
+    CaughtUp,
+    JournalGap,
+    JournalOpened,
+    JournalRecord,
+    JournalRecreated,
+    Reload,
+    Resync,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerSeen,
+)
+from kvmesh.actors.wire import Subjects, encode
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.journal.digest import Claim
+from kvmesh.core.journal.recovery import Missing
+from kvmesh.core.journal.replica import IndexReplica, ReplicaStatistics
+from kvmesh.core.workers.info import Trust
+
+
+class IndexerOptions(msgspec.Struct, frozen=True):
+    """Who this replica is, whom it tells, and its pace. Times in seconds.
+
+    `listeners` are the actors told of `TrustChanged`, `reload_to` the one that can load a snapshot
+    ("" for none: workers are asked for dumps instead). A dead worker's blocks are kept for
+    `retain_s`, in case it was only unreachable; `sweep_budget` is one slice of cleaning up. After
+    the start, workers have `first_beats_s` to make themselves heard.
+    """
+
+    router: str
+    bucket: str
+    namespace: str = "kvmesh"
+    listeners: tuple[str, ...] = ()
+    reload_to: str = ""
+    check_s: float = 0.25
+    retain_s: float = 60.0
+    first_beats_s: float = 1.2
+    mismatch_pause_s: float = 10.0
+    sweep_budget: int = 4096
+
+
+class IndexerStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start."""
+
+    replica: ReplicaStatistics
+    gaps: int
+    recreations: int
+    resyncs_asked: int
+    mismatches: int
+    workers_forgotten: int
+
+
+class Indexer:
+    """The one writer of `replica`; see there for what is promised of the index."""
+
+    def __init__(
+        self, replica: IndexReplica, options: IndexerOptions, *, name: str = "indexer"
+    ) -> None:
+        self.name = name
+        self.replica = replica
+        self.caught_up = False
+        self._options = options
+        self._subjects = Subjects(options.namespace, options.bucket)
+        self._told: dict[WorkerId, Trust] = {}
+        self._heard: set[WorkerId] = set()
+        self._unheard: dict[WorkerId, float] = {}
+        self._read_s: float | None = None
+        self._sweeping = False
+        self._mismatch_s: float | None = None
+        self._gaps = self._recreations = self._asked = self._mismatches = self._forgotten = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case JournalRecord():
+                return self._on_record(message, now)
+            case Tick(kind):
+                return self._on_tick(kind, now)
+            case WorkerSeen(heartbeat, joined):
+                if joined:
+                    self._told.pop(heartbeat.worker, None)
+                return self._on_worker(heartbeat, now)
+            case RouterSeen(heartbeat):
+                return self._on_router(heartbeat, now)
+            case WorkerGone(worker):
+                self._heard.discard(worker)
+                self._unheard.setdefault(worker, now)
+                return ()
+            case _:
+                return self._on_rare(message, now)
+
+    def trust(self, worker: WorkerId, now: float) -> Trust:
+        """Return how far the index may be believed about `worker`."""
+        if not self.caught_up:
+            return Trust.CATCHING_UP
+        return self.replica.recovery.trust(worker, now)
+
+    def awaits_workers(self, now: float) -> bool:
+        """Return whether a known worker may still show up: heartbeats come once a second.
+
+        A replica that serves earlier sends what the others hold to the first one it heard.
+        """
+        young = self._read_s is not None and now < self._read_s + self._options.first_beats_s
+        return young and len(self._unheard) > 0
+
+    def statistics(self) -> IndexerStatistics:
+        """Return the present counts."""
+        return IndexerStatistics(
+            replica=self.replica.statistics(),
+            gaps=self._gaps,
+            recreations=self._recreations,
+            resyncs_asked=self._asked,
+            mismatches=self._mismatches,
+            workers_forgotten=self._forgotten,
+        )
+
+    def _on_record(self, record: JournalRecord, now: float) -> Iterable[Effect]:
+        worker = record.worker
+        folded = self.replica.fold(record.sequence, worker, record.data, now)
+        if worker not in self._heard and worker not in self._unheard:
+            self._unheard[worker] = now
+        sweep = self._sweep_soon() if folded.cleared else ()
+        return (*sweep, *self._tell(worker, now)) if folded.turned else sweep
+
+    def _tell(self, worker: WorkerId, now: float) -> list[Effect]:
+        """Tell the listeners when trust in the worker changed."""
+        trust = self.trust(worker, now)
+        if self._told.get(worker) is trust:
+            return []
+        self._told[worker] = trust
+        log = Log(
+            "info" if trust in (Trust.EXACT, Trust.APPROX) else "warning",
+            "trust in worker changed",
+            {"worker": worker, "trust": trust.value, "sequence": self.replica.applied_sequence},
+        )
+        return [log, *(Send(to, TrustChanged(worker, trust)) for to in self._options.listeners)]
+
+    def _on_worker(self, heartbeat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
+        worker = heartbeat.worker
+        self._heard.add(worker)
+        self._unheard.pop(worker, None)
+        recovery = self.replica.recovery
+        recovery.describe(worker, events=heartbeat.events, complete=heartbeat.complete)
+        recovery.hear(worker, heartbeat.epoch, heartbeat.last_seq, now)
+        self.replica.settle(worker)
+        return self._tell(worker, now)
+
+    def _on_router(self, peer: RouterHeartbeat, now: float) -> Iterable[Effect]:
+        if peer.router == self._options.router:
+            return ()
+        claim = Claim(peer.applied_sequence, peer.digest, peer.scope)
+        wrong = self.replica.compare(peer.router, peer.created, claim)
+        if wrong is None:
+            return ()
+        self._mismatches += 1
+        pause = self._options.mismatch_pause_s
+        if self._mismatch_s is not None and now < self._mismatch_s + pause:
+            return ()
+        self._mismatch_s = now
+        log = Log(
+            "error",
+            "replicas disagree about the index",
+            {"peer": peer.router, "sequence": wrong.sequence, "created": peer.created},
+        )
+        return (log, *self._reload("index digest mismatch", now))
+
+    def _reload(self, reason: str, now: float) -> Iterable[Effect]:
+        """Have the index loaded anew, or have every worker send its whole state."""
+        if self._options.reload_to:
+            return (Send(self._options.reload_to, Reload(reason)),)
+        self.replica.distrust_all(now)
+        return self._review(now)
+
+    def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
+        if kind == "sweep":
+            self._sweeping = not self.replica.index.sweep(self._options.sweep_budget)
+            return (Wake(0.0, Tick("sweep")),) if self._sweeping else ()
+        effects: list[Effect] = []
+        for worker, since in list(self._unheard.items()):
+            if now >= since + self._options.retain_s:
+                effects += self._forget(worker)
+        if self.caught_up:
+            effects += map(self._ask, self.replica.recovery.check(now))
+        effects += self._review(now)
+        effects += self._sweep_soon()
+        return (*effects, Wake(self._options.check_s, Tick("check")))
+
+    def _review(self, now: float) -> list[Effect]:
+        """Judge every worker again. O(workers)."""
+        self.replica.settle_all()
+        known = dict.fromkeys((*self.replica.workers(), *self._told))
+        return [effect for worker in known for effect in self._tell(worker, now)]
+
+    def _ask(self, missing: Missing) -> Effect:
+        self._asked += 1
+        request = Resync(missing.worker, missing.epoch, missing.next_seq, self._options.router)
+        return Publish(self._subjects.control(missing.worker), encode(request))
+
+    def _on_mispredicted(self, message: Mispredicted) -> Iterable[Effect]:
+        """Ask the worker for all it holds: what is wrong in the index, no sequence shows."""
+        worker = message.worker
+        log = Log(
+            "warning",
+            "predictions miss, asking for all the worker holds",
+            {
+                "worker": worker,
+                "misses": message.misses,
+                "answers": message.answers,
+                "reread": message.again,
+            },
+        )
+        if not message.again:
+            return (log, self._ask(self.replica.recovery.anew(worker)))
+        return (log, Publish(self._subjects.control(worker), encode(Reread(worker))))
+
+    def _forget(self, worker: WorkerId) -> Iterable[Effect]:
+        self._forgotten += 1
+        self.replica.forget(worker)
+        self._unheard.pop(worker, None)
+        self._told.pop(worker, None)
+        return self._sweep_soon()
+
+    def _sweep_soon(self) -> tuple[Effect, ...]:
+        if self._sweeping:
+            return ()
+        self._sweeping = True
+        return (Wake(0.0, Tick("sweep")),)
+
+    def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
+        match message:
+            case CaughtUp(sequence):
+                self._on_caught_up(now)
+                log = Log("info", "journal is read", {"sequence": sequence})
+                return (log, *self._review(now))
+            case JournalGap(first, last):
+                return self._on_gap(first, last, now)
+            case JournalRecreated(created):
+                self._recreations += 1
+                self.replica.begin_again(created, now)
+                log = Log("warning", "journal was remade", {"created": created})
+                return (log, *self._review(now))
+            case JournalOpened(created):
+                self.caught_up = False
+                self.replica.open(created, now)
+            case Mispredicted():
+                return self._on_mispredicted(message)
+            case RouterGone(router):
+                self.replica.forget_peer(router)
+            case Started():
+                return (Wake(self._options.check_s, Tick("check")),)
+            case _:
+                pass
+        return ()
+
+    def _on_caught_up(self, now: float) -> None:
+        """Begin to count how long the workers of a snapshot, too, are not heard."""
+        self.caught_up = True
+        if self._read_s is None:
+            self._read_s = now
+        for worker in self.replica.workers():
+            if worker not in self._heard:
+                self._unheard.setdefault(worker, now)
+
+    def _on_gap(self, first: int, last: int, now: float) -> Iterable[Effect]:
+        self._gaps += 1
+        self.replica.skip(last, now)
+        log = Log("warning", "journal purged before it was read", {"first": first, "last": last})
+        reload = self._options.reload_to
+        wish = (Send(reload, Reload("journal gap", at_least=last)),) if reload else ()
+        return (log, *self._review(now), *wish)

@@ -1,0 +1,61 @@
+"""Takes and renews a lease kept as a key with expiry, for the actor that needs it."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from kvmesh.actors.kernel import Effect, Message
+from kvmesh.actors.storage import DeleteKey, Failed, KeyRead, KeyWritten, ReadKey, WriteKey
+from kvmesh.actors.wishes import PendingEffects, ignore
+from kvmesh.core.journal.lease import TTL_S, Lease
+
+
+class LeaseKeeper:
+    """One request at a time; an unknown outcome is settled by reading the key back."""
+
+    def __init__(self, key: str, holder: str, wishes: PendingEffects) -> None:
+        self.lease = Lease(holder)
+        self._key = key
+        self._wishes = wishes
+        self._asking = False
+
+    def renew(self, now: float, granted: Callable[[float], Iterable[Effect]]) -> Iterable[Effect]:
+        """Take the lease or renew it; `granted(now)` goes on when that succeeded."""
+        if self._asking:
+            return ()
+        self._asking = True
+        lease = self.lease
+        holder, expected = lease.holder.encode(), lease.expected
+
+        def on_written(answer: Message, answered_s: float) -> Iterable[Effect]:
+            self._asking = False
+            match answer:
+                case KeyWritten(_, revision):
+                    lease.granted(revision, now)
+                    return granted(answered_s)
+                case Failed(_, _, True):
+                    lease.lost()
+                    return ()
+                case _:
+                    self._asking = True
+                    return (self._wishes.make(partial(ReadKey, self._key), on_found),)
+
+        def on_found(answer: Message, answered_s: float) -> Iterable[Effect]:
+            del answered_s
+            self._asking = False
+            if isinstance(answer, KeyRead):
+                lease.found(answer.value, answer.revision)
+            return ()
+
+        write = self._wishes.make(
+            lambda token: WriteKey(self._key, holder, expected, token, ttl_s=TTL_S), on_written
+        )
+        return (write,)
+
+    def release(self) -> Iterable[Effect]:
+        """Let another have the lease now, not when it expires."""
+        revision = self.lease.expected
+        if revision is None:
+            return ()
+        self.lease.lost()
+        delete = partial(DeleteKey, self._key, revision)
+        return (self._wishes.make(delete, ignore),)

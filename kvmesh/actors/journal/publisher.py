@@ -1,0 +1,262 @@
+"""One worker's sidecar: its engine's batches in, prefix-closed journal messages out."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvmesh.actors.engine_messages import (
+    EngineAnswers,
+    EngineLoad,
+    EngineLost,
+    EnginePayload,
+    EngineRestarted,
+)
+from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
+from kvmesh.actors.messages import (
+    Appended,
+    BusMessage,
+    Drain,
+    Resync,
+    Started,
+    Tick,
+    WorkerHeartbeat,
+    WorkerLoad,
+)
+from kvmesh.actors.wire import Subjects, decode, encode
+from kvmesh.core.blocks.events import Event, WorkerId
+from kvmesh.core.blocks.hashing import secret_mark
+from kvmesh.core.engines.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.journal.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
+from kvmesh.errors import CodecError
+
+
+class PublisherOptions(msgspec.Struct, frozen=True):
+    """Who the worker is, and the publisher's limits.
+
+    `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
+    `block_size` None is learned from the engine's events. `secret` keys the namespaces' roots.
+    Without `events` the journal is left alone: routers guess what is cached.
+    """
+
+    worker: WorkerId
+    bucket: str
+    epoch: int
+    url: str
+    models: tuple[str, ...] = ()
+    block_size: int | None = None
+    namespace: str = "kvmesh"
+    dp_rank: int | None = None
+    labels: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    secret: bytes = b""
+    flush_s: float = 0.003
+    heartbeat_s: float = 1.0
+    limits: SenderLimits = SenderLimits()
+    adapters: tuple[str, ...] = ()
+    events: bool = True
+    bootstrap_port: int = 0
+    health_path: str = "/health"
+
+
+class PublisherStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; `garbage` are bus messages that are none."""
+
+    garbage: int
+    remade: int
+    sender: SenderStatistics
+    cache: EngineCacheStatistics
+
+
+class Publisher:
+    """Publishes what one engine holds, exactly and in order, through every loss on the way.
+
+    Engine batches become prefix-closed events (`EngineCache`), numbered and sent until stored
+    (`EventSender`). An engine whose history is lost counts as holding nothing until it starts over;
+    its heartbeats say so.
+    """
+
+    def __init__(self, options: PublisherOptions, *, name: str = "publisher") -> None:
+        self.name = name
+        self._options = options
+        subjects = Subjects(options.namespace, options.bucket)
+        self._events_subject = subjects.events(options.worker)
+        self._heartbeats_subject = subjects.heartbeats(options.worker)
+        self._cache = EngineCache(options.block_size, secret=options.secret)
+        self._sender = EventSender(options.epoch, self.dump, options.limits)
+        self._load = WorkerLoad()
+        self._reading = 0
+        self._draining = False
+        self._answering = True
+        self._flush_set = self._retry_set = self._size_alarmed = False
+        self._garbage = self._remade = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case EnginePayload(data):
+                return self._on_payload(data, now)
+            case Appended(token, sequence):
+                return self._on_appended(token, sequence, now)
+            case Tick(kind):
+                return self._on_tick(kind, now)
+            case BusMessage(_, data):
+                return self._on_bus(data, now)
+            case Started():
+                flush = self._flush(now) if self._options.events else ()
+                return (*flush, *self._beat())
+            case _:
+                return self._on_rare(message, now)
+
+    def heartbeat(self) -> WorkerHeartbeat:
+        """Return the worker's present sign of life."""
+        options = self._options
+        return WorkerHeartbeat(
+            worker=options.worker,
+            bucket=options.bucket,
+            epoch=self._sender.epoch,
+            last_seq=self._sender.confirmed_seq(),
+            url=options.url,
+            models=options.models,
+            adapters=options.adapters,
+            bootstrap_port=options.bootstrap_port,
+            health_path=options.health_path,
+            block_size=self._cache.block_size,
+            load=self._load,
+            reading=self._reading,
+            events=options.events,
+            dp_rank=options.dp_rank,
+            draining=self._draining or not self._answering,
+            answering=self._answering,
+            complete=self._cache.complete,
+            secret_mark=secret_mark(options.secret),
+            labels=options.labels,
+            taints=options.taints,
+        )
+
+    def dump(self) -> list[Event]:
+        """Return events that store everything visible, nearest tier first. O(blocks)."""
+        return self._cache.dump()
+
+    def statistics(self) -> PublisherStatistics:
+        """Return the present counts."""
+        return PublisherStatistics(
+            garbage=self._garbage,
+            remade=self._remade,
+            sender=self._sender.statistics(),
+            cache=self._cache.statistics(),
+        )
+
+    def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
+        match message:
+            case EngineLoad(load):
+                self._load = load
+                self._reading += 1
+                return ()
+            case EngineRestarted():
+                self._sender.add(self._cache.restart())
+                return self._pace(now)
+            case EngineLost(reason):
+                return self._on_lost(reason, now)
+            case Resync():
+                return self._on_resync(message, now)
+            case Drain() | EngineAnswers():
+                return self._on_service(message)
+            case _:
+                return ()
+
+    def _on_service(self, message: Drain | EngineAnswers) -> Iterable[Effect]:
+        """Note whether requests may come, and say so at once."""
+        if isinstance(message, Drain):
+            self._draining = message.draining
+        else:
+            self._answering = message.answering
+        return (self._heartbeat(),)
+
+    def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
+        try:
+            self._sender.add(self._cache.take(data))
+        except CodecError as error:
+            return self._on_lost(str(error), now)
+        said, size = self._options.block_size, self._cache.block_size
+        if said in (None, size) or self._size_alarmed:
+            return self._pace(now)
+        self._size_alarmed = True
+        log = Log(
+            "error",
+            "events have another block size than was said, they count",
+            {"worker": self._options.worker, "said": said, "events": size},
+        )
+        return (log, *self._pace(now))
+
+    def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
+        """Hold nothing rather than something wrong, and say so until the engine starts over."""
+        self._sender.add(self._cache.lose())
+        worker = self._options.worker
+        log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
+        return (log, *self._pace(now), self._heartbeat())
+
+    def _pace(self, now: float) -> Iterable[Effect]:
+        """Send at once when a batch is full or the last is `flush_s` ago, else let a timer do it.
+
+        So an engine's first event after a pause waits for nothing, and a busy one's are batched.
+        """
+        if self._sender.is_full():
+            return self._flush(now)
+        if self._flush_set or not self._sender.is_waiting():
+            return ()
+        early_s = self._flushed_s + self._options.flush_s - now
+        if early_s <= 0.0:
+            return self._flush(now)
+        self._flush_set = True
+        return (Wake(early_s, Tick("flush")),)
+
+    def _flush(self, now: float) -> Iterable[Effect]:
+        self._flushed_s = now
+        return self._append(self._sender.send(now), now)
+
+    def _append(self, sends: Sends, now: float) -> list[Effect]:
+        effects: list[Effect] = [Append(self._events_subject, data, token) for token, data in sends]
+        due = self._sender.due_s()
+        if due is not None and not self._retry_set:
+            self._retry_set = True
+            effects.append(Wake(max(0.0, due - now), Tick("retry")))
+        return effects
+
+    def _on_appended(self, token: int, sequence: int, now: float) -> Iterable[Effect]:
+        if not self._sender.acknowledge(token, sequence, now):
+            self._remade += 1
+            worker = self._options.worker
+            log = Log("warning", "journal was remade, dumping again", {"worker": worker})
+            return (log, *self._flush(now))
+        if self._flush_set or not self._sender.is_waiting():
+            return ()
+        return self._flush(now)
+
+    def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
+        if kind == "flush":
+            self._flush_set = False
+            return self._flush(now)
+        if kind == "retry":
+            self._retry_set = False
+            return self._append(self._sender.retry(now), now)
+        return self._beat()
+
+    def _heartbeat(self) -> Effect:
+        return Publish(self._heartbeats_subject, encode(self.heartbeat()))
+
+    def _beat(self) -> tuple[Effect, ...]:
+        return (self._heartbeat(), Wake(self._options.heartbeat_s, Tick("heartbeat")))
+
+    def _on_bus(self, data: bytes, now: float) -> Iterable[Effect]:
+        try:
+            return self._on_resync(decode(data, Resync), now)
+        except CodecError:
+            self._garbage += 1
+            return ()
+
+    def _on_resync(self, asked: Resync, now: float) -> Iterable[Effect]:
+        """Send what a replica misses, to all of them, through the journal."""
+        if asked.worker != self._options.worker or not self._options.events:
+            return ()
+        sends = self._sender.recover(asked.epoch, asked.next_seq, now)
+        return (*self._append(sends, now), *self._pace(now))

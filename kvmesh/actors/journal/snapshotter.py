@@ -1,0 +1,309 @@
+"""Writing snapshots: one replica of a bucket does, the holder of a lease.
+
+Order: freeze at S, encode in slices, store under a new name, read back and verify, compare-and-set
+the manifest, and only then purge the journal and delete old objects. A crash, or a lease stolen by
+another, between any two steps leaves at worst an object that nobody names.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+
+import msgspec
+
+from kvmesh.actors.journal.lease_keeper import LeaseKeeper
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Wake
+from kvmesh.actors.messages import RouterGone, RouterSeen, Started, TakeSnapshot, Tick
+from kvmesh.actors.storage import (
+    Deleted,
+    DeleteObject,
+    DeleteOrphans,
+    Failed,
+    FetchObject,
+    KeyRead,
+    KeyWritten,
+    ListObjects,
+    ObjectFetched,
+    ObjectsListed,
+    ObjectStored,
+    PurgeJournal,
+    ReadKey,
+    StoreObject,
+    WriteKey,
+)
+from kvmesh.actors.version_guard import VersionGuard
+from kvmesh.actors.wishes import PendingEffects, ignore
+from kvmesh.core.journal.lease import RENEW_S
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.snapshots.due import SnapshotSchedule
+from kvmesh.core.snapshots.manifest import (
+    Manifest,
+    SnapshotGeneration,
+    decode_manifest,
+    encode_manifest,
+)
+from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
+from kvmesh.errors import CodecError, NewerError
+
+
+class SnapshotterOptions(msgspec.Struct, frozen=True):
+    """Who this replica is, and when a snapshot is due. Times in seconds.
+
+    `every_messages` and `every_s` are those of `SnapshotSchedule`.
+    Objects without a manifest are spared for `keep_s`: somebody may still be writing them.
+    """
+
+    router: str
+    bucket: str
+    every_messages: int = 100_000
+    every_s: float = 300.0
+    keep_s: float = 600.0
+
+
+def manifest_key(bucket: str) -> str:
+    """Return the key of the bucket's manifest."""
+    return f"manifest.{bucket}"
+
+
+def lease_key(bucket: str) -> str:
+    """Return the key of the bucket's snapshot lease."""
+    return f"lease.snap.{bucket}"
+
+
+class SnapshotterStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start, and the newest generation this replica wrote.
+
+    `age_s` is since it was written, `took_s` how long that took from the first slice on.
+    """
+
+    holder: bool
+    fence: int
+    taken: int
+    failed: int
+    purged_messages: int
+    newest: SnapshotGeneration | None
+    age_s: float | None
+    took_s: float
+
+
+class Snapshotter:
+    """Keeps trying for the lease, and as its holder writes the snapshots that are due.
+
+    `may_take` tells whether the index is worth keeping: not while it is loaded or reads history.
+    What a newer kvmesh wrote is left alone: then this replica neither writes nor holds the lease.
+    """
+
+    def __init__(
+        self,
+        replica: IndexReplica,
+        options: SnapshotterOptions,
+        may_take: Callable[[], bool],
+        *,
+        name: str = "snapshotter",
+    ) -> None:
+        self.name = name
+        self._replica = replica
+        self._options = options
+        self._may_take = may_take
+        self._wishes = PendingEffects()
+        self._keeper = LeaseKeeper(lease_key(options.bucket), options.router, self._wishes)
+        self._lease = self._keeper.lease
+        self._guard = VersionGuard(manifest_key(options.bucket), self._wishes)
+        self._slices: Generator[Iterable[Effect]] | None = None
+        self._busy = False
+        self._schedule = SnapshotSchedule(options.every_messages, options.every_s)
+        self._peers: dict[str, tuple[str, int]] = {}
+        self._newest: SnapshotGeneration | None = None
+        self._newest_s = self._took_s = 0.0
+        self._taken = self._failed = self._purged = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` and `storage` for what each means."""
+        match message:
+            case Tick("slice"):
+                return self._go_on()
+            case Tick() | Started():
+                renew = partial(self._keeper.renew, granted=self._take_if_due)
+                return (*self._guard.check(now, renew), Wake(RENEW_S, Tick("lease")))
+            case RouterSeen(beat):
+                self._peers[beat.router] = (beat.created, beat.applied_sequence)
+                return ()
+            case RouterGone(router):
+                self._peers.pop(router, None)
+                return ()
+            case TakeSnapshot():
+                self._schedule.want()
+                return self._take_if_due(now)
+            case _:
+                return self._wishes.answer(message, now)
+
+    def statistics(self, now: float) -> SnapshotterStatistics:
+        """Return the present counts."""
+        return SnapshotterStatistics(
+            holder=self._lease.holds(now),
+            fence=self._lease.fence,
+            taken=self._taken,
+            failed=self._failed,
+            purged_messages=self._purged,
+            newest=self._newest,
+            age_s=now - self._newest_s if self._newest is not None else None,
+            took_s=self._took_s,
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return why this replica writes no snapshots, in a line, if it must not."""
+        return self._guard.warnings()
+
+    def _take_if_due(self, now: float) -> Iterable[Effect]:
+        replica, schedule = self._replica, self._schedule
+        if self._busy or self._guard.newer or not self._lease.holds(now) or not self._may_take():
+            return ()
+        if not schedule.is_due(now, replica.created, replica.applied_sequence):
+            return ()
+        schedule.begin(now)
+        self._busy = True
+        self._slices = self._encode()
+        return (Wake(0.0, Tick("slice")),)
+
+    def _go_on(self) -> Iterable[Effect]:
+        """Encode one slice; given up when the index is being loaded anew."""
+        if self._slices is None:
+            return ()
+        if not self._may_take():
+            self._slices.close()
+            self._slices = None
+            return self._give_up("the index is loaded anew", None)
+        effects = next(self._slices, None)
+        if effects is None:
+            self._slices = None
+            return ()
+        return (*effects, Wake(0.0, Tick("slice")))
+
+    def _encode(self) -> Generator[Iterable[Effect]]:
+        """Freeze, encode in slices, then store."""
+        replica = self._replica
+        sequence, created, fence = replica.applied_sequence, replica.created, self._lease.fence
+        records = [
+            WorkerRecord(worker, cursor.epoch, cursor.next_seq, cursor.gap)
+            for worker, cursor in sorted(replica.cursors().items())
+        ]
+        frozen = replica.index.freeze()
+        blocks = sum(sum(one.blocks) for one in frozen.workers)
+        digest = hashlib.sha256()
+        pieces: list[bytes] = []
+        for piece in encode_snapshot(frozen, Position(created, sequence), records):
+            digest.update(piece)
+            pieces.append(piece)
+            yield ()
+        data = b"".join(pieces)
+        made = "".join(letter for letter in created if letter.isalnum())
+        generation = SnapshotGeneration(
+            name=f"idx-{made}-{sequence}-{fence}-{self._taken + self._failed}",
+            created=created,
+            sequence=sequence,
+            size=len(data),
+            sha256=digest.hexdigest(),
+            fence=fence,
+            blocks=blocks,
+        )
+        then = partial(self._on_stored, generation)
+        yield (self._wishes.make(lambda token: StoreObject(generation.name, data, token), then),)
+
+    def _on_stored(
+        self, generation: SnapshotGeneration, answer: Message, now: float
+    ) -> Iterable[Effect]:
+        del now
+        if not isinstance(answer, ObjectStored):
+            return self._give_up("not stored", answer)
+        then = partial(self._on_read_back, generation)
+        return (self._wishes.make(partial(FetchObject, generation.name), then),)
+
+    def _on_read_back(
+        self, generation: SnapshotGeneration, answer: Message, now: float
+    ) -> Iterable[Effect]:
+        del now
+        if not isinstance(answer, ObjectFetched):
+            return self._give_up("cannot be read back", answer)
+        if hashlib.sha256(answer.data).hexdigest() != generation.sha256:
+            return self._give_up("reads back differently", answer)
+        return (self._read_manifest(partial(self._on_manifest, generation)),)
+
+    def _read_manifest(self, then: Callable[[Message, float], Iterable[Effect]]) -> Effect:
+        return self._wishes.make(partial(ReadKey, manifest_key(self._options.bucket)), then)
+
+    def _on_manifest(
+        self, generation: SnapshotGeneration, answer: Message, now: float
+    ) -> Iterable[Effect]:
+        """Put the verified snapshot into the manifest, if it is the newest still."""
+        if not isinstance(answer, KeyRead):
+            return self._give_up("manifest unreadable", answer)
+        try:
+            manifest = decode_manifest(answer.value)
+        except NewerError as error:
+            unnamed = self._wishes.make(partial(DeleteObject, generation.name), ignore)
+            self._give_up("", answer)
+            return (*self._guard.stop(error, now), unnamed, *self._keeper.release())
+        except CodecError:
+            manifest = Manifest()
+        newer = manifest.with_newest(generation)
+        if newer is None or not self._lease.holds(now):
+            return self._give_up("another replica took over", answer)
+        key, value = manifest_key(self._options.bucket), encode_manifest(newer)
+        expected = None if answer.value is None else answer.revision
+
+        def on_written(answer: Message, now: float) -> Iterable[Effect]:
+            if not isinstance(answer, KeyWritten):
+                return self._give_up("manifest not written", answer)
+            assert self._schedule.begun_s is not None
+            self._newest_s, self._took_s = now, now - self._schedule.begun_s
+            return self._clean_up(newer, generation)
+
+        return (self._wishes.make(partial(WriteKey, key, value, expected), on_written),)
+
+    def _clean_up(self, manifest: Manifest, generation: SnapshotGeneration) -> Iterable[Effect]:
+        """The manifest is written: purge what no kept generation and no live replica needs."""
+        self._busy = False
+        self._taken += 1
+        self._newest = generation
+        created = generation.created
+        self._schedule.succeed(created, generation.sequence)
+        fields: Fields = {
+            "object": generation.name,
+            "sequence": generation.sequence,
+            "bytes": generation.size,
+            "blocks": generation.blocks,
+        }
+        effects: list[Effect] = [Log("info", "snapshot stored", fields)]
+        peers = (applied for made, applied in self._peers.values() if made == created)
+        limit = min(manifest.purge_limit(created), self._replica.applied_sequence, *peers)
+        if limit > 0 and self._replica.created == created:
+            effects.append(self._wishes.make(partial(PurgeJournal, limit), self._on_purged))
+        on_listed = partial(self._on_listed, manifest)
+        effects.append(self._wishes.make(ListObjects, on_listed))
+        effects.append(self._wishes.make(partial(DeleteOrphans, self._options.keep_s), ignore))
+        return effects
+
+    def _on_purged(self, answer: Message, now: float) -> Iterable[Effect]:
+        del now
+        if isinstance(answer, Deleted):
+            self._purged += answer.count
+        return ()
+
+    def _on_listed(self, manifest: Manifest, answer: Message, now: float) -> Iterable[Effect]:
+        """Delete objects the manifest does not name, unless somebody may still be writing them."""
+        del now
+        if not isinstance(answer, ObjectsListed):
+            return ()
+        newest_s = max((one.modified_s for one in answer.objects), default=0.0)
+        return [
+            self._wishes.make(partial(DeleteObject, one.name), ignore)
+            for one in answer.objects
+            if one.name not in manifest.names() and one.modified_s < newest_s - self._options.keep_s
+        ]
+
+    def _give_up(self, why: str, answer: Message | None) -> Iterable[Effect]:
+        self._busy = False
+        self._failed += 1
+        self._schedule.fail()
+        error = answer.reason if isinstance(answer, Failed) else ""
+        return (Log("warning", "snapshot given up", {"why": why, "error": error}),)

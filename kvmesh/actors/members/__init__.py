@@ -1,0 +1,1 @@
+"""Actors of membership: who is there, what they booked, what they load."""

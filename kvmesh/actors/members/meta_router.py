@@ -1,0 +1,194 @@
+"""What the meta-router knows of all router replicas, and whom it sends a request to."""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from kvmesh.actors.asking import Answered
+from kvmesh.actors.kernel import Effect, Log, Message, Wake
+from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
+from kvmesh.actors.wire import Subjects, decode, last_token
+from kvmesh.core.buckets.buckets import BucketPolicy, BucketRoute, BucketTable, RouterReplica
+from kvmesh.core.buckets.rules import BucketRequest, BucketRule
+from kvmesh.core.health.health import Answer
+from kvmesh.core.health.outcomes import Attempt
+from kvmesh.core.members.hearing import Hearing
+from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
+from kvmesh.core.members.silent_members import SilentMembers
+from kvmesh.core.members.url_guard import UrlGuard
+from kvmesh.errors import CodecError
+
+CHECK_S = 0.25
+
+
+class MetaRouterStatistics(msgspec.Struct, frozen=True):
+    """Heartbeats taken, dropped as garbage, dropped for their URL; replicas now."""
+
+    heartbeats: int
+    garbage: int
+    refused: int
+    replicas: int
+
+
+class MetaRouter:
+    """Keeps the replicas of every bucket as their heartbeats and failures say.
+
+    `route` is called directly for each request; `note` and `began` tell how it went, so that a
+    dead replica is left out at the first failure, long before its heartbeats are missed. One that
+    is not heard is asked (`silent`), if somebody does, and stays while it is ready.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        rules: Collection[BucketRule] = (),
+        policy: BucketPolicy = "round-robin",
+        *,
+        guard: UrlGuard | None = None,
+        name: str = "meta-router",
+    ) -> None:
+        self.name = name
+        self.table = BucketTable(Membership(backoff_s=0.5, max_backoff_s=5.0), list(rules), policy)
+        self.guard = guard or UrlGuard()
+        self.hearing = Hearing(self.table.membership)
+        self._namespace = namespace
+        self._heartbeats = 0
+        self._beats: dict[str, RouterHeartbeat] = {}
+        self.silent = SilentMembers(self.table.membership, self._beats.get)
+        self._garbage = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case BusMessage(subject, data):
+                return self._on_bus(subject, data, now)
+            case Tick() | Started():
+                self.hearing.look(now)
+                return (*self._expire(now), Wake(CHECK_S, Tick("check")))
+            case Answered(replica, answer):
+                return self._on_answered(replica, answer, now)
+            case _:
+                return ()
+
+    def add_static(self, bucket: str, url: str, now: float) -> str:
+        """Enter a replica from the configuration, return its name: it needs no heartbeats."""
+        name = f"{bucket}/{url}"
+        self.table.membership.add(name, now)
+        self.table.set_replica(RouterReplica(name=name, bucket=bucket, url=url))
+        return name
+
+    def serves(self, name: str, models: tuple[str, ...]) -> None:
+        """Note what a replica serves that sends no heartbeats."""
+        for replica in self.table.replicas():
+            if replica.name == name:
+                self.table.set_replica(msgspec.structs.replace(replica, models=models))
+
+    def route(
+        self, request: BucketRequest, now: float, *, tried: Collection[str] = ()
+    ) -> BucketRoute:
+        """Choose a replica. Raises `RequestError` and `NoWorkerError` as `BucketTable.route`."""
+        return self.table.route(request, now, tried=tried)
+
+    def note(self, replica: str, attempt: Attempt, now: float) -> None:
+        """Take what became of a request at a replica."""
+        self.table.membership.note(replica, attempt, now)
+
+    def began(self, replica: str, now: float) -> None:
+        """Take that an answer of a replica begins."""
+        self.table.membership.began(replica, now)
+
+    def url(self, replica: str) -> str:
+        """Return where a replica is; "" for one that is gone."""
+        return next((one.url for one in self.table.replicas() if one.name == replica), "")
+
+    def ready(self, now: float) -> bool:
+        """Return whether some bucket can take a request."""
+        return bool(self.table.membership.usable(now))
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Return (worker, bucket) of those that replicas leave out for failing requests, sorted."""
+        replicas = self.table.replicas()
+        return sorted({(worker, one.bucket) for one in replicas for worker in one.left_out})
+
+    def models(self) -> tuple[str, ...]:
+        """Return every model some replica serves, sorted."""
+        return self.table.models()
+
+    def replicas(self, now: float) -> list[MemberView]:
+        """Return every replica for people, named `bucket/router`."""
+        return self.table.membership.view(now)
+
+    def statistics(self) -> MetaRouterStatistics:
+        """Return the present counts."""
+        members = len(self.table.membership)
+        return MetaRouterStatistics(self._heartbeats, self._garbage, self.guard.refusals, members)
+
+    def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
+        """Take a replica's heartbeat; one that speaks for another than its subject is garbage."""
+        try:
+            beat = decode(data, RouterHeartbeat)
+        except CodecError:
+            self._garbage += 1
+            return ()
+        if subject != Subjects(self._namespace, beat.bucket).routers(last_token(subject)) or (
+            beat.router != last_token(subject)
+        ):
+            self._garbage += 1
+            return ()
+        self._heartbeats += 1
+        self.hearing.heard(now)
+        name = f"{beat.bucket}/{beat.router}"
+        if refusal := self.guard.judge(name, beat.url, now):
+            fields = {"member": name, "reason": refusal.reason}
+            return (Log("error", "replica refused", fields),) if refusal.new else ()
+        change = self.table.membership.observe(
+            name, beat.epoch, now, ready=beat.ready, draining=beat.draining
+        )
+        if change is None and beat.epoch < (self.table.membership.epoch(name) or 0):
+            return ()
+        self.silent.heard(name)
+        self._take(name, beat)
+        return _log([] if change is None else [change])
+
+    def _take(self, name: str, beat: RouterHeartbeat) -> None:
+        self._beats[name] = beat
+        self.table.set_replica(
+            RouterReplica(
+                name=name,
+                bucket=beat.bucket,
+                url=beat.url,
+                models=beat.models,
+                active_requests=beat.active_requests,
+                heat=beat.heat,
+                workers=frozenset(beat.workers),
+                left_out=beat.left_out,
+            )
+        )
+
+    def _expire(self, now: float) -> Iterable[Effect]:
+        changes = self.table.membership.expire(now)
+        for change in changes:
+            if change.kind is ChangeKind.LEFT:
+                self.table.remove_replica(change.member)
+                self.silent.lose(change.member, self._beats.pop(change.member), now)
+        return _log(changes)
+
+    def _on_answered(self, replica: str, answer: Answer, now: float) -> Iterable[Effect]:
+        """Keep a silent replica that is ready, give up one that is not there; see who is back."""
+        beat = self.silent.answered(replica, answer, now)
+        if beat is None:
+            return self._expire(now)
+        change = self.table.membership.readmit(replica, beat.epoch, now)
+        self._take(replica, beat)
+        return (*_log([change]), *self._expire(now))
+
+
+def _log(changes: Iterable[Change]) -> tuple[Effect, ...]:
+    return tuple(
+        Log(
+            "warning" if change.kind is ChangeKind.LEFT else "info",
+            "replica changed",
+            {"member": change.member, "change": change.kind.value, "epoch": change.epoch},
+        )
+        for change in changes
+    )

@@ -1,0 +1,298 @@
+"""Who is there: heartbeats of workers and router replicas in, membership and its changes out."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from kvmesh.actors.asking import WORKER, Answered
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
+from kvmesh.actors.members.load_readings import LoadReadings
+from kvmesh.actors.messages import (
+    BusMessage,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerSeen,
+)
+from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.hearing import Hearing
+from kvmesh.core.members.membership import Change, ChangeKind, Membership
+from kvmesh.core.members.silent_members import SilentMembers
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.workers.info import Trust, WorkerInfo
+from kvmesh.errors import CodecError
+
+ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or is not there"
+
+
+class RegistryOptions(msgspec.Struct, frozen=True):
+    """Who this replica is, and which actors want to hear of workers and of other replicas.
+
+    Without `kv_events` no worker is known better than by what was sent to it.
+    """
+
+    router: str
+    bucket: str
+    namespace: str = "kvmesh"
+    workers_to: tuple[str, ...] = ()
+    routers_to: tuple[str, ...] = ()
+    kv_events: bool = True
+    heartbeat_s: float = 1.0
+    check_s: float = 0.25
+
+
+class RegistryStatistics(msgspec.Struct, frozen=True):
+    """Heartbeats taken, and those dropped: garbage, an older incarnation's, a refused URL's."""
+
+    worker_heartbeats: int
+    router_heartbeats: int
+    garbage: int
+    outdated: int
+    refused: int
+
+
+class Registry:
+    """Keeps `workers` and `routers` as the heartbeats say; the scheduler reads them directly.
+
+    A member whose heartbeats stop is asked over HTTP (`silent_workers`, `silent_routers`), if
+    somebody does, and gone when it does not answer; a worker that only answers is known
+    approximately, since its events may not all arrive. Every heartbeat is passed on, since its
+    figures matter to others. `status` makes this replica's own heartbeat; None for a process that
+    only listens (the meta-router). A worker whose URL `workers.guard` refuses is none.
+    """
+
+    def __init__(
+        self,
+        options: RegistryOptions,
+        workers: WorkerRegistry,
+        routers: Membership,
+        *,
+        status: Callable[[], RouterHeartbeat] | None = None,
+        name: str = "registry",
+    ) -> None:
+        self.name = name
+        self.workers = workers
+        self.routers = routers
+        self.hearing = Hearing(workers.membership, routers)
+        self._options = options
+        self._subjects = Subjects(options.namespace, options.bucket)
+        self._status = status
+        self._namesake = 0
+        self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self._readings = LoadReadings(workers)
+        self._replicas: dict[str, RouterHeartbeat] = {}
+        self._trusts: dict[WorkerId, Trust] = {}
+        self.silent_workers = SilentMembers(
+            workers.membership, lambda name: self._heartbeats.get(WorkerId(name))
+        )
+        self.silent_routers = SilentMembers(routers, self._replicas.get)
+        self._worker_count = self._router_count = self._garbage = self._outdated = 0
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:
+        """Fold one message; see `messages` for what each means."""
+        match message:
+            case BusMessage(subject, data):
+                return self._on_bus(subject, data, now)
+            case WorkerHeartbeat():
+                return self._on_worker(message, now)
+            case RouterHeartbeat():
+                return self._on_router(message, now)
+            case Tick(kind):
+                return self._on_tick(kind, now)
+            case _:
+                return self._on_rare(message, now)
+
+    def heartbeat(self, worker: WorkerId) -> WorkerHeartbeat | None:
+        """Return the worker's last heartbeat; None when it is gone."""
+        return self._heartbeats.get(worker)
+
+    def replica(self, router: str) -> RouterHeartbeat | None:
+        """Return another replica's last heartbeat; None when it is gone."""
+        return self._replicas.get(router)
+
+    def statistics(self) -> RegistryStatistics:
+        """Return the present counts."""
+        return RegistryStatistics(
+            self._worker_count,
+            self._router_count,
+            self._garbage,
+            self._outdated,
+            self.workers.guard.refusals,
+        )
+
+    def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
+        """Take a heartbeat; one that speaks for somebody else than its subject is garbage."""
+        try:
+            if subject == self._subjects.heartbeats(last_token(subject)):
+                worker = decode(data, WorkerHeartbeat)
+                if worker.worker == last_token(subject):
+                    return self._on_worker(worker, now)
+            elif subject == self._subjects.routers(last_token(subject)):
+                router = decode(data, RouterHeartbeat)
+                if router.router == last_token(subject):
+                    return self._on_router(router, now)
+        except CodecError:
+            pass
+        self._garbage += 1
+        return ()
+
+    def _on_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
+        self._worker_count += 1
+        self.hearing.heard(now)
+        worker = beat.worker
+        if refusal := self.workers.guard.judge(worker, beat.url, now):
+            fields = {"worker": worker, "reason": refusal.reason}
+            return (Log("error", "worker refused", fields),) if refusal.new else ()
+        members = self.workers.membership
+        change = members.observe(
+            worker, beat.epoch, now, ready=beat.answering, draining=beat.leaving, why=ENGINE_HANGS
+        )
+        if change is None and beat.epoch < (members.epoch(worker) or 0):
+            self._outdated += 1
+            return ()
+        self.silent_workers.heard(worker)
+        return self._take_worker(beat, change)
+
+    def _take_worker(self, beat: WorkerHeartbeat, change: Change | None) -> Iterable[Effect]:
+        worker = beat.worker
+        former = self._heartbeats.get(worker)
+        self._heartbeats[worker] = beat
+        self._describe(beat)
+        self._readings.hear(beat, former)
+        joined, restarted = _kind(change)
+        sends = (Send(to, WorkerSeen(beat, joined, restarted)) for to in self._options.workers_to)
+        return (*_log("worker", change), *sends)
+
+    def _on_trust(self, worker: WorkerId, trust: Trust) -> Iterable[Effect]:
+        """Note it for a member; one that joins later will be told of anew."""
+        beat = self._heartbeats.get(worker)
+        if beat is not None:
+            self._trusts[worker] = trust
+            self._describe(beat)
+        return ()
+
+    def _describe(self, beat: WorkerHeartbeat) -> None:
+        """Note what a worker says; its events do not count while its heartbeats are not heard."""
+        trust = self._trusts.get(beat.worker, Trust.EXACT)
+        if not self._options.kv_events or beat.worker in self.workers.membership.signs.silent:
+            trust = Trust.APPROX
+        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
+        info = WorkerInfo(beat.models, beat.load.total_blocks, trust, labels, taints)
+        self.workers.describe(beat.worker, info)
+
+    def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
+        self.hearing.heard(now)
+        if beat.router == self._options.router:
+            return self._on_namesake(beat)
+        self._router_count += 1
+        change = self.routers.observe(
+            beat.router, beat.epoch, now, ready=beat.ready, draining=beat.draining
+        )
+        if change is None and beat.epoch < (self.routers.epoch(beat.router) or 0):
+            self._outdated += 1
+            return ()
+        self.silent_routers.heard(beat.router)
+        return self._take_router(beat, change)
+
+    def _take_router(self, beat: RouterHeartbeat, change: Change | None) -> Iterable[Effect]:
+        self._replicas[beat.router] = beat
+        joined, restarted = _kind(change)
+        sends = (Send(to, RouterSeen(beat, joined, restarted)) for to in self._options.routers_to)
+        return (*_log("router", change), *sends)
+
+    def _on_namesake(self, beat: RouterHeartbeat) -> Iterable[Effect]:
+        """Say once of each other process that it bears this replica's name: only one is heard."""
+        if self._status is None or beat.epoch in {self._status().epoch, self._namesake}:
+            return ()
+        self._namesake = beat.epoch
+        remedy = "give each router a --router-id of its own"
+        fields: Fields = {"router": beat.router, "url": beat.url, "remedy": remedy}
+        return (Log("error", "another router has this name", fields),)
+
+    def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
+        if kind == "heartbeat":
+            return self._beat()
+        self.hearing.look(now)
+        return (*self._expire(now), Wake(self._options.check_s, Tick("check")))
+
+    def _expire(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for change in self.workers.membership.expire(now):
+            effects += self._bury_worker(change, now)
+        for change in self.routers.expire(now):
+            effects += _log("router", change)
+            if change.kind is ChangeKind.LEFT:
+                beat = self._replicas.pop(change.member)
+                self.silent_routers.lose(change.member, beat, now)
+                effects += (Send(to, RouterGone(change.member)) for to in self._options.routers_to)
+        return effects
+
+    def _bury_worker(self, change: Change, now: float) -> Iterable[Effect]:
+        """Forget a worker that is gone; of a silent one, what its heartbeats used to tell."""
+        worker = WorkerId(change.member)
+        if change.kind is ChangeKind.SILENT:
+            self._describe(self._heartbeats[worker])
+            self.workers.forget_report(worker)
+            return _log("worker", change)
+        self.silent_workers.lose(worker, self._heartbeats.pop(worker), now)
+        self._readings.forget(worker)
+        self._trusts.pop(worker, None)
+        self.workers.remove(worker)
+        sends = (Send(to, WorkerGone(worker)) for to in self._options.workers_to)
+        return (*_log("worker", change), *sends)
+
+    def _on_answered(self, message: Answered, now: float) -> Iterable[Effect]:
+        """Keep a silent member that answers, give up one that is not there; see who is back."""
+        back: Iterable[Effect] = ()
+        name = message.member.partition("/")[2]
+        if message.member.startswith(WORKER):
+            worker = self.silent_workers.answered(name, message.answer, now)
+            if worker is not None:
+                change = self.workers.membership.readmit(name, worker.epoch, now)
+                back = self._take_worker(worker, change)
+        else:
+            router = self.silent_routers.answered(name, message.answer, now)
+            if router is not None:
+                back = self._take_router(router, self.routers.readmit(name, router.epoch, now))
+        return (*back, *self._expire(now))
+
+    def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
+        match message:
+            case TrustChanged(worker, trust):
+                return self._on_trust(worker, trust)
+            case Answered():
+                return self._on_answered(message, now)
+            case Started():
+                return (*self._beat(), Wake(self._options.check_s, Tick("check")))
+            case _:
+                return ()
+
+    def _beat(self) -> Iterable[Effect]:
+        """Tell the others that this replica lives."""
+        if self._status is None:
+            return ()
+        data = encode(self._status())
+        wake = Wake(self._options.heartbeat_s, Tick("heartbeat"))
+        return (Publish(self._subjects.routers(self._options.router), data), wake)
+
+
+def _kind(change: Change | None) -> tuple[bool, bool]:
+    """Return (joined, restarted)."""
+    kind = None if change is None else change.kind
+    return kind is ChangeKind.JOINED, kind is ChangeKind.RESTARTED
+
+
+def _log(what: str, change: Change | None) -> tuple[Effect, ...]:
+    """Return a line for a change worth one."""
+    if change is None:
+        return ()
+    kind = change.kind
+    fields: Fields = {"member": change.member, "change": kind.value, "epoch": change.epoch}
+    return (Log("warning" if kind is ChangeKind.LEFT else "info", f"{what} changed", fields),)

@@ -1,0 +1,142 @@
+"""What one router replica knows of its workers, for requests and for whoever asks."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from kvmesh.actors.kernel import Effect, Log, Message
+from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
+from kvmesh.core.admission.shared_limits import SharedLimits
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.routing.disaggregation import PREFILL
+from kvmesh.core.routing.scheduler import Scheduler
+
+MOST_LEFT_OUT: Final = 64
+"""Workers named to meta-routers, which only pass them on to people."""
+
+
+class Router:
+    """Where workers are and what they serve. Told by the registry, read directly by requests.
+
+    `mismatched` are workers whose KV blocks have another size than this router hashes with,
+    `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
+    match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
+    they cache is nobody else's. `prefillers` are the workers that prefill for others. `admission`
+    are the bounds in force where they were changed while it ran.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, block_size: int, *, secret_mark: int = 0, name: str = "router"
+    ) -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.mismatched: dict[WorkerId, int] = {}
+        self.strangers: set[WorkerId] = set()
+        self._secret_mark = secret_mark
+        self.adapters: set[str] = set()
+        self.prefillers: set[WorkerId] = set()
+        self.admission = SharedLimits()
+        self._block_size = block_size
+        self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+
+    def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002 - the kernel's signature
+        """Fold one message; all others than those named above are ignored."""
+        match message:
+            case WorkerSeen(heartbeat):
+                return self._on_worker(heartbeat)
+            case WorkerGone(worker):
+                self._heartbeats.pop(worker, None)
+                self.mismatched.pop(worker, None)
+                self.strangers.discard(worker)
+                self.prefillers.discard(worker)
+                self.scheduler.remove_worker(worker)
+                return ()
+            case _:
+                return ()
+
+    def heartbeat(self, worker: WorkerId) -> WorkerHeartbeat | None:
+        """Return the worker's last sign of life; None when it is gone."""
+        return self._heartbeats.get(worker)
+
+    def models(self) -> tuple[str, ...]:
+        """Return every model some worker serves, sorted."""
+        return tuple(sorted({model for one in self._heartbeats.values() for model in one.models}))
+
+    def heat(self, now: float) -> BucketHeat:
+        """Return how busy the bucket is: its least busy worker's backlog. O(workers)."""
+        scheduler = self.scheduler
+        usable = scheduler.workers.everyone(now)
+        if not usable:
+            return BucketHeat()
+        waits = [
+            scheduler.sequences.loads(one).wait_ms(scheduler.speeds.ms_per_token(one), now)
+            for one in usable
+        ]
+        return BucketHeat(min(waits), scheduler.speeds.fleet_ms_per_token, len(usable))
+
+    def left_out(self, now: float) -> tuple[str, ...]:
+        """Return workers that get nothing since requests fail there, `MOST_LEFT_OUT` at most."""
+        membership = self.scheduler.workers.membership
+        failing = (one for one in membership.members() if membership.health.is_left_out(one, now))
+        usable = frozenset(membership.usable(now))
+        return tuple(islice((one for one in failing if one not in usable), MOST_LEFT_OUT))
+
+    def workers(self) -> tuple[WorkerHeartbeat, ...]:
+        """Return the last heartbeat of every worker, sorted by name."""
+        return tuple(one for _, one in sorted(self._heartbeats.items()))
+
+    def _on_worker(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+        worker = heartbeat.worker
+        before = self._heartbeats.get(worker)
+        self._heartbeats[worker] = heartbeat
+        if PREFILL in heartbeat.labels:
+            self.prefillers.add(worker)
+        else:
+            self.prefillers.discard(worker)
+        if heartbeat.adapters != (before.adapters if before else ()):
+            self.adapters.clear()
+            self.adapters.update(*(one.adapters for one in self._heartbeats.values()))
+        return (*self._check_secret(heartbeat), *self._check_block_size(heartbeat))
+
+    def _check_secret(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+        worker = heartbeat.worker
+        if not heartbeat.events or heartbeat.secret_mark == self._secret_mark:
+            self.strangers.discard(worker)
+            return ()
+        if worker in self.strangers:
+            return ()
+        self.strangers.add(worker)
+        fields: dict[str, str | int | float | bool | None] = {
+            "worker": worker,
+            "worker_has_secret": heartbeat.secret_mark != 0,
+            "router_has_secret": self._secret_mark != 0,
+            "remedy": "give every router and worker the same --hash-secret-file, or none",
+        }
+        return (Log("error", "hash secrets differ, no prefix can match", fields),)
+
+    def unmatched(self) -> list[tuple[WorkerId, str]]:
+        """Return the workers of which no block can ever match, and in words why and what to do."""
+        own, fix = self._block_size, "start the router with --kv-cache-block-size"
+        sizes = [
+            (worker, f"KV blocks have {size} tokens, this router's {own}: {fix} {size}")
+            for worker, size in self.mismatched.items()
+        ]
+        remedy = "give every router and worker the same --hash-secret-file, or none"
+        return [*sizes, *((worker, f"hash secrets differ: {remedy}") for worker in self.strangers)]
+
+    def _check_block_size(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
+        worker = heartbeat.worker
+        if heartbeat.block_size in (0, self._block_size):
+            self.mismatched.pop(worker, None)
+            return ()
+        if self.mismatched.get(worker) == heartbeat.block_size:
+            return ()
+        self.mismatched[worker] = heartbeat.block_size
+        fields: dict[str, str | int | float | bool | None] = {
+            "worker": worker,
+            "worker_block_size": heartbeat.block_size,
+            "kv_cache_block_size": self._block_size,
+            "remedy": "start this router with the worker's block size",
+        }
+        return (Log("error", "block sizes differ, no prefix can match", fields),)

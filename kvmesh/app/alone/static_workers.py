@@ -1,0 +1,291 @@
+"""The workers of a router alone, without NATS: looked at over HTTP, their events over ZMQ."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from prometheus_client.core import Metric
+
+from kvmesh.actors.engine_messages import EngineSilent
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.members.router import Router
+from kvmesh.actors.members.static_registry import StaticRegistry
+from kvmesh.actors.messages import (
+    Finished,
+    RouterHeartbeat,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerLoad,
+)
+from kvmesh.app.alone.discovery import Discovery
+from kvmesh.app.alone.engine_attachment import EngineAttachment, Rank
+from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.engines.load import METRICS, read_loads
+from kvmesh.app.engines.probe import Served, ask_models, read_facts
+from kvmesh.app.engines.worker_option import StaticWorker
+from kvmesh.app.views.mesh_metrics import index_metrics
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import secret_mark
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.routing.disaggregation import role_marks
+from kvmesh.errors import ConfigError, SlowError, TransportError
+from kvmesh.observe import actor_log, get_logger
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+PROBE_S = 2.0
+PANIC = "no engine answers its probes in time: requests go there all the same (panic)"
+FACTS_S = 30.0
+"""How often an engine is asked again for its event publishers while it has none."""
+
+
+class StaticOptions(msgspec.Struct, frozen=True):
+    """`secret` keys block hashes; `may_panic` is `StaticRegistry`'s."""
+
+    bucket: str
+    secret: bytes = b""
+    may_panic: bool = True
+
+
+class StaticWorkers:
+    """Keeps the configured workers in the router, healthy or not, as they answer.
+
+    With `index` their KV events are folded into it as they come: overlaps are exact for every
+    worker that publishes them, approximate for the rest.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[StaticWorker],
+        router: Router,
+        options: StaticOptions,
+        index: KvIndex | None,
+        make_pool: Callable[[], UpstreamPool] = UpstreamPool,
+    ) -> None:
+        self._make_pool = make_pool
+        self.draining = False
+        self._looked = False
+        self._router = router
+        self._bucket = options.bucket
+        self._secret_mark = secret_mark(options.secret)
+        self._index = index
+        self._driver = AioDriver(log=actor_log())
+        self._registry = StaticRegistry(
+            router.scheduler.workers, index, router=router.name, may_panic=options.may_panic
+        )
+        self._block_size = router.scheduler.options.block_size
+        self._secret = options.secret
+        self._discovery: Discovery | None = None
+        self._engines = [self._attach(worker) for worker in workers]
+        self._attached: dict[WorkerId, EngineAttachment] = {}
+        self._running: list[asyncio.Task[None]] = []
+        self._log = get_logger()
+
+    def discover_by(self, discovery: Discovery) -> None:
+        """Take the workers that `discovery` finds, from the start on."""
+        self._discovery = discovery
+
+    def replace(self, workers: Sequence[StaticWorker]) -> None:
+        """Follow these workers from now on: those that stay as they were are not disturbed."""
+        for engine in [one for one in self._engines if one.static not in workers]:
+            self._engines.remove(engine)
+            engine.close()
+            for rank in engine.ranks:
+                self._attached.pop(rank.worker, None)
+                self._driver.post(self._registry.name, WorkerGone(rank.worker))
+        known = {one.static for one in self._engines}
+        self._engines += [self._attach(worker) for worker in workers if worker not in known]
+
+    def _attach(self, worker: StaticWorker) -> EngineAttachment:
+        return EngineAttachment(worker, self._driver, self._index, self._block_size, self._secret)
+
+    def why_not(self) -> str:
+        """Return why no request should come; "" when all were looked at and some answer."""
+        if self.draining:
+            return "draining"
+        if not self._looked:
+            return "looking at the workers"
+        panic = self._router.scheduler.workers.panic
+        return "" if self._registry.answering or panic else "no worker answers"
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return why workers are routed by less than their events, one line each."""
+        panic = (PANIC,) if self._router.scheduler.workers.panic else ()
+        if self._index is None:
+            return panic
+        reasons = self._registry.reasons.items()
+        return (*panic, *by_reason(reasons, "routed approximately"))
+
+    def describe(self) -> dict[str, object]:
+        """Return who answers and what was followed."""
+        return {
+            "kv_events": self._index is not None,
+            "workers_answering": sorted(self._registry.answering),
+            "panic": self._router.scheduler.workers.panic,
+            "warnings": self.warnings(),
+            "engines": {one.static.worker: one.statistics() for one in self._engines},
+        }
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what Prometheus reads of this part."""
+        if self._index is not None:
+            yield from index_metrics(self._index)
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return nothing: a router alone has no peers and no journal."""
+        return ()
+
+    def digests(self) -> tuple[int, int]:
+        """Return that nothing is ever compared."""
+        return 0, 0
+
+    def tell(self, message: Message) -> None:
+        """Note which engines were given something to store: events must follow."""
+        if self._index is None or not isinstance(message, Finished):
+            return
+        booking = self._router.scheduler.sequences.booking(message.request_id)
+        if booking is None or booking.uncached_tokens <= self._block_size:
+            return
+        if booking.prefilling and booking.streams:
+            return
+        attachment = self._attached.get(booking.worker)
+        if attachment is not None:
+            attachment.served(booking.worker)
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Read the engine's history anew, if its events are followed; guesses may miss."""
+        attachment = self._attached.get(worker)
+        if attachment is not None and attachment.reread(worker):
+            self._log.warning(
+                "predictions miss, reading the engine's history anew",
+                worker=worker,
+                misses=doubt.misses,
+                answers=doubt.answers,
+            )
+
+    async def start(self, advertise_url: str) -> None:
+        """Look at every worker once, then keep looking."""
+        del advertise_url
+        driver = self._driver
+        driver.add(self._router)
+        driver.add(self._registry)
+        driver.start()
+        self._running.append(asyncio.create_task(driver.run(), name="actors"))
+        pool = self._make_pool()
+        if self._discovery is not None:
+            self.replace(await self._discovery.look())
+            following = self._discovery.run(self.replace)
+            self._running.append(asyncio.create_task(following, name="discover workers"))
+        await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
+        while any(box.waiting for box in driver.statistics().mailboxes.values()):  # noqa: ASYNC110  turns of our own
+            await asyncio.sleep(0)
+        self._looked = True
+        self._running.append(asyncio.create_task(self._keep_looking(pool), name="probe workers"))
+
+    async def failed(self) -> None:
+        """Wait for a part to fail, and raise its error."""
+        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Stop looking and following; safe to call twice."""
+        for engine in self._engines:
+            engine.close()
+        self._driver.stop()
+        for task in self._running:
+            task.cancel()
+        for task in self._running:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _keep_looking(self, pool: UpstreamPool) -> None:
+        """Look at each engine in turn of its own: one that hangs must not make the others old."""
+        looks: dict[EngineAttachment, asyncio.Task[None]] = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await asyncio.sleep(PROBE_S)
+                    looks = {engine: look for engine, look in looks.items() if not look.done()}
+                    for engine in self._engines:
+                        if engine not in looks:
+                            looks[engine] = group.create_task(self._look(pool, engine))
+        finally:
+            await pool.close()
+
+    async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
+        """See whether the engine answers, what it serves and how busy it is."""
+        url = engine.static.url
+        served, slow = None, False
+        try:
+            served = await ask_models(pool, url)
+        except SlowError:
+            slow = True
+        if engine not in self._engines:
+            return
+        if served is None:
+            # It may come back as another one: ask for everything then.
+            engine.looked_s = 0.0
+            for rank in engine.ranks:
+                self._driver.post(self._registry.name, EngineSilent(rank.worker, slow))
+            return
+        await self._learn(pool, engine)
+        path = engine.facts.load_path if engine.facts else METRICS
+        block_size = engine.facts.block_size if engine.facts else 0
+        loads = await read_loads(pool, url, path, block_size)
+        if engine not in self._engines:
+            # It left while it was looked at: what is said of it now would bring it back.
+            return
+        for rank in engine.ranks:
+            self._attached[rank.worker] = engine
+            beat = self._heartbeat(engine, rank, served)
+            load = loads.get(rank.number or 0)
+            if load is not None:
+                beat = msgspec.structs.replace(beat, load=load)
+            self._driver.post(self._registry.name, beat)
+
+    async def _learn(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
+        now = time.monotonic()
+        followed = all(engine.follows(rank.worker) for rank in engine.ranks)
+        if engine.looked_s and (followed or now < engine.looked_s + FACTS_S):
+            return
+        facts = await read_facts(pool, engine.static.url)
+        if facts is None:
+            return
+        engine.looked_s = now
+        try:
+            departed = engine.learn(facts)
+        except (ConfigError, TransportError) as error:
+            worker = engine.static.worker
+            self._log.error("worker's KV events cannot be followed", worker=worker, error=error)
+            return
+        for gone in departed:
+            self._attached.pop(gone, None)
+            self._driver.post(self._registry.name, WorkerGone(gone))
+
+    def _heartbeat(self, engine: EngineAttachment, rank: Rank, served: Served) -> WorkerHeartbeat:
+        static, facts = engine.static, engine.facts
+        role = static.role or (facts.role if facts else "both")
+        bootstrap_port = static.bootstrap_port or (facts.bootstrap_port if facts else 0)
+        labels, taints = role_marks(role, bootstrap=bootstrap_port > 0)
+        return WorkerHeartbeat(
+            secret_mark=self._secret_mark,
+            worker=rank.worker,
+            bucket=self._bucket,
+            epoch=1,
+            last_seq=0,
+            url=engine.static.url,
+            models=engine.static.models or served.models,
+            adapters=served.adapters,
+            block_size=engine.block_size(rank.worker),
+            load=WorkerLoad(),
+            events=engine.follows(rank.worker),
+            dp_rank=rank.number,
+            labels=(*static.labels, *labels),
+            taints=(*static.taints, *taints),
+            bootstrap_port=bootstrap_port if role == "prefill" else 0,
+            health_path=facts.health_path if facts else "/health",
+        )

@@ -1,0 +1,1 @@
+"""Members that fail or fall silent: asked, left out, taken back, named."""

@@ -1,0 +1,91 @@
+"""Requests that wait for their first byte, and whether somebody is at work on them at all."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kvmesh.core.health.health import Answer
+
+ASK_AFTER_S: Final = 3.0
+"""A worker that lets a request wait for so long is asked whether it is there."""
+
+ASK_EVERY_S: Final = 1.0
+SLOW_ANSWERS: Final = 2
+"""Answers in a row that came too late from a worker that hangs."""
+
+
+class Waiter(Protocol):
+    """A request at a worker, without any answer yet."""
+
+    @property
+    def worker(self) -> str:
+        """Return where it is."""
+        ...
+
+    @property
+    def sent_s(self) -> float:
+        """Return since when."""
+        ...
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether it waits far longer than was to be expected, and others there, too."""
+        ...
+
+    def give_up(self, why: str) -> None:
+        """Leave the worker for another."""
+        ...
+
+
+class HangWatch:
+    """Finds workers that take requests and do not answer them.
+
+    One that does not answer its health check either is given up by all that wait there; one that
+    does, only by requests that are long overdue.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.given_up = 0
+        self._clock = clock
+        self._waiting: dict[Waiter, None] = {}
+        self._asked_s: dict[str, float] = {}
+        self._slow: dict[str, int] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        """Watch a request that is being sent."""
+        self._waiting.pop(waiter, None)
+        self._waiting[waiter] = None
+
+    def discard(self, waiter: Waiter) -> None:
+        """Watch no longer: its answer began, or it is over."""
+        self._waiting.pop(waiter, None)
+
+    def due(self, now: float) -> list[str]:
+        """Return the workers to ask now. O(requests that wait for long)."""
+        due: set[str] = set()
+        for waiter in self._waiting:
+            if now < waiter.sent_s + ASK_AFTER_S:
+                break
+            if now >= self._asked_s.get(waiter.worker, 0.0) + ASK_EVERY_S:
+                due.add(waiter.worker)
+        if not self._waiting:
+            self._asked_s.clear()
+            self._slow.clear()
+        for worker in due:
+            self._asked_s[worker] = now
+        return sorted(due)
+
+    def answered(self, worker: str, answer: Answer) -> None:
+        """Take what asking a worker showed."""
+        if answer == "ok":
+            self._slow.pop(worker, None)
+            self._give_up(worker, "its requests are overdue", overdue_only=True)
+            return
+        slow = self._slow[worker] = self._slow.get(worker, 0) + 1
+        if answer == "down" or slow >= SLOW_ANSWERS:
+            self._give_up(worker, "it does not answer its health check", overdue_only=False)
+
+    def _give_up(self, worker: str, why: str, *, overdue_only: bool) -> None:
+        now = self._clock()
+        for waiter in [one for one in self._waiting if one.worker == worker]:
+            if not overdue_only or waiter.is_overdue(now):
+                self.given_up += 1
+                waiter.give_up(why)

@@ -1,0 +1,1 @@
+"""A router of several processes: edges forward, the index process decides."""

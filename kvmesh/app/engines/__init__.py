@@ -1,0 +1,1 @@
+"""Engines over the network: what they are, what they load, what they publish."""

@@ -1,0 +1,1 @@
+"""The front door: listener, TLS, keys, routes, traces."""

@@ -1,0 +1,80 @@
+"""`kvmesh api-key`: make a key for a client; only its hash is kept."""
+
+import os
+import secrets
+import sys
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kvmesh.app.front.key_guard import read_keys
+from kvmesh.core.admission.api_keys import PREFIX, digest_of, parse_keys
+from kvmesh.errors import ConfigError
+from kvmesh.settings.types import Flat
+
+KEY_BYTES: Final = 32
+MODE: Final = 0o600
+
+
+@dataclass(frozen=True)
+class ApiKeyOptions:
+    """The key to make. A dataclass, since the command line is made from it."""
+
+    name: str
+    """Name of the key, for people: who holds it."""
+    _: KW_ONLY
+    file: Path = Path("api-keys.toml")
+    """File to add it to, as --api-keys of routers and meta-routers takes it."""
+    tenant: str = ""
+    """Tenant of its requests; default: the key's name."""
+    requests_per_minute: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
+    """Requests a minute it may send; 0 is no limit."""
+    proxy: bool = False
+    """Believe what tenant its requests name: for a meta-router or a gateway."""
+
+
+def command(options: Annotated[ApiKeyOptions, Flat]) -> None:
+    """Make a key, add its hash to the file, and print the key: it cannot be shown again."""
+    sys.stdout.write(add_key(options) + "\n")
+    sys.stderr.write(f"added to {options.file}; processes that serve read it within a second\n")
+
+
+def add_key(options: ApiKeyOptions) -> str:
+    """Return the new key. Raises `ConfigError`, and changes nothing, for a name that is taken."""
+    key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    before = options.file.read_text(encoding="utf-8") if options.file.exists() else ""
+    lines = [before.rstrip("\n"), ""] if before.strip() else []
+    lines += [f"[keys.{quoted(options.name)}]", f'sha256 = "{digest_of(key)}"']
+    if options.tenant:
+        lines.append(f"tenant = {quoted(options.tenant)}")
+    if options.requests_per_minute:
+        lines.append(f"requests_per_minute = {options.requests_per_minute:g}")
+    if options.proxy:
+        lines.append("proxy = true")
+    text = "\n".join(lines) + "\n"
+    parse_keys(text, str(options.file))
+    write_secretly(options.file, text)
+    assert digest_of(key) in read_keys(options.file)
+    return key
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a TOML string. Raises `ConfigError` for what is not printable."""
+    if not text or not text.isprintable():
+        raise ConfigError(f"{text!r}: use printable characters")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def write_secretly(path: Path, text: str) -> None:
+    """Write the file so that readers see the old or the new one, and only the owner sees any."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "w") as file:
+            file.write(text)
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,252 @@
+"""The front door of router and meta-router: listener, TLS, routes, orderly end."""
+
+import contextlib
+import dataclasses
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kvmesh.app.front.key_guard import KeyGuard
+from kvmesh.core.members.url_guard import UrlGuard
+from kvmesh.core.members.url_rules import parse_url_rules
+from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.observe import get_logger
+from kvmesh.settings.http import HttpSettings, UpstreamSettings
+from kvmesh.settings.secret_file import read_credential
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.server import HttpServer
+from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
+from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.transport.http.wire.sockets import connections_within, raise_open_files_limit
+
+Route = Callable[[Exchange], None]
+METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+NOT_FOUND = 404
+METHOD_NOT_ALLOWED = 405
+
+
+class Routes:
+    """Exact paths, then the longest prefix. A `Route` answers or keeps the exchange."""
+
+    def __init__(self) -> None:
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._prefixes: list[tuple[str, Route]] = []
+        self._log = get_logger()
+
+    def add(self, method: str, path: str, route: Route) -> None:
+        """Serve `path`; GET routes serve HEAD, too."""
+        self._exact[method, path] = route
+        if method == "GET":
+            self._exact["HEAD", path] = route
+
+    def add_prefix(self, prefix: str, route: Route) -> None:
+        """Serve every other path that starts with `prefix`, whatever the method."""
+        self._prefixes.append((prefix, route))
+        self._prefixes.sort(key=lambda pair: -len(pair[0]))
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Serve one request; a kvmesh error is answered as its HTTP status."""
+        request = exchange.request
+        route = self._exact.get((request.method, request.path))
+        if route is None:
+            route = self._fallback(request.method, request.path)
+        try:
+            route(exchange)
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+
+    def _fallback(self, method: str, path: str) -> Route:
+        allowed = sorted(known for known, known_path in self._exact if known_path == path)
+        if allowed:
+            problem = Problem(METHOD_NOT_ALLOWED, f"{method} {path}: use {' or '.join(allowed)}")
+            allow = (b"allow", ", ".join(allowed).encode())
+            return lambda exchange: exchange.fail(problem, (allow,))
+        for prefix, route in self._prefixes:
+            if path.startswith(prefix):
+                return route
+        problem = Problem(NOT_FOUND, f"{method} {path}: no such path")
+        return lambda exchange: exchange.fail(problem)
+
+
+class FrontDoor:
+    """One listener and what it needs of the settings: with --api-keys it asks for a key.
+
+    `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too.
+    `processes` share the port. Raises `ConfigError` for a file of keys that is none.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        handler: Route,
+        *,
+        tenant_header: str = "",
+        passes_keys: bool = False,
+        processes: int = 1,
+    ) -> None:
+        self._settings = settings
+        if settings.api_keys is not None:
+            handler = KeyGuard(
+                handler,
+                settings.api_keys,
+                tenant_header=tenant_header,
+                pass_on=passes_keys,
+                share=1.0 / processes,
+            )
+        open_files = raise_open_files_limit()
+        possible = connections_within(open_files)
+        if possible < settings.max_connections:
+            get_logger().warning(
+                "fewer connections than --max-connections: raise the limit of open files",
+                max_connections=possible,
+                open_files=open_files,
+            )
+        limits = HttpLimits(
+            max_body_bytes=settings.max_body_bytes,
+            max_connections=min(settings.max_connections, possible),
+            max_header_bytes=settings.max_header_bytes,
+        )
+        self.server = HttpServer(handler, limits=limits)
+
+    async def open(self, *, reuse_port: bool = False) -> str:
+        """Listen, with `reuse_port` beside other processes; return the URL others reach this by.
+
+        Raises `ConfigError` for unusable TLS files, `TransportError` for a taken port.
+        """
+        settings = self._settings
+        context = tls_context(settings)
+        await self.server.start(
+            settings.http_host, settings.http_port, reuse_port=reuse_port, ssl=context
+        )
+        return public_url(settings, self.server.port)
+
+    async def drain(self) -> None:
+        """Stop accepting, let open streams finish for --drain-s, cut the rest."""
+        await self.server.drain(self._settings.drain_s)
+
+
+def behind_edges(settings: HttpSettings) -> HttpSettings:
+    """Return the settings of a listener that only processes of this machine come to."""
+    return dataclasses.replace(
+        settings,
+        http_host="127.0.0.1",
+        http_port=0,
+        advertise_url="",
+        tls_cert=None,
+        tls_key=None,
+        tls_client_ca=None,
+        api_keys=None,
+        admin_port=None,
+    )
+
+
+async def admin_routes(
+    settings: HttpSettings, routes: Routes, stack: contextlib.AsyncExitStack
+) -> Routes:
+    """Return where admin paths belong: `routes`, or those of a listener on --admin-port.
+
+    The listener lives as long as `stack`. Raises `TransportError` for a taken port.
+    """
+    if settings.admin_port is None:
+        return routes
+    own = Routes()
+    listener = behind_edges(settings)
+    listener = dataclasses.replace(
+        listener, http_host=settings.admin_host, http_port=settings.admin_port
+    )
+    door = FrontDoor(listener, own)
+    url = await door.open()
+    stack.push_async_callback(door.server.close)
+    get_logger().info("admin port serves", url=url)
+    for path in ("/v1/status", "/metrics"):
+        routes.add("GET", path, _elsewhere)
+    return own
+
+
+def _elsewhere(exchange: Exchange) -> None:
+    exchange.fail(Problem(NOT_FOUND, f"{exchange.request.path} is on the admin port"))
+
+
+def public_url(settings: HttpSettings, port: int) -> str:
+    """Return the URL others reach a front door on `port` by."""
+    scheme = "https" if settings.tls_cert else "http"
+    return settings.advertise_url or f"{scheme}://{settings.http_host}:{port}"
+
+
+def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
+    """Return the server's TLS context; None when no certificate is set."""
+    if settings.tls_cert is None:
+        for name, path in (("key", settings.tls_key), ("client-ca", settings.tls_client_ca)):
+            if path is not None:
+                raise ConfigError(f"--tls-{name} is set without --tls-cert; give both or neither")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"--tls-cert {settings.tls_cert}, --tls-key {settings.tls_key}: {error}"
+        ) from error
+    if settings.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"--tls-client-ca {settings.tls_client_ca}: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def upstream_tls(settings: UpstreamSettings) -> ssl.SSLContext | None:
+    """Return the TLS context towards the next hop; None for the default one."""
+    ca, cert, key = settings.upstream_ca, settings.upstream_cert, settings.upstream_cert_key
+    if ca is None and cert is None:
+        if key is not None:
+            raise ConfigError("--upstream-cert-key is set without --upstream-cert")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"--upstream-ca {ca}, --upstream-cert {cert}, --upstream-cert-key {key}: {error}"
+        ) from error
+    return context
+
+
+def url_guard(settings: UpstreamSettings, own_urls: Sequence[str]) -> UrlGuard:
+    """Return what judges the URLs others name. Raises `ConfigError` for --upstream-allow."""
+    return UrlGuard(parse_url_rules(settings.upstream_allow, own_urls))
+
+
+def upstream_pool(
+    settings: UpstreamSettings, guard: UrlGuard, *, with_key: bool = True
+) -> UpstreamPool:
+    """Return the connection pool towards the next hop; make it on the event loop.
+
+    Raises `ConfigError` for unusable files.
+    """
+    key_file = settings.upstream_key_file if with_key else None
+    credential = read_credential(key_file, "--upstream-key-file")
+
+    def why_not_peer(host: str, port: int, peer: str) -> str:
+        return guard.judge_peer(host, port, peer, time.monotonic())
+
+    return UpstreamPool(
+        options=UpstreamOptions(
+            connect_timeout_s=settings.connect_timeout_s,
+            first_byte_timeout_s=settings.first_byte_timeout_s,
+            idle_timeout_s=settings.idle_timeout_s,
+            authorization=credential,
+            why_not_peer=why_not_peer,
+        ),
+        ssl=upstream_tls(settings),
+    )
+
+
+def answer_json(exchange: Exchange, value: object, *, status: int = 200) -> None:
+    """Answer with `value` (a msgspec struct or plain data) as JSON, indented for people."""
+    exchange.respond(status, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

@@ -1,0 +1,55 @@
+"""Whether and how requests are traced: `app.otel` when an endpoint is named, else not at all."""
+
+import os
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from kvmesh.errors import ConfigError
+from kvmesh.transport.http.forward.plan import ForwardPlan
+from kvmesh.transport.http.server.exchange import Exchange
+
+ENVIRONMENT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""OpenTelemetry's own variable; its sampler, header and attribute variables count, too."""
+
+
+class Tracer(Protocol):
+    """Watches requests on their way."""
+
+    def watch(self, exchange: Exchange, plan: ForwardPlan) -> ForwardPlan:
+        """Return a plan that does what `plan` does, and tells of it."""
+        ...
+
+    def close(self) -> None:
+        """Send what is not yet sent; may take seconds."""
+        ...
+
+
+class Untraced:
+    """Watches nothing: clients' `traceparent` headers go to engines as they came."""
+
+    def watch(self, exchange: Exchange, plan: ForwardPlan) -> ForwardPlan:
+        """Return the plan itself."""
+        del exchange
+        return plan
+
+    def close(self) -> None:
+        """Nothing to send."""
+
+
+def tracer_for(endpoint: str, role: str) -> Tracer:
+    """Return what traces the requests of a process called `role` to an OTLP/HTTP `endpoint`.
+
+    "" asks OpenTelemetry's own variable. Raises `ConfigError` where the library is missing.
+    """
+    endpoint = endpoint or os.environ.get(ENVIRONMENT, "")
+    if not endpoint:
+        return Untraced()
+    if not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"--otlp-endpoint {endpoint!r}: write http://host:4318")
+    try:
+        otel = import_module("kvmesh.app.front.otel")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--otlp-endpoint {endpoint}: {error.name} is missing; pip install 'kvmesh[otel]'"
+        ) from error
+    return cast("Tracer", otel.OpenTelemetryTracer(endpoint, role))

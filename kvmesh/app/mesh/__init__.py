@@ -1,0 +1,1 @@
+"""A process's part in the mesh: NATS, journal, heartbeats, bookings, sessions."""

@@ -1,0 +1,265 @@
+"""A router replica's part in the mesh: the journal into the index, heartbeats in and out.
+
+Only a router with `--kv-events` loads this module, so that one without runs where NATS is absent.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from kvmesh.actors.doubts import Mispredicted
+from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
+from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
+from kvmesh.actors.journal.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.members.router import Router
+from kvmesh.actors.messages import (
+    Drain,
+    Reload,
+    RouterHeartbeat,
+    StateWanted,
+    Status,
+    TakeSnapshot,
+)
+from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.mesh.nats_link import journal_for, stores_for
+from kvmesh.app.mesh.peer_link import PeerLink
+from kvmesh.app.mesh.router_commands import Handler, RouterCommands
+from kvmesh.app.process.running import first_of
+from kvmesh.app.views.mesh_metrics import (
+    index_metrics,
+    journal_metrics,
+    snapshot_metrics,
+)
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.workers.info import Trust
+from kvmesh.observe import actor_log
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.runtime.journal_feed import JournalFeed
+from kvmesh.runtime.storage import StorageCarrier
+from kvmesh.settings.roles import RouterSettings
+from kvmesh.transport.nats.link.bus import NatsBus
+
+
+class RouterMesh:
+    """Runs the actors of one replica over NATS; made by `app.router`."""
+
+    def __init__(
+        self, settings: RouterSettings, router_id: str, router: Router, index: KvIndex
+    ) -> None:
+        self.router_id = router_id
+        self.advertise_url = ""
+        self.draining = False
+        self._settings = settings
+        self._router = router
+        self.indexer = Indexer(
+            IndexReplica(index),
+            IndexerOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                namespace=settings.nats.namespace,
+                listeners=("registry",),
+                reload_to="loader",
+            ),
+        )
+        self.loader = SnapshotLoader(self.indexer.replica, manifest_key(settings.bucket))
+        self.snapshotter = Snapshotter(
+            self.indexer.replica,
+            SnapshotterOptions(
+                router=router_id,
+                bucket=settings.bucket,
+                every_messages=settings.snapshot.snapshot_messages,
+                every_s=settings.snapshot.snapshot_interval_s,
+            ),
+            lambda: self.indexer.caught_up and not self.loader.loading,
+        )
+        self.link = PeerLink(
+            settings,
+            router_id,
+            router,
+            self.heartbeat,
+            hears_workers=True,
+            followers=("indexer", "snapshotter"),
+        )
+        self._driver: AioDriver | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._running: asyncio.Task[None] | None = None
+        self._commands: RouterCommands | None = None
+
+    def why_not(self) -> str:
+        """Return why no request should come; "" when all is read, heard, and a worker usable."""
+        if self.draining:
+            return "draining"
+        if waiting := self.link.waiting():
+            return waiting
+        if not self.indexer.caught_up:
+            return "catching up with the journal"
+        if self.indexer.awaits_workers(time.monotonic()):
+            return "waiting for the heartbeats of known workers"
+        usable = self._router.scheduler.workers.membership.usable(time.monotonic())
+        return "" if usable else "no usable worker"
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return whether NATS is silent, and which workers' events do not count, or not in full."""
+        info = self._router.scheduler.workers.info
+        trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
+        doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
+        lines = by_reason(doubted, "KV events do not count in full")
+        never = by_reason(self._router.unmatched(), "no prefix can match")
+        return (*self.link.warnings(), *self.snapshotter.warnings(), *never, *lines)
+
+    def heartbeat(self) -> RouterHeartbeat:
+        """Return this replica's present sign of life."""
+        claim = self.indexer.replica.claim()
+        return RouterHeartbeat(
+            router=self.router_id,
+            bucket=self._settings.bucket,
+            url=self.advertise_url,
+            ready=not self.why_not(),
+            epoch=self.link.epoch,
+            applied_sequence=claim.sequence,
+            created=self.indexer.replica.created,
+            digest=claim.digest,
+            scope=claim.scope,
+            active_requests=self._router.scheduler.sequences.statistics().active_requests,
+            models=self._router.models(),
+            draining=self.draining,
+            heat=self._router.heat(time.monotonic()),
+            admission=self._router.admission,
+            workers=self._router.scheduler.workers.membership.members(),
+            left_out=self._router.left_out(time.monotonic()),
+        )
+
+    def tell(self, message: Message) -> None:
+        """Pass a booking on to the other replicas."""
+        if self._driver is not None:
+            self._driver.post("replica_sync", message)
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Have the worker send all it holds: its answers show that the index is wrong about it."""
+        if self._driver is not None:
+            self._driver.post(
+                "indexer", Mispredicted(worker, doubt.misses, doubt.answers, doubt.again)
+            )
+
+    async def start(self, advertise_url: str) -> None:
+        """Connect, load the newest snapshot, read the journal behind it, tell and listen.
+
+        Waits for a server that is away, `why_not` says so; one that cannot be used raises
+        `TransportError` or `ConfigError`.
+        """
+        self.advertise_url = advertise_url
+        subjects = self.link.subjects
+        connection = await self.link.connect(self._stack)
+        journal = journal_for(self._settings.nats, connection, subjects.stream(), subjects.events())
+        await journal.open()
+        self._stack.push_async_callback(journal.close)
+        bus = NatsBus(connection)
+        driver = AioDriver(journal=journal, bus=bus, log=actor_log())
+        self._driver = driver
+        for actor in (
+            *(self.link.registry, self.indexer, self._router, self.link.replica_sync),
+            *(self.loader, self.snapshotter),
+        ):
+            driver.add(actor)
+        keys, objects = await stores_for(self._settings.nats, connection, subjects)
+        for options in (journal.options, keys.options, objects.options):
+            self.link.keeper.keep(options.to_config())
+        storage = StorageCarrier(driver, keys, objects, journal)
+        self._stack.push_async_callback(storage.close)
+        await self.link.share_sessions(self._stack, connection)
+        feed = JournalFeed(driver)
+        feed.attach(journal)
+        self._stack.push_async_callback(feed.close)
+        await self.link.listen(self._stack, bus, driver)
+        driver.start()
+        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._stack.callback(driver.stop)
+        self.link.watch_silence(self._stack, driver)
+        handlers: dict[type[Message], Handler] = {
+            StateWanted: self._on_state_wanted,
+            Drain: self._on_drain,
+            Status: self._on_status,
+            Reload: self._on_reload,
+            TakeSnapshot: self._on_take,
+        }
+        target = subjects.router_control(self.router_id)
+        self._commands = RouterCommands(self._settings.nats, connection, target, handlers)
+        self._commands.start(lambda: self.indexer.caught_up)
+        self._stack.push_async_callback(self._commands.close)
+
+    def describe(self) -> dict[str, object]:
+        """Return how far the journal is read, the index, the peers."""
+        replica = self.indexer.replica
+        claim = replica.claim()
+        return {
+            "kv_events": True,
+            "stream": self.link.subjects.stream(),
+            "created": replica.created,
+            "applied_sequence": claim.sequence,
+            "digest": f"{claim.digest:016x}",
+            "caught_up": self.indexer.caught_up,
+            "indexer": self.indexer.statistics(),
+            "registry": self.link.registry.statistics(),
+            "replica_sync": self.link.replica_sync.statistics(),
+            "loader": self.loader.statistics(),
+            "snapshotter": self.snapshotter.statistics(time.monotonic()),
+            "peers": self.link.peers.view(time.monotonic()),
+            "blocks": {worker: replica.index.blocks(worker) for worker in replica.index.workers()},
+            "worker_digests": {
+                worker: f"{replica.index.worker_digest(worker):016x}"
+                for worker in replica.index.workers()
+            },
+        }
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what Prometheus reads of this part."""
+        yield from index_metrics(self.indexer.replica.index)
+        yield from journal_metrics(self.indexer, self.replicas())
+        yield from snapshot_metrics(self.snapshotter.statistics(time.monotonic()))
+        yield from self.link.metrics()
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of this replica and its peers, own first."""
+        return (self.heartbeat(), *self.link.replicas())
+
+    def digests(self) -> tuple[int, int]:
+        """Return how many digests of peers were compared, and how many differed."""
+        statistics = self.indexer.statistics()
+        return statistics.replica.digests_compared, statistics.mismatches
+
+    async def _on_state_wanted(self, command: StateWanted) -> None:
+        self.tell(command)
+
+    async def _on_drain(self, command: Drain) -> None:
+        self.draining = command.draining
+
+    async def _on_reload(self, command: Reload) -> bool:
+        return self._driver is not None and self._driver.post("loader", command)
+
+    async def _on_take(self, command: TakeSnapshot) -> bool:
+        return self._driver is not None and self._driver.post("snapshotter", command)
+
+    async def _on_status(self, command: Status) -> dict[str, object]:
+        del command
+        return self.describe()
+
+    async def failed(self) -> None:
+        """Look after the streams until an actor or the answering of commands fails; raise that."""
+        assert self._running is not None
+        assert self._commands is not None
+        works = (self._commands.failed(), self.link.failed())
+        await first_of(asyncio.shield(self._running), *works)
+
+    async def stop(self) -> None:
+        """Leave the mesh; safe to call twice."""
+        await self._stack.aclose()
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running

@@ -1,0 +1,64 @@
+"""What a router asks of its part of the mesh, whichever it is."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from prometheus_client.core import Metric
+
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.insight.predictions import Doubt
+
+
+class MeshPart(Protocol):
+    """How a router learns of workers and caches.
+
+    `RouterMesh` from a journal, `SharingMesh` from siblings, `StaticWorkers` alone.
+    """
+
+    draining: bool
+
+    def why_not(self) -> str:
+        """Return why no request should come; "" when they may."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what makes routing worse than it could be, one line each."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return the state of this part, for /v1/status."""
+        ...
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return what Prometheus reads of this part."""
+        ...
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of this replica and its peers, own first."""
+        ...
+
+    def digests(self) -> tuple[int, int]:
+        """Return how many digests of peers were compared, and how many differed."""
+        ...
+
+    def tell(self, message: Message) -> None:
+        """Pass a booking on to the other replicas, if there are any."""
+        ...
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Have what is known of the worker's cache sent anew, if it can be."""
+        ...
+
+    async def start(self, advertise_url: str) -> None:
+        """Begin."""
+        ...
+
+    async def failed(self) -> None:
+        """Wait until a part fails, and raise its error."""
+        ...
+
+    async def stop(self) -> None:
+        """End; safe to call twice."""
+        ...

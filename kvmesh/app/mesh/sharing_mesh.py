@@ -1,0 +1,187 @@
+"""A replica without a journal: what is cached is guessed from what it and its siblings routed.
+
+Loaded only where NATS is used, so that a router alone runs where it is not installed.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.members.router import Router
+from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
+from kvmesh.app.alone.static_workers import StaticWorkers
+from kvmesh.app.mesh.peer_link import PeerLink
+from kvmesh.app.mesh.router_commands import Handler, RouterCommands
+from kvmesh.app.process.running import first_of
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.insight.predictions import Doubt
+from kvmesh.observe import actor_log
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.settings.roles import RouterSettings
+from kvmesh.transport.nats.link.bus import NatsBus
+
+
+class SharingMesh:
+    """Shares bookings and routed prompts with the siblings of the bucket.
+
+    `static` are the workers of the command line, which siblings must call by the same names;
+    without them the workers are those whose sidecars send heartbeats.
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        router_id: str,
+        router: Router,
+        static: StaticWorkers | None,
+    ) -> None:
+        self.draining = False
+        self._url = ""
+        self._settings = settings
+        self._router = router
+        self._static = static
+        self.link = PeerLink(
+            settings, router_id, router, self.heartbeat, hears_workers=static is None
+        )
+        self._driver: AioDriver | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._running: asyncio.Task[None] | None = None
+        self._commands: RouterCommands | None = None
+
+    def why_not(self) -> str:
+        """Return why no request should come; "" when some worker may be given one.
+
+        Workers of the command line are served without NATS, too: what is missing are siblings.
+        """
+        if self.draining:
+            return "draining"
+        if self._static is not None:
+            return self._static.why_not()
+        if waiting := self.link.waiting():
+            return waiting
+        usable = self._router.scheduler.workers.membership.usable(time.monotonic())
+        return "" if usable else "no usable worker"
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return whether NATS is silent, and what else makes routing worse than it could be."""
+        static = self._static.warnings() if self._static is not None else ()
+        waiting = self.link.waiting()
+        alone = (f"{waiting}: siblings are not heard",) if waiting else ()
+        return (*self.link.warnings(), *alone, *static)
+
+    def heartbeat(self) -> RouterHeartbeat:
+        """Return this replica's present sign of life: it has read no journal."""
+        return RouterHeartbeat(
+            router=self.link.router_id,
+            bucket=self._settings.bucket,
+            url=self._url,
+            ready=not self.why_not(),
+            epoch=self.link.epoch,
+            active_requests=self._router.scheduler.sequences.statistics().active_requests,
+            models=self._router.models(),
+            draining=self.draining,
+            admission=self._router.admission,
+            workers=self._router.scheduler.workers.membership.members(),
+            left_out=self._router.left_out(time.monotonic()),
+        )
+
+    def describe(self) -> dict[str, object]:
+        """Return the workers' state where they are static, and the siblings'."""
+        own: dict[str, object] = {"kv_events": False}
+        if self._static is not None:
+            own = self._static.describe()
+        return {
+            **own,
+            "registry": self.link.registry.statistics(),
+            "replica_sync": self.link.replica_sync.statistics(),
+            "peers": self.link.peers.view(time.monotonic()),
+        }
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what Prometheus reads of this part."""
+        if self._static is not None:
+            yield from self._static.metrics()
+        yield from self.link.metrics()
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of this replica and its siblings, own first."""
+        return (self.heartbeat(), *self.link.replicas())
+
+    def digests(self) -> tuple[int, int]:
+        """Return that nothing is ever compared."""
+        return 0, 0
+
+    def tell(self, message: Message) -> None:
+        """Pass a booking on to the siblings."""
+        if self._static is not None:
+            self._static.tell(message)
+        if self._driver is not None:
+            self._driver.post(self.link.replica_sync.name, message)
+
+    def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
+        """Guesses are expected to miss: nobody can send anything better."""
+
+    async def start(self, advertise_url: str) -> None:
+        """Find the workers, connect, tell and listen.
+
+        Waits for a server that is away, `why_not` says so; one that cannot be used raises
+        `TransportError` or `ConfigError`.
+        """
+        self._url = advertise_url
+        link, stack = self.link, self._stack
+        if self._static is not None:
+            stack.push_async_callback(self._static.stop)
+            await self._static.start(advertise_url)
+        connection = await link.connect(stack)
+        bus = NatsBus(connection)
+        driver = AioDriver(bus=bus, log=actor_log())
+        self._driver = driver
+        driver.add(link.registry)
+        driver.add(link.replica_sync)
+        if self._static is None:
+            driver.add(self._router)
+        await link.share_sessions(stack, connection)
+        await link.listen(stack, bus, driver)
+        driver.start()
+        self._running = asyncio.create_task(driver.run(), name="siblings")
+        stack.callback(driver.stop)
+        link.watch_silence(stack, driver)
+        handlers: dict[type[Message], Handler] = {
+            StateWanted: self._on_state_wanted,
+            Drain: self._on_drain,
+            Status: self._on_status,
+        }
+        target = link.subjects.router_control(link.router_id)
+        self._commands = RouterCommands(self._settings.nats, connection, target, handlers)
+        self._commands.start(lambda: not self.why_not())
+        stack.push_async_callback(self._commands.close)
+
+    async def failed(self) -> None:
+        """Look after the bucket of sessions until a part fails; raise what it raised."""
+        assert self._running is not None
+        assert self._commands is not None
+        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.failed()]
+        if self._static is not None:
+            parts.append(self._static.failed())
+        await first_of(*parts)
+
+    async def stop(self) -> None:
+        """Leave; safe to call twice."""
+        await self._stack.aclose()
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def _on_state_wanted(self, command: StateWanted) -> None:
+        self.tell(command)
+
+    async def _on_drain(self, command: Drain) -> None:
+        self.draining = command.draining
+
+    async def _on_status(self, command: Status) -> dict[str, object]:
+        del command
+        return self.describe()

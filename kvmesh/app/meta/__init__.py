@@ -1,0 +1,1 @@
+"""`kvmesh meta-router`: one door over all buckets and replicas."""

@@ -1,0 +1,147 @@
+"""One request on its way through a meta-router."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.app.care.failure_care import FailureCare
+from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.core.buckets.buckets import BucketRoute
+from kvmesh.core.buckets.rules import BucketRequest
+from kvmesh.core.health.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attempt
+from kvmesh.errors import KvMeshError, NoWorkerError
+from kvmesh.observe import get_logger
+from kvmesh.transport.http.forward.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
+from kvmesh.transport.http.upstream.client import UpstreamFailure
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import Problem
+
+
+class BucketPlan:
+    """The forwarding plan of one request: each attempt goes to another replica of its bucket.
+
+    While no replica may be given it, it waits; `proceed` and `fail_attempt` are the forwarding's.
+    """
+
+    __slots__ = (
+        "_care", "_ends", "_meta", "_request", "_resume", "_route", "_sent", "_status", "_tried",
+        "fail_attempt", "proceed", "sent_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, meta: MetaRouter, request: BucketRequest, care: FailureCare, ends: RequestEnds
+    ) -> None:
+        self._meta = meta
+        self._ends = ends
+        self._request = request
+        self._care = care
+        self._route: BucketRoute | None = None
+        self._tried: list[str] = []
+        self._sent = False
+        self._status = 0
+        self._resume: Callable[[], None] | None = None
+        self.sent_s = 0.0
+        self.proceed: Callable[[], None] = nobody_waits
+        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
+
+    @property
+    def worker(self) -> str:
+        """Return the replica chosen last, for who watches that it does not hang."""
+        assert self._route is not None
+        return self._route.replica.name
+
+    def next_target(self) -> Target | Problem | Wait | None:
+        """Choose bucket and replica; a retry stays in the bucket."""
+        request, now = self._request, time.monotonic()
+        if self._route is not None:
+            request = msgspec.structs.replace(request, bucket=self._route.bucket)
+        try:
+            route = self._meta.route(request, now, tried=self._tried)
+        except NoWorkerError as error:
+            if not self._sent and self._hold(now):
+                return Wait.WAIT
+            return None if self._tried else Problem.from_error(error)
+        except KvMeshError as error:
+            return Problem.from_error(error)
+        self._route, self.sent_s = route, now
+        self._tried.append(route.replica.name)
+        self._care.hangs.add(self)
+        return Target(route.replica.url)
+
+    def _hold(self, now: float) -> bool:
+        """Wait until some replica may be given a request again, once."""
+        table = self._meta.table
+        if self._resume is not None or not table.met_any or table.membership.usable(now):
+            return False
+        self._resume = self._go_on
+        return self._care.patience.hold(self._resume)
+
+    def _go_on(self) -> None:
+        """Begin anew: those that could not be reached before may be there again."""
+        self._tried.clear()
+        self.proceed()
+
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
+        """Take what that shows of the replica; another one is tried."""
+        self._sent |= failure.stage != "before_send"
+        if self._route is None:
+            return True
+        replica, now = self._route.replica.name, time.monotonic()
+        self._care.hangs.discard(self)
+        attempt = failed_attempt(
+            failure.kind,
+            now - self.sent_s,
+            status=failure.status,
+            retry_after_s=failure.retry_after_s,
+        )
+        self._meta.note(replica, attempt, now)
+        self._care.wake()
+        self._care.failures.add(replica, attempt.kind)
+        get_logger().warning(
+            "replica failed a request",
+            replica=replica,
+            stage=failure.stage,
+            kind=attempt.kind,
+            error=failure.message,
+        )
+        return True
+
+    def is_overdue(self, now: float) -> bool:
+        """Return that nobody knows: how long the answer takes is the replica's to say."""
+        del now
+        return False
+
+    def give_up(self, why: str) -> None:
+        """Leave a replica that hangs."""
+        text = f"{self.worker} gave no answer: {why}"
+        self.fail_attempt(UpstreamFailure("after_send", "hung", text, self.worker))
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Trust the replica again. Its own headers already say who it is."""
+        del headers
+        self._status = status
+        self._care.hangs.discard(self)
+        if self._route is not None and status in SUCCESS:
+            self._meta.began(self._route.replica.name, time.monotonic())
+        return ()
+
+    def on_body(self, data: bytes) -> None:
+        """Nothing to see: the replica watches the answer."""
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Take what the end shows of the replica: what its worker did is not its doing."""
+        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
+        self._care.hangs.discard(self)
+        if self._resume is not None:
+            self._care.patience.leave(self._resume)
+        self._ends.add(outcome.kind, outcome.status)
+        if self._route is None:
+            return
+        attempt = UNKNOWN
+        if outcome.kind == "cut" and outcome.failure is not None:
+            attempt = failed_attempt("cut")
+        elif outcome.kind == "finished" and self._status in SUCCESS:
+            attempt = SERVED
+        self._meta.note(self._route.replica.name, attempt, time.monotonic())

@@ -1,0 +1,312 @@
+"""`kvmesh meta-router`: the front door over all buckets and their replicas."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Annotated, Final, Protocol, cast
+
+from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.app.alone.static_replicas import StaticReplicas
+from kvmesh.app.care.failure_care import FailureCare
+from kvmesh.app.care.prober import Probe
+from kvmesh.app.care.url_refusals import UrlRefusals
+from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.front.front import (
+    FrontDoor,
+    Routes,
+    admin_routes,
+    answer_json,
+    upstream_pool,
+    url_guard,
+)
+from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.meta.bucket_plan import BucketPlan
+from kvmesh.app.meta.metrics import MetaMetrics
+from kvmesh.app.meta.view import MetaView
+from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.prompt_outline import prompt_outline
+from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
+from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.app.views.dashboard_page import ViewPages
+from kvmesh.core.buckets.rules import BucketRequest, parse_rule, prompt_family
+from kvmesh.core.health.outcomes import UNKNOWN
+from kvmesh.errors import ConfigError
+from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings.roles import MetaRouterSettings
+from kvmesh.settings.types import Flat
+from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.openai import (
+    ApiEndpoint,
+    InferenceRequest,
+    find_endpoint,
+    parse_model,
+    prompt_endpoint,
+    read_request,
+)
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+TEMPORARY_REDIRECT = 307
+TENANT_HEADER = "x-kvmesh-tenant"
+UNAVAILABLE = 503
+RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
+"""What a replica says that cannot decide now; all else its workers say, and it has tried them."""
+
+
+class ReplicaFeed(Protocol):
+    """Where replicas come from: heartbeats over NATS (`app.meta_mesh`), or nowhere."""
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        ...
+
+    def why_not(self) -> str:
+        """Return what the start waits for; "" when it does not."""
+        ...
+
+    async def failed(self) -> None:
+        """Wait until listening fails, and raise its error."""
+        ...
+
+    async def stop(self) -> None:
+        """End; safe to call twice."""
+        ...
+
+
+class MetaServer:
+    """One meta-router process."""
+
+    def __init__(self, settings: MetaRouterSettings) -> None:
+        self.settings = settings
+        rules = [parse_rule(text) for text in settings.rule]
+        self._guard = url_guard(
+            settings.upstream, [text.partition("=")[2] for text in settings.replica]
+        )
+        self._refusals = UrlRefusals(self._guard)
+        self.meta = MetaRouter(
+            settings.nats.namespace, rules, settings.bucket_policy, guard=self._guard
+        )
+        self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
+        self._pool: UpstreamPool | None = None
+        self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
+        self._options = ForwardOptions(
+            max_retries=settings.upstream.max_retries, retry_statuses=RETRY_STATUSES
+        )
+        self._care = FailureCare(
+            "replica",
+            self.meta.table.membership,
+            self._find_probe,
+            settings.wait_for_replica_s,
+            time.monotonic,
+        )
+        self._ends = RequestEnds()
+        self._static: list[tuple[str, str]] = []
+        for text in settings.replica:
+            bucket, equals, url = text.partition("=")
+            if not equals or not url.startswith(("http://", "https://")):
+                raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
+            url = url.rstrip("/")
+            self._static.append((self.meta.add_static(bucket, url, time.monotonic()), url))
+        self._feed = self._replica_feed()
+
+    def _find_probe(self, replica: str) -> Probe | None:
+        url = self.meta.url(replica)
+        return Probe(replica, url, "/ready") if url else None
+
+    def _replica_feed(self) -> ReplicaFeed:
+        if self.settings.replica:
+            return StaticReplicas(self.meta, self._static)
+        # Loaded by name: with static replicas NATS need not be installed.
+        mesh = import_module("kvmesh.app.mesh.meta_mesh")
+        return cast("ReplicaFeed", mesh.MetaMesh(self.settings, self.meta))
+
+    async def serve(self, stop: Stop) -> None:
+        """Serve until `stop`, then let open streams finish."""
+        log = get_logger()
+        async with contextlib.AsyncExitStack() as stack:
+            self._pool = upstream_pool(self.settings.upstream, self._guard)
+            stack.push_async_callback(self._pool.close)
+            stack.push_async_callback(asyncio.to_thread, self._tracer.close)
+            routes = Routes()
+            routes.add(
+                "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
+            )
+            routes.add("GET", "/ready", self._ready)
+            cold = await admin_routes(self.settings.http, routes, stack)
+            cold.add("GET", "/v1/status", self._status)
+            routes.add("GET", "/v1/models", self._models)
+            routes.add("POST", "/v1/route", self._explain)
+            routes.add("POST", "/v1/bucket", self._which)
+            routes.add_prefix("/v1/", self._forward)
+            asking = upstream_pool(self.settings.upstream, self._guard)
+            stack.push_async_callback(asking.close)
+            pages = ViewPages(MetaView(self.meta, asking, "meta-router", self._warnings))
+            pages.mount(routes)
+            front = FrontDoor(
+                self.settings.http,
+                routes,
+                tenant_header=TENANT_HEADER,
+                passes_keys=self.settings.upstream.upstream_key_file is None,
+            )
+            metrics = MetaMetrics(self.meta, front.server.statistics, self._ends, time.monotonic)
+            metrics.register(self._refusals)
+            metrics.register(self._care)
+            metrics.mount(cold)
+            stack.push_async_callback(self._feed.stop)
+            url = await front.open()
+            stack.push_async_callback(front.server.close)
+            await first_of(
+                *(stop.wait(), self._follow(url), pages.live.run()), *self._care.running(asking)
+            )
+            pages.live.close()
+            log.info("draining", open_requests=front.server.statistics().open_requests)
+            await front.drain()
+
+    async def _follow(self, url: str) -> None:
+        """Hear of replicas, which may have to wait for NATS, until that fails."""
+        await self._feed.start()
+        get_logger().info("meta-router serves", url=url)
+        await self._feed.failed()
+
+    def _forward(self, exchange: Exchange) -> None:
+        request = exchange.request
+        endpoint = find_endpoint(request.method, request.path, passthrough=True)
+        if endpoint.prompt is None:
+            model = parse_model(request.body) or request.path.partition("/v1/models/")[2]
+            workers = named_workers(request)
+            wanted = BucketRequest(bucket=_named(request), model=model, workers=workers)
+            self._send(exchange, wanted, stream=False)
+            return
+        parsed = read_request(request, endpoint)
+        self._send(exchange, self._outline(request, endpoint, parsed), stream=bool(parsed.stream))
+
+    def _explain(self, exchange: Exchange) -> None:
+        """Let a replica of the request's bucket explain what it would decide."""
+        request = exchange.request
+        wanted = BucketRequest(bucket=_named(request), workers=named_workers(request))
+        self._send(exchange, wanted, stream=False)
+
+    def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
+        assert self._pool is not None
+        if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
+            self._redirect(exchange, request)
+            return
+        plan = BucketPlan(self.meta, request, self._care, self._ends)
+        watched = self._tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, self._options, stream=stream)
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+
+    def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
+        """Send the client itself to the replica: its answer then makes one hop less."""
+        now = time.monotonic()
+        route = self.meta.route(request, now)
+        self.meta.note(route.replica.name, UNKNOWN, now)
+        location = route.replica.url.encode() + exchange.request.target
+        headers = (
+            (b"location", location),
+            (b"cache-control", b"no-store"),
+            (b"x-kvmesh-bucket", route.bucket.encode()),
+        )
+        exchange.respond(TEMPORARY_REDIRECT, b"", headers=headers)
+
+    def _which(self, exchange: Exchange) -> None:
+        """Answer what rules see of a request, and the bucket that they or the client name."""
+        request = exchange.request
+        endpoint = prompt_endpoint(request.body)
+        outline = self._outline(request, endpoint, read_request(request, endpoint), look=True)
+        answer_json(
+            exchange,
+            {
+                "bucket": self.meta.table.named(outline) or None,
+                "policy": self.settings.bucket_policy,
+                "model": outline.model,
+                "prompt_chars": outline.prompt_chars,
+                "family": prompt_family(outline.prompt_start),
+            },
+        )
+
+    def _outline(
+        self,
+        request: Request,
+        endpoint: ApiEndpoint,
+        parsed: InferenceRequest,
+        *,
+        look: bool = False,
+    ) -> BucketRequest:
+        extension = parsed.kvmesh or NO_EXTENSION
+        bucket = _named(request) or extension.bucket or ""
+        workers = named_workers(request, extension)
+        model = parsed.model or ""
+        if not look and (bucket or not self._looks_inside):
+            return BucketRequest(bucket=bucket, model=model, workers=workers)
+        chars, start = prompt_outline(endpoint, parsed)
+        return BucketRequest(
+            bucket=bucket,
+            model=model,
+            headers={
+                name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers
+            },
+            prompt_chars=chars,
+            prompt_start=start,
+            workers=workers,
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        return (
+            *self.meta.hearing.warnings(),
+            *self._refusals.warnings(),
+            *self._care.warnings(),
+            *by_reason(self._failing(), "gets no requests"),
+        )
+
+    def _failing(self) -> Iterator[tuple[str, str]]:
+        for worker, bucket in self.meta.left_out():
+            yield worker, f"requests fail there, say routers of bucket {bucket}"
+
+    def _ready(self, exchange: Exchange) -> None:
+        ready = self.meta.ready(time.monotonic())
+        body: dict[str, object] = {
+            "ready": ready,
+            "reason": "ready" if ready else self._feed.why_not() or "no ready replica",
+        }
+        if warnings := self._warnings():
+            body["warnings"] = warnings
+        answer_json(exchange, body, status=200 if ready else UNAVAILABLE)
+
+    def _status(self, exchange: Exchange) -> None:
+        now = time.monotonic()
+        buckets = {
+            bucket: [replica.name for replica in self.meta.table.ready(bucket, now)]
+            for bucket in self.meta.table.buckets()
+        }
+        answer_json(
+            exchange,
+            {
+                "ready_replicas": buckets,
+                "replicas": self.meta.replicas(now),
+                "statistics": self.meta.statistics(),
+                "refused": self._guard.refused(now),
+            },
+        )
+
+    def _models(self, exchange: Exchange) -> None:
+        models = [
+            {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
+            for model in self.meta.models()
+        ]
+        answer_json(exchange, {"object": "list", "data": models})
+
+
+def _named(request: Request) -> str:
+    return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
+
+
+def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:
+    """Run the front door over all buckets and replicas."""
+    options = settings or MetaRouterSettings()
+    configure_logging(options.log.log_level, options.log.log_format, role="meta-router")
+    server = MetaServer(options)
+    run(server.serve)

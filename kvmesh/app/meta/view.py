@@ -1,0 +1,283 @@
+"""All buckets and replicas as the meta-router's dashboard sees them, asked of the replicas."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.app.views.decision_view import DecisionRow
+from kvmesh.app.views.overview import (
+    Overview,
+    ReplicaRow,
+    WorkerRow,
+    compare_replicas,
+    merge_prefixes,
+    merge_warnings,
+    sum_buckets,
+)
+from kvmesh.core.buckets.buckets import RouterReplica
+from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
+from kvmesh.core.routing.shadow_policy import add_reports
+from kvmesh.transport.http.fetch import fetch_ok
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+FRESH_S: Final = 0.9
+"""Replicas are asked again only after this long, however many look."""
+
+AT_ONCE: Final = 16
+"""Replicas asked at the same time."""
+
+KEPT_ROWS: Final = 1000
+CHANGES: Final = 200
+TIMEOUT_S: Final = 2.0
+_TRUSTS: Final = ("exact", "approx", "degraded", "catching-up")
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    decisions: list[DecisionRow]
+
+
+class _Known:
+    """One replica's last answer, and its seconds so far."""
+
+    def __init__(self) -> None:
+        self.overview: Overview | None = None
+        self.answers = False
+        self.seconds: dict[int, TrafficSecond] = {}
+
+    def take(self, overview: Overview) -> None:
+        self.overview = overview
+        self.answers = True
+        self.seconds |= {one.second: one for one in overview.seconds}
+        oldest = int(overview.now) - KEPT_S
+        self.seconds = {second: one for second, one in self.seconds.items() if second > oldest}
+
+
+class MetaView:
+    """Asks every replica for its overview, at most once a second and only while somebody looks.
+
+    `pool` is for these questions alone. What a replica said stays while the replica is known.
+    """
+
+    tick_s = 1.0
+
+    def __init__(
+        self,
+        meta: MetaRouter,
+        pool: UpstreamPool,
+        name: str,
+        warnings: Callable[[], Sequence[str]],
+    ) -> None:
+        self._meta = meta
+        self._own_warnings = warnings
+        self._pool = pool
+        self._name = name
+        self._known: dict[str, _Known] = {}
+        self._rows: dict[str, tuple[int, DecisionRow]] = {}
+        self._version = 0
+        self._asked_s = -FRESH_S
+        self._asking = asyncio.Lock()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._started = int(time.time())
+        self._package = version("kvmesh")
+
+    async def refresh(self, *, watched: bool) -> None:
+        """Ask all replicas, unless nobody looks or the last answers are fresh."""
+        if not watched:
+            return
+        async with self._asking:
+            if time.monotonic() - self._asked_s < FRESH_S:
+                return
+            self._asked_s = time.monotonic()
+            replicas = self._meta.table.replicas()
+            names = {one.name for one in replicas}
+            for gone in [name for name in self._known if name not in names]:
+                del self._known[gone]
+            await asyncio.gather(*(self._ask(one) for one in replicas))
+
+    def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
+        """Return the present of the whole mesh; see `View.overview`."""
+        heard = [one.overview for one in self._known.values() if one.overview and one.answers]
+        workers = _merge_workers(heard)
+        replicas = self._replicas()
+        ready = self._meta.ready(time.monotonic())
+        counters: dict[str, int] = {}
+        for one in heard:
+            for name, count in one.counters.items():
+                counters[name] = counters.get(name, 0) + count
+        newest = sorted((row for _, row in self._rows.values()), key=lambda row: row.decided_at)
+        rows = (
+            self.changes(after, decisions)[0]
+            if after
+            else newest[max(0, len(newest) - decisions) :]
+        )
+        return Overview(
+            role="meta-router",
+            name=self._name,
+            version=self._package,
+            started=self._started,
+            now=time.time(),
+            ready=ready,
+            reason="" if ready else "no ready replica",
+            policy=", ".join(sorted({one.policy for one in heard})),
+            block_size=heard[0].block_size if heard else 0,
+            buckets=sum_buckets(replicas, workers),
+            replicas=replicas,
+            workers=workers,
+            counters=counters,
+            seconds=merge_seconds(
+                second
+                for known in self._known.values()
+                for second in known.seconds.values()
+                if second.second >= since
+            ),
+            decisions=rows,
+            prefixes=merge_prefixes(
+                [(one.buckets[0].bucket, one.prefixes) for one in heard if one.buckets]
+            ),
+            shadows=add_reports(report for one in heard for report in one.shadows),
+            cursor=self._version,
+            warnings=[
+                *self._own_warnings(),
+                *merge_warnings((one.name, one.warnings) for one in heard),
+            ],
+        )
+
+    def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
+        """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
+        rows = [row for changed, row in self._rows.values() if changed > after]
+        return rows[max(0, len(rows) - limit) :], self._version
+
+    async def latest(self, limit: int) -> list[DecisionRow]:
+        """Return the newest requests of all replicas, newest first."""
+        path = f"/v1/decisions?limit={limit}"
+        rows: list[DecisionRow] = []
+        for body in await self._ask_all(path):
+            try:
+                rows += msgspec.json.decode(body, type=_Rows).decisions
+            except msgspec.MsgspecError:
+                continue
+        return sorted(rows, key=lambda row: -row.decided_at)[:limit]
+
+    async def find(self, request_id: str) -> bytes | None:
+        """Return what the first replica that knows the request says of it; None when none does."""
+        path = f"/v1/decisions/{quote(request_id, safe='')}"
+        answers = await self._ask_all(path)
+        return answers[0] if answers else None
+
+    async def _ask_all(self, path: str) -> list[bytes]:
+        """Return the good answers of all replicas."""
+
+        async def ask(replica: RouterReplica) -> bytes | None:
+            async with self._slots:
+                return await fetch_ok(self._pool, replica.url, path, timeout_s=TIMEOUT_S)
+
+        answers = await asyncio.gather(*(ask(one) for one in self._meta.table.replicas()))
+        return [body for body in answers if body is not None]
+
+    async def _ask(self, replica: RouterReplica) -> None:
+        known = self._known.setdefault(replica.name, _Known())
+        before = known.overview
+        after = before.cursor if before else 0
+        since = max(known.seconds, default=0) - 2
+        path = f"/v1/overview?since={max(0, since)}&after={after}&limit={CHANGES}"
+        async with self._slots:
+            body = await fetch_ok(self._pool, replica.url, path, timeout_s=TIMEOUT_S)
+        overview = None if body is None else _decode(body)
+        if overview is None or overview.role != "router":
+            known.answers = False
+            return
+        if before is not None and before.started != overview.started:
+            # Another life counts its changes from 0 again.
+            overview = msgspec.structs.replace(overview, cursor=0)
+        known.take(overview)
+        self._take_rows(overview.decisions)
+
+    def _take_rows(self, rows: list[DecisionRow]) -> None:
+        for row in rows:
+            before = self._rows.pop(row.key, None)
+            if before is not None and before[1] == row:
+                self._rows[row.key] = before
+                continue
+            self._version += 1
+            self._rows[row.key] = (self._version, row)
+        while len(self._rows) > KEPT_ROWS:
+            del self._rows[next(iter(self._rows))]
+
+    def _replicas(self) -> list[ReplicaRow]:
+        """Return every known replica: in its own words, or why it has none."""
+        now = time.monotonic()
+        rows: list[ReplicaRow] = []
+        for replica in self._meta.table.replicas():
+            known = self._known.get(replica.name)
+            said = known.overview if known is not None else None
+            own = (
+                next((one for one in said.replicas if one.replica == said.name), None)
+                if said
+                else None
+            )
+            why_not = self._meta.table.membership.why_not(replica.name, now) or ""
+            if known is not None and said is not None and not known.answers:
+                why_not = why_not or "does not answer"
+            if own is None:
+                own = ReplicaRow(
+                    replica=replica.name.removeprefix(f"{replica.bucket}/"),
+                    bucket=replica.bucket,
+                    url=replica.url,
+                    ready=not why_not,
+                    reason=why_not,
+                    draining=False,
+                    kv_events=False,
+                    active_requests=replica.active_requests,
+                )
+            elif why_not:
+                own = msgspec.structs.replace(own, ready=False, reason=why_not)
+            rows.append(msgspec.structs.replace(own, url=replica.url))
+        return compare_replicas(rows)
+
+
+def _decode(body: bytes) -> Overview | None:
+    try:
+        return msgspec.json.decode(body, type=Overview)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _doubt(trust: str) -> int:
+    return _TRUSTS.index(trust) if trust in _TRUSTS else len(_TRUSTS)
+
+
+def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
+    """Return each worker once: replicas share bookings, so the busiest view is the fullest.
+
+    A worker is usable if some replica may use it; the worst trust and the most failures are shown.
+    """
+    merged: dict[tuple[str, str], WorkerRow] = {}
+    for overview in overviews:
+        for row in overview.workers:
+            key = (row.bucket, row.worker)
+            other = merged.get(key)
+            if other is None:
+                merged[key] = row
+                continue
+            fuller, less = (
+                (row, other) if row.active_requests > other.active_requests else (other, row)
+            )
+            failing = max(row, other, key=lambda one: (one.failures, one.attempts))
+            merged[key] = msgspec.structs.replace(
+                fuller,
+                stage=failing.stage,
+                failures=failing.failures,
+                attempts=failing.attempts,
+                trust=max(row.trust, other.trust, key=_doubt),
+                usable=row.usable or other.usable,
+                why_not="" if row.usable or other.usable else fuller.why_not,
+                ttft_ms=fuller.ttft_ms if fuller.ttft_ms is not None else less.ttft_ms,
+                cached_blocks=max(row.cached_blocks, other.cached_blocks),
+            )
+    return [merged[key] for key in sorted(merged)]

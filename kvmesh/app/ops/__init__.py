@@ -1,0 +1,1 @@
+"""Commands of operators: up, config, NATS accounts and streams, snapshots."""

@@ -1,0 +1,116 @@
+"""`kvmesh config ROLE`: the role's settings as a commented TOML file, made from the dataclasses.
+
+`config/*.toml` and `docs/configuration.md` are its output, so they cannot disagree with `--help`.
+"""
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from kvmesh.settings.mocker import MockerSettings
+from kvmesh.settings.roles import (
+    MetaRouterSettings,
+    RouterSettings,
+    UpSettings,
+    WorkerSettings,
+)
+
+Role = Literal["router", "meta-router", "worker", "mocker", "up"]
+ROLES: Mapping[Role, type] = {
+    "router": RouterSettings,
+    "meta-router": MetaRouterSettings,
+    "worker": WorkerSettings,
+    "mocker": MockerSettings,
+    "up": UpSettings,
+}
+
+
+def command(role: Role | Literal["all"]) -> None:
+    """Print a commented TOML file with every setting of a role; of all: a Markdown page."""
+    sys.stdout.write(render_markdown() if role == "all" else render_toml(role))
+
+
+def render_markdown() -> str:
+    """Return every role's settings as tables: flag, default, meaning."""
+    lines = [
+        "# Configuration",
+        "Made by `kvmesh config all`. A setting has one name and four spellings, weakest first:",
+        "the default, `name = value` in a TOML file (`--config FILE`), `KVMESH_NAME` in the",
+        "environment, `--name` on the command line.",
+    ]
+    for role, settings in ROLES.items():
+        lines += ["", f"## kvmesh {role}", "| flag | default | meaning |", "|---|---|---|"]
+        for name, text, default in describe(settings):
+            shown = "" if default in ("", (), None) else f"`{toml_value(default)}`"
+            needed = "*required*" if default is MISSING else shown
+            lines.append(f"| `--{name}` | {needed} | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def render_toml(role: Role) -> str:
+    """Return the role's settings as TOML: every key commented out, at its default."""
+    settings = ROLES[role]
+    lines = [
+        f"# kvmesh {role}: every setting at its default. Take the # off a line to change it.",
+        f"# Use it with: kvmesh {role} --config {role}.toml; variables and flags win over it.",
+    ]
+    for name, text, default in describe(settings):
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(text, 90))]
+        lines.append(f"#{name} = {toml_value(default)}")
+    return "\n".join(lines) + "\n"
+
+
+def describe(settings: type) -> Iterator[tuple[str, str, object]]:
+    """Yield (name, text, default) of each setting, nested groups in place.
+
+    A setting without a default yields `MISSING`.
+    """
+    texts = attribute_texts(settings)
+    for field in fields(settings):
+        default = default_of(field)
+        if is_dataclass(default) and not isinstance(default, type):
+            yield from describe(type(default))
+        else:
+            yield field.name.replace("_", "-"), texts.get(field.name, ""), default
+
+
+def default_of(field: "Field[Any]") -> object:
+    """Return the field's default, its factory called."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def attribute_texts(settings: type) -> dict[str, str]:
+    """Return the string written below each attribute of the class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for before, after in zip(body.body, body.body[1:], strict=False):
+        match before, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(t))
+            ):
+                texts[name] = " ".join(t.split())
+            case _:
+                pass
+    return texts
+
+
+def toml_value(value: object) -> str:
+    """Return `value` in TOML; empty for "unset", since TOML has no null."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case str() | Path():
+            return f'"{value}"'
+        case tuple():
+            items = cast("tuple[object, ...]", value)
+            return f"[{', '.join(map(toml_value, items))}]"
+        case _:
+            return '""  # unset'

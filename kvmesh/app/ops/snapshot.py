@@ -1,0 +1,281 @@
+"""`kvmesh snapshot list|inspect|verify|take`: look after the snapshots of a bucket."""
+
+import asyncio
+import hashlib
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import msgspec
+from cyclopts import App
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from kvmesh.actors.journal.snapshotter import manifest_key
+from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
+from kvmesh.actors.wire import decode
+from kvmesh.app.mesh.nats_link import connection_for, stores_for, subjects_for
+from kvmesh.app.process.running import Stop, run
+from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, decode_manifest
+from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
+from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
+from kvmesh.observe import configure_logging
+from kvmesh.ports import KeyValue, ObjectInfo, ObjectStore
+from kvmesh.settings.roles import NatsSettings
+from kvmesh.settings.types import Flat
+from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.transport.nats.link.connection import NatsConnection
+from kvmesh.transport.nats.link.control import ControlPlane
+
+LISTEN_S = 2.5
+TAKE_TIMEOUT_S = 30.0
+ANSWER_WITHIN_S = 10.0
+POLL_S = 0.1
+NARROWEST = 100
+"""Columns: names must be whole, since `inspect` takes them."""
+
+command = App(name="snapshot", help="List, inspect, verify and take snapshots of a bucket's index.")
+Nats = Annotated[NatsSettings, Flat]
+DEFAULT_NATS = NatsSettings()
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """One bucket's snapshots, and the connection to them."""
+
+    bucket: str
+    nats: NatsSettings
+    connection: NatsConnection
+    keys: KeyValue
+    objects: ObjectStore
+
+    async def manifest(self) -> Manifest:
+        """Return the kept generations. Raises `CodecError`, `TransportError`."""
+        entry = await self.keys.get(manifest_key(self.bucket))
+        return decode_manifest(None if entry is None else entry.value)
+
+
+@asynccontextmanager
+async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncGenerator[Shelf]:
+    """Connect to the bucket's stores. Raises `TransportError`."""
+    subjects = subjects_for(nats, bucket)
+    connection = connection_for(nats, "snapshot tool")
+    await connection.connect()
+    try:
+        keys, objects = await stores_for(nats, connection, subjects)
+        yield Shelf(bucket, nats, connection, keys, objects)
+    finally:
+        await connection.close()
+
+
+def run_command(work: Callable[[], Awaitable[int]]) -> None:
+    """Run `work` and end with its exit code."""
+    configure_logging("warning", "auto")
+    codes: list[int] = []
+
+    async def main(stop: Stop) -> None:
+        del stop
+        codes.append(await work())
+
+    run(main)
+    sys.exit(codes[0])
+
+
+@command.command(name="list")
+def list_command(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Show the kept generations of BUCKET and other stored objects."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            manifest = await shelf.manifest()
+            stored = await shelf.objects.list()
+            if not stored and not manifest.generations:
+                sys.stdout.write(f"bucket {bucket} has no snapshot\n")
+                return 0
+            console = Console()
+            console.width = max(console.width, NARROWEST)
+            console.print(shelf_table(bucket, manifest, stored, time.time()))
+            return 0
+
+    run_command(work)
+
+
+def shelf_table(
+    bucket: str, manifest: Manifest, stored: Sequence[ObjectInfo], now_s: float
+) -> Table:
+    """Return the kept generations, newest first, then what else is stored; `now_s` since 1970."""
+    table = Table(title=f"snapshots of bucket {bucket}", title_justify="left", box=SIMPLE_HEAD)
+    table.padding = 0
+    table.add_column("object", no_wrap=True)
+    for column in ("sequence", "blocks", "bytes", "age", ""):
+        table.add_column(column, justify="right")
+    written_s = {info.name: info.modified_s for info in stored}
+    for number, one in enumerate(manifest.generations):
+        kept = "newest" if not number else f"{number} older"
+        age = in_words(now_s - written_s[one.name]) if one.name in written_s else "lost"
+        figures = (one.sequence, f"{one.blocks:,}", f"{one.size:,}", age, kept)
+        table.add_row(one.name, *map(str, figures))
+    for info in stored:
+        if info.name not in manifest.names():
+            age = in_words(now_s - info.modified_s)
+            table.add_row(info.name, "", "", f"{info.size:,}", age, "not kept")
+    return table
+
+
+def in_words(seconds: float) -> str:
+    """Return a time as people say it: 40 s, 5 min, 3 h, 2 d."""
+    for length, unit, most in ((1.0, "s", 90.0), (60.0, "min", 90.0), (3600.0, "h", 48.0)):
+        if seconds / length < most:
+            return f"{max(0.0, seconds / length):.0f} {unit}"
+    return f"{seconds / 86400.0:.0f} d"
+
+
+@command.command
+def inspect(bucket: str = "default", name: str = "", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Show what snapshot NAME (default: the newest) of BUCKET holds."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            generation = find_generation(await shelf.manifest(), bucket, name)
+            snapshot = await read(shelf.objects, generation)
+            table = Table(title=f"{generation.name}", title_justify="left")
+            for column in ("worker", "epoch", "next event", "gap", "truncated"):
+                table.add_column(column)
+            for one in snapshot.records:
+                cut = one.worker in snapshot.truncated
+                row = (one.worker, one.epoch, one.next_seq, one.gap, cut)
+                table.add_row(*map(str, row))
+            console = Console()
+            console.print(table)
+            console.print(
+                f"stream created {snapshot.position.created}, sequence "
+                f"{snapshot.position.sequence}, {generation.blocks:,} blocks, "
+                f"{generation.size:,} bytes, sha256 {generation.sha256}"
+            )
+            return 0
+
+    run_command(work)
+
+
+@command.command
+def verify(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Read and check every kept snapshot of BUCKET; exit code 1 if one is bad or none exists."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            manifest = await shelf.manifest()
+            bad = not manifest.generations
+            for one in manifest.generations:
+                try:
+                    await read(shelf.objects, one)
+                except KvMeshError as error:
+                    bad = True
+                    sys.stdout.write(f"BAD  {one.name}: {error}\n")
+                else:
+                    sys.stdout.write(f"OK   {one.name}: {one.blocks:,} blocks at {one.sequence}\n")
+            if not manifest.generations:
+                sys.stdout.write(f"bucket {bucket} has no snapshot\n")
+            return int(bad)
+
+    run_command(work)
+
+
+@command.command
+def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+    """Have the replica of BUCKET that holds the lease write a snapshot now, and wait for it."""
+
+    async def work() -> int:
+        async with open_shelf(bucket, nats) as shelf:
+            before = (await shelf.manifest()).generations[:1]
+            if not await ask_routers(shelf, before):
+                sys.stdout.write(f"{before[0].name}: nothing new since\n")
+                return 0
+            try:
+                async with asyncio.timeout(TAKE_TIMEOUT_S):
+                    after = before
+                    while after == before:
+                        await asyncio.sleep(POLL_S)
+                        after = (await shelf.manifest()).generations[:1]
+            except TimeoutError as error:
+                raise TransportError(
+                    f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
+                    "new? The routers' logs tell why one was given up"
+                ) from error
+            sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
+            return 0
+
+    run_command(work)
+
+
+async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> bool:
+    """Tell every live router of the bucket; only the lease holder acts on it.
+
+    Return False, and tell nobody, where none has read anything behind `newest`.
+    """
+    subjects = subjects_for(shelf.nats, shelf.bucket)
+    routers: dict[str, RouterHeartbeat] = {}
+
+    def on_heartbeat(subject: str, data: bytes) -> None:
+        del subject
+        try:
+            beat = decode(data, RouterHeartbeat)
+        except CodecError:
+            return
+        routers[beat.router] = beat
+
+    bus = NatsBus(shelf.connection)
+    subscription = await bus.subscribe(subjects.routers(), on_heartbeat)
+    await asyncio.sleep(LISTEN_S)
+    await subscription.close()
+    if not routers:
+        raise TransportError(f"bucket {shelf.bucket}: no router is running (or another namespace?)")
+    held = {(one.created, one.sequence) for one in newest}
+    if {(beat.created, beat.applied_sequence) for beat in routers.values()} <= held:
+        return False
+    control = ControlPlane(shelf.connection, (), {})
+    await control.start()
+    try:
+        for router in sorted(routers):
+            await ask_patiently(control, subjects.router_control(router))
+    finally:
+        await control.close()
+    return True
+
+
+async def ask_patiently(control: ControlPlane, subject: str) -> None:
+    """Ask one router until it answers: one that just started does so a second after it serves.
+
+    Raises `TransportError` when it does not within 10 s.
+    """
+    deadline_s = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
+    while True:
+        try:
+            await control.ask(subject, TakeSnapshot(), bool)
+        except TransportError:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise
+            await asyncio.sleep(POLL_S)
+        else:
+            return
+
+
+def find_generation(manifest: Manifest, bucket: str, name: str) -> SnapshotGeneration:
+    """Return the generation called `name`, or the newest. Raises `ConfigError`."""
+    for one in manifest.generations:
+        if name in ("", one.name):
+            return one
+    known = ", ".join(one.name for one in manifest.generations) or "none"
+    raise ConfigError(f"bucket {bucket} has no snapshot {name!r}; kept are: {known}")
+
+
+async def read(objects: ObjectStore, generation: SnapshotGeneration) -> Snapshot:
+    """Return the snapshot, checked. Raises `TransportError`, `CodecError`."""
+    data = await objects.get(generation.name)
+    if hashlib.sha256(data).hexdigest() != generation.sha256:
+        raise CodecError("sha256 differs from the manifest's")
+    snapshot = decode_snapshot(data)
+    if snapshot.position.sequence != generation.sequence:
+        raise CodecError(f"holds sequence {snapshot.position.sequence}, not {generation.sequence}")
+    return snapshot

@@ -1,0 +1,211 @@
+"""`kvmesh up`: a whole mesh on one machine, as supervised child processes."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
+from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
+from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings.member_name import check_name
+from kvmesh.settings.roles import NatsSettings, UpSettings
+from kvmesh.settings.types import Flat
+
+ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
+MOST_ENGINES, MOST_ROUTERS = 100, 99
+STREAM_VARIABLE = "KVMESH_STREAM_MAX_BYTES"
+READY_TIMEOUT_S = 60.0
+
+
+class LocalMesh(msgspec.Struct, frozen=True):
+    """The children of one mesh, in the order they start."""
+
+    engines: list[ChildSpec]
+    sidecars: list[ChildSpec]
+    routers: list[ChildSpec]
+    front: ChildSpec
+
+    def all(self) -> list[ChildSpec]:
+        """Return every child."""
+        return [*self.engines, *self.sidecars, *self.routers, self.front]
+
+
+def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str] = ()) -> LocalMesh:
+    """Return what to start. Ports: front door P, routers P+1…, engines P+100…, events P+200….
+
+    Raises `ConfigError` when there are more buckets than engines, more of something than ports,
+    or a bucket's name is used twice or is none.
+    """
+    buckets = read_buckets(settings)
+    base = settings.http_port
+    tokenizer = ["--tokenizer", str(settings.tokenizer)] if settings.tokenizer else []
+    log = ["--log-level", settings.log.log_level]
+    nats = ["--nats-url", nats_url, *log]
+    if settings.hash_secret_file is not None:
+        nats += ["--hash-secret-file", str(settings.hash_secret_file)]
+    engines: list[ChildSpec] = []
+    sidecars: list[ChildSpec] = []
+    routers: list[ChildSpec] = []
+    for number in range(settings.engines):
+        url = f"http://127.0.0.1:{base + ENGINE_OFFSET + number}"
+        bucket = buckets[number % len(buckets)]
+        engine = ["mocker", "--port", str(base + ENGINE_OFFSET + number)]
+        engine += ["--kv-events-port", str(base + EVENTS_OFFSET + number)]
+        engine += ["--replay-port", str(base + REPLAY_OFFSET + number)]
+        engine += ["--block-size", str(settings.kv_cache_block_size)]
+        engine += ["--num-gpu-blocks-override", str(settings.num_gpu_blocks)]
+        engine += ["--speedup-ratio", str(settings.speedup_ratio)]
+        engine += ["--timing-profile", settings.timing_profile, *tokenizer, *log]
+        engines.append(ChildSpec(name=f"engine-{number}", args=engine, ready_url=f"{url}/health"))
+        sidecar = ["worker", "--engine-url", url, "--bucket", bucket]
+        sidecar += ["--worker-id", f"worker-{number}", *nats]
+        sidecars.append(ChildSpec(name=f"worker-{number}", args=sidecar))
+    for number, bucket in enumerate(b for b in buckets for _ in range(settings.replicas)):
+        port = base + ROUTER_OFFSET + number
+        replica = f"{bucket}-{number % settings.replicas}"
+        router = ["router", "--bucket", bucket, "--router-id", replica, *nats, *tokenizer]
+        router += stream_options
+        router += ["--http-port", str(port), "--router-mode", settings.router_mode]
+        router += ["--kv-cache-block-size", str(settings.kv_cache_block_size)]
+        ready = f"http://127.0.0.1:{port}/ready"
+        routers.append(ChildSpec(name=f"router-{replica}", args=router, ready_url=ready))
+    front = ["meta-router", "--http-port", str(base), "--nats-url", nats_url, *log]
+    front += ["--bucket-policy", settings.bucket_policy]
+    ready = f"http://127.0.0.1:{base}/ready"
+    return LocalMesh(engines, sidecars, routers, ChildSpec("meta-router", front, ready))
+
+
+def read_buckets(settings: UpSettings) -> list[str]:
+    """Return the names of the buckets. Raises `ConfigError` as `plan_mesh` does."""
+    buckets = [name.strip() for name in settings.buckets.split(",") if name.strip()]
+    if not buckets or len(set(buckets)) != len(buckets):
+        raise ConfigError(f"--buckets {settings.buckets!r}: name each bucket once, e.g. chat,code")
+    if len(buckets) > settings.engines:
+        raise ConfigError(f"--engines {settings.engines} is less than one for each of {buckets}")
+    for bucket in buckets:
+        check_name(bucket, "--buckets")
+    if settings.engines > MOST_ENGINES or len(buckets) * settings.replicas > MOST_ROUTERS:
+        raise ConfigError(
+            f"--engines {settings.engines}, --replicas {settings.replicas}: one kvmesh up has "
+            f"ports for {MOST_ENGINES} engines and {MOST_ROUTERS} routers"
+        )
+    return buckets
+
+
+def mesh_ports(settings: UpSettings) -> list[int]:
+    """Return every port the mesh listens on. Raises `ConfigError` as `plan_mesh` does."""
+    base, routers = settings.http_port, len(read_buckets(settings)) * settings.replicas
+    ports = [base + number for number in range(ROUTER_OFFSET + routers)]
+    for offset in (ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET):
+        ports += [base + offset + number for number in range(settings.engines)]
+    return ports
+
+
+async def serve(settings: UpSettings, stop: Stop) -> None:
+    """Start everything, print where it is, restart what dies, stop it all at the end."""
+    console = Console(stderr=True)
+    async with contextlib.AsyncExitStack() as stack:
+        refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")
+        stack.enter_context(hold_data_dir(settings.data_dir))
+        nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
+        plan = plan_mesh(settings, nats_url, small_streams(settings))
+        log_dir = settings.data_dir / "logs"
+        log_dir.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {DIE_WITH_PARENT: "1"}
+        children = [Child(spec, environment, log_dir) for spec in plan.all()]
+        for child in children:
+            await child.start()
+            stack.push_async_callback(child.stop)
+        waiting = asyncio.ensure_future(wait_for_ready(children, READY_TIMEOUT_S))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+                print_mesh(console, settings, plan, nats_url)
+                await stop.wait()
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+        console.print("stopping …")
+
+
+def small_streams(settings: UpSettings) -> list[str]:
+    """Return what routers are told where the embedded server's disk is too small for defaults."""
+    if settings.nats_url or STREAM_VARIABLE in os.environ:
+        return []
+    room = stream_room(settings.data_dir, len(read_buckets(settings)))
+    return [] if room >= NatsSettings.stream_max_bytes else ["--stream-max-bytes", str(room)]
+
+
+async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:
+    """Keep a server running until `stack` ends; return its URL. Raises `TransportError`."""
+    server = NatsServer(store_dir=store_dir)
+    url = await server.start()
+    stack.push_async_callback(server.stop)
+    watcher = asyncio.create_task(keep_nats(server), name="watch nats-server")
+    stack.callback(watcher.cancel)
+    return url
+
+
+async def keep_nats(server: NatsServer) -> None:
+    """Start the server anew, on the same port and streams, whenever it ends by itself."""
+    loop, log = asyncio.get_running_loop(), get_logger(child="nats-server")
+    delay, said = RestartDelay(), ""
+    while True:
+        started = loop.time()
+        await server.wait_ended()
+        delay_s = delay.after(loop.time() - started)
+        if not said:
+            log.warning("child died, restarting", after_s=delay_s)
+        await asyncio.sleep(delay_s)
+        try:
+            await server.start()
+        except (KvMeshError, OSError) as error:
+            if str(error) != said:
+                said = str(error)
+                log.error("child cannot be started, trying again", error=said)  # noqa: TRY400  no bug
+        else:
+            said = ""
+
+
+def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url: str) -> None:
+    """Show where everything listens and what to try first."""
+    table = Table(title="kvmesh is up", title_justify="left")
+    table.add_column("what")
+    table.add_column("where")
+    table.add_row("OpenAI endpoint", f"http://127.0.0.1:{settings.http_port}/v1")
+    table.add_row("dashboard", f"http://127.0.0.1:{settings.http_port}/")
+    table.add_row("NATS", nats_url)
+    for spec in [*plan.routers, *plan.engines]:
+        table.add_row(spec.name, spec.ready_url.rsplit("/", 1)[0])
+    table.add_row("logs", str(Path(settings.data_dir) / "logs"))
+    console.print(table)
+    console.print(
+        f"try: curl -i http://127.0.0.1:{settings.http_port}/v1/chat/completions "
+        '-H "content-type: application/json" '
+        '-d \'{"model":"mock","messages":[{"role":"user","content":"hello"}]}\'',
+        soft_wrap=True,
+    )
+
+
+def command(*, settings: Annotated[UpSettings, Flat] | None = None) -> None:
+    """Serve a whole mesh on this machine: NATS, engines, routers, one front door."""
+    options = settings or UpSettings()
+    configure_logging(options.log.log_level, options.log.log_format, role="up")
+    get_logger().debug("starting", engines=options.engines, buckets=options.buckets)
+
+    async def main(stop: Stop) -> None:
+        await serve(options, stop)
+
+    run(main)

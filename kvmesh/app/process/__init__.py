@@ -1,0 +1,1 @@
+"""One process: event loop, signals, limits, and supervised child processes."""

@@ -1,0 +1,162 @@
+"""A request's prompt as the index knows prompts: hashes of its token ids, or of what stands in."""
+
+from array import array
+from typing import Final
+
+import msgspec
+
+from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
+from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
+from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
+from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.prompts.segment_cache import unpack_ids
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest, read_prompts
+from kvmesh.transport.http.server.request import Request
+
+_ABSENT: Final = frozenset({b"", b"null"})
+_ANY_ID: Final = 1 << 31
+"""Engines keep token ids in signed 32-bit numbers."""
+
+_CHATS: Final = frozenset({"chat", "messages", "responses"})
+_TEXTS: Final = frozenset({"completions", "embeddings"})
+_PROMPTS: Final = _CHATS | _TEXTS
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """What to look up and how long it is. `approximate`: no hashes of the engine's token ids."""
+
+    hashes: BlockHashes
+    tokens: int
+    approximate: bool = False
+
+
+class PromptReader:
+    """Tokenises prompts; those of a model whose engine disagrees with our ids by what it tells.
+
+    `block_size` tokens make a block. Token ids of `vocab_size` and more are refused; 0: those of
+    the tokenizer, if it is a model's. `check` None believes our ids whatever comes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        block_size: int,
+        vocab_size: int = 0,
+        check: TokenCheck | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.block_size = block_size
+        known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
+        self._vocab_size = vocab_size or known
+        self._check = check
+
+    def read(
+        self, request: Request, endpoint: ApiEndpoint, parsed: InferenceRequest, root: int
+    ) -> Prompt:
+        """Return the prompt's blocks in the namespace of `root`.
+
+        May run in a thread. Raises `RequestError`.
+        """
+        ids = self._given_ids(endpoint, parsed)
+        if ids is not None:
+            return self._whole(pack_tokens(ids), root)
+        check, model = self._check, parsed.model or ""
+        if check is None or endpoint.kind not in _PROMPTS:
+            return self._whole(self._pack(request.body, endpoint, parsed)[0], root)
+        body = request.body
+        if check.trusts(model):
+            prompt = self._whole(self._pack(body, endpoint, parsed)[0], root)
+        else:
+            prompt = self._doubted(check, request, endpoint, parsed, root)
+        check.sample(model, request, prompt.hashes, lambda: self._tokens(body, endpoint, parsed))
+        return prompt
+
+    def _whole(self, packed: bytes | memoryview | str, root: int) -> Prompt:
+        # Engines always compute a prompt's last token, so a block that ends with it is never
+        # reused: without this cut a prompt of whole blocks would be promised one too many.
+        size = self.block_size
+        if isinstance(packed, str):
+            cut = packed if len(packed) % size else packed[:-1]
+            return Prompt(BlockHashes(cut, size, root), len(packed))
+        tokens = memoryview(packed)[:-TOKEN_BYTES]
+        return Prompt(BlockHashes(tokens, size, root), len(packed) // TOKEN_BYTES)
+
+    def _doubted(
+        self,
+        check: TokenCheck,
+        request: Request,
+        endpoint: ApiEndpoint,
+        parsed: InferenceRequest,
+        root: int,
+    ) -> Prompt:
+        """Return the beginning that the engine told if it is most of it, else blocks of bytes."""
+        field = endpoint.prompt or "messages"
+        sent = {"messages": parsed.messages, "prompt": parsed.prompt, "input": parsed.input}[field]
+        if endpoint.kind == "chat":
+            known_bytes, ids = check.find_prefix(parsed)
+            check.learn(parsed, request)
+            if 2 * known_bytes > len(sent):
+                rest = (len(sent) - known_bytes) // BYTES_A_TOKEN
+                return Prompt(
+                    BlockHashes(ids, self.block_size, root), len(ids) // TOKEN_BYTES + rest
+                )
+        data = bytes(sent)
+        blocks = byte_blocks(data, self.block_size, root)
+        return Prompt(blocks, len(data) // BYTES_A_TOKEN, approximate=True)
+
+    def _given_ids(self, endpoint: ApiEndpoint, parsed: InferenceRequest) -> "array[int] | None":
+        """Return the ids that the client sent, None for text; they are the engine's own.
+
+        Those of a whole batch are checked: one too large ends SGLang. Raises `RequestError`.
+        """
+        if endpoint.kind in _TEXTS:
+            raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
+        elif bytes(parsed.input_ids) in _ABSENT:
+            return None
+        else:
+            # SGLang takes a chat's ids beside its messages, and believes them.
+            raw = parsed.input_ids
+        prompts = read_prompts(raw)
+        for prompt in prompts:
+            if not isinstance(prompt, str):
+                check_ids(prompt, self._vocab_size)
+        return None if isinstance(prompts[0], str) else array("I", prompts[0])
+
+    def _tokens(
+        self, body: bytes, endpoint: ApiEndpoint, parsed: InferenceRequest
+    ) -> "tuple[array[int], bool]":
+        """Return what `_pack` does, as integers."""
+        packed, truncated = self._pack(body, endpoint, parsed)
+        return unpack_ids(packed), truncated
+
+    def _pack(
+        self, body: bytes, endpoint: ApiEndpoint, parsed: InferenceRequest
+    ) -> tuple[bytes | str, bool]:
+        """Return our ids of a text or chat, and whether they are only its beginning."""
+        if endpoint.kind in _TEXTS:
+            raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
+            text = read_prompts(raw)[0]
+            assert isinstance(text, str)
+            return self.tokenizer.pack(text, add_special_tokens=True), False
+        if endpoint.kind not in _CHATS:
+            return b"", False
+        try:
+            chat = _chat_of(body, endpoint, parsed)
+            return self.tokenizer.pack_chat(chat), chat.truncated
+        except RequestError:
+            # The engine is the judge of a chat that cannot be rendered here: it gets the request
+            # by load alone and answers as it sees fit.
+            return b"", False
+
+
+def _chat_of(body: bytes, endpoint: ApiEndpoint, parsed: InferenceRequest) -> ChatInput:
+    match endpoint.kind:
+        case "messages":
+            return chat_of_turns(parsed.messages, parsed.system, parsed.tools)
+        case "responses":
+            return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
+        case _:
+            return ChatInput.from_body(body)

@@ -1,0 +1,218 @@
+"""What a request wishes of the router: by headers, by the body's field `kvmesh`, by its model."""
+
+from typing import Final, cast, get_args
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.routing.decision import RouterMode
+from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
+from kvmesh.core.routing.sessions import session_key
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.openai import Extension, InferenceRequest
+from kvmesh.transport.http.server.request import Request
+
+_MODES: Final = get_args(RouterMode)
+_PREFIX: Final = b"x-kvmesh-"
+NO_EXTENSION: Final = Extension()
+_NOBODY: Final = InferenceRequest()
+_Given = dict[str, str]
+
+
+class RequestWishes(msgspec.Struct, frozen=True):
+    """One request's wishes, checked; the fields are those of `RouteRequest`.
+
+    `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
+    """
+
+    mode: RouterMode | None = None
+    cost: str | None = None
+    temperature: float | None = None
+    overlap_score_weight: float | None = None
+    pinned_worker: WorkerId | None = None
+    allowed_workers: frozenset[WorkerId] | None = None
+    labels: frozenset[str] = frozenset()
+    tolerations: frozenset[str] = frozenset()
+    output_tokens: int | None = None
+    priority: int = 0
+    session: str = ""
+    tenant: str = ""
+
+
+NO_WISHES: Final = RequestWishes()
+
+
+class WishOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`obeyed` False: clients may not choose policy, worker, labels or urgency.
+
+    `tenant_header` and `session_header` are the names of the headers that tell them.
+    """
+
+    obeyed: bool = True
+    tenant_header: str = ""
+    session_header: str = ""
+
+
+class WishReader:
+    """Reads wishes in one pass over the headers. Header, body, model's policy: the first wins."""
+
+    def __init__(self, options: WishOptions, policies: ModelPolicies) -> None:
+        self._obeyed = options.obeyed
+        self._tenant = options.tenant_header.lower().encode()
+        self._session = options.session_header.lower().encode()
+        self._policies = policies
+
+    def read(self, request: Request, parsed: InferenceRequest = _NOBODY) -> RequestWishes:
+        """Return a request's wishes. Raises `RequestError` naming header or field."""
+        tenant, session, given = self._of_headers(request)
+        extension = parsed.kvmesh or NO_EXTENSION
+        session = session or extension.session or ""
+        policy = self._policies.find(parsed.model or "")
+        if not self._obeyed:
+            extension = Extension(session=extension.session, output_tokens=extension.output_tokens)
+            given = {}
+        if not given and parsed.kvmesh is None and policy is NO_POLICY:
+            # Nearly every request: a fifth of the time of what follows.
+            if not session and not tenant and not parsed.priority:
+                return NO_WISHES
+            return RequestWishes(
+                session=session_key(session) if session else "",
+                tenant=tenant,
+                priority=-(parsed.priority or 0) if self._obeyed else 0,
+            )
+        pinned = _pinned(given, extension)
+        return RequestWishes(
+            mode=_mode(given, extension, policy),
+            cost=_cost(given, extension, policy),
+            temperature=_number(
+                given, "temperature", extension.temperature, policy.router_temperature
+            ),
+            overlap_score_weight=_number(
+                given,
+                "overlap-score-weight",
+                extension.overlap_score_weight,
+                policy.kv_overlap_score_weight,
+            ),
+            pinned_worker=WorkerId(pinned) if pinned else None,
+            allowed_workers=_allowed(given, extension),
+            labels=_words(given, "labels", extension.labels) or policy.labels,
+            tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
+            output_tokens=_output(given, extension),
+            priority=_priority(given, extension, parsed) if self._obeyed else 0,
+            session=session_key(session) if session else "",
+            tenant=tenant,
+        )
+
+    def _of_headers(self, request: Request) -> tuple[str, str, _Given]:
+        """Return tenant, session and what else is given, read once of a head that is repeated."""
+        twin = request.twin
+        if twin is not None and twin.notes is not None and self in twin.notes:
+            return cast("tuple[str, str, _Given]", twin.notes[self])
+        given: _Given = {}
+        tenant = session = ""
+        for name, value in request.headers:
+            if name == self._tenant:
+                tenant = value.decode("latin-1").strip()
+            elif name == self._session:
+                session = value.decode("latin-1").strip()
+            elif name.startswith(_PREFIX):
+                given[name.decode("latin-1")] = value.decode("latin-1").strip()
+        if twin is not None:
+            twin.notes = {**(twin.notes or {}), self: (tenant, session, given)}
+        return tenant, session, given
+
+
+def named_workers(request: Request, extension: Extension = NO_EXTENSION) -> frozenset[str]:
+    """Return the one worker a request names, else those it may go to; nobody: any."""
+    headers = ("x-kvmesh-worker-id", "x-kvmesh-allowed-workers")
+    values = ((name, request.header(name.encode())) for name in headers)
+    given = {name: value.decode("latin-1").strip() for name, value in values if value is not None}
+    if pinned := _pinned(given, extension):
+        return frozenset((pinned,))
+    return frozenset(_allowed(given, extension) or ())
+
+
+def read_timeout_s(request: Request) -> float | None:
+    """Return for how long the client will wait for the whole answer. Raises `RequestError`."""
+    value = request.header(b"x-kvmesh-timeout-s")
+    if value is None:
+        return None
+    return _number({"x-kvmesh-timeout-s": value.decode("latin-1")}, "timeout-s", None, None) or None
+
+
+def _pinned(given: _Given, extension: Extension) -> str | None:
+    return given.get("x-kvmesh-worker-id") or extension.worker
+
+
+def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMode | None:
+    text = given.get("x-kvmesh-router-mode") or extension.mode
+    if text is None:
+        return policy.router_mode
+    for mode in _MODES:
+        if mode == text:
+            return mode  # type: ignore[no-any-return]  # get_args forgets the literal's type
+    raise RequestError(
+        f"header x-kvmesh-router-mode (or kvmesh.mode) is {text!r}: use one of {', '.join(_MODES)}",
+        param="x-kvmesh-router-mode",
+    )
+
+
+def _cost(given: _Given, extension: Extension, policy: ModelPolicy) -> str | None:
+    text = given.get("x-kvmesh-cost") or extension.cost
+    if text is None:
+        return policy.kv_cost
+    if text not in COSTS:
+        raise RequestError(
+            f"header x-kvmesh-cost (or kvmesh.cost) is {text!r}: use one of {', '.join(COSTS)}",
+            param="x-kvmesh-cost",
+        )
+    return text
+
+
+def _number(given: _Given, name: str, in_body: float | None, default: float | None) -> float | None:
+    text = given.get(f"x-kvmesh-{name}")
+    if text is None:
+        value, place = in_body, f"kvmesh.{name.replace('-', '_')}"
+        if value is None:
+            return default
+    else:
+        place = f"header x-kvmesh-{name}"
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise RequestError(f"{place} is {value if text is None else repr(text)}: use a number >= 0")
+    return value
+
+
+def _output(given: _Given, extension: Extension) -> int | None:
+    tokens = _number(given, "output-tokens", extension.output_tokens, None)
+    return None if tokens is None else int(tokens)
+
+
+def _words(given: _Given, name: str, in_body: tuple[str, ...]) -> frozenset[str]:
+    text = given.get(f"x-kvmesh-{name}")
+    words = in_body if text is None else text.split(",")
+    return frozenset(word.strip() for word in words if word.strip())
+
+
+def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
+    if "x-kvmesh-allowed-workers" not in given and extension.allowed_workers is None:
+        return None
+    names = _words(given, "allowed-workers", extension.allowed_workers or ())
+    return frozenset(map(WorkerId, names))
+
+
+def _priority(given: _Given, extension: Extension, parsed: InferenceRequest) -> int:
+    """Return how urgent a request is, larger first. The body's own `priority` is vLLM's: smaller
+    is served first.
+    """
+    text = given.get("x-kvmesh-priority")
+    if text is None:
+        return extension.priority or -(parsed.priority or 0)
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(f"header x-kvmesh-priority is {text!r}: use a whole number") from None

@@ -1,0 +1,1 @@
+"""`kvmesh router`: one replica of one bucket, and its cold paths."""

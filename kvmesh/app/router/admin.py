@@ -1,0 +1,141 @@
+"""A router's cold paths: health, readiness, metrics, status."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+
+from kvmesh.app.front.front import METRICS_TYPE, Routes, answer_json
+from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.transport.http.server.exchange import Exchange
+
+UNAVAILABLE = 503
+
+
+class AdminMesh(Protocol):
+    """What the admin paths ask of the mesh."""
+
+    draining: bool
+
+    def why_not(self) -> str:
+        """Return why no request should come; "" when they may."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what makes routing worse than it could be, one line each."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return the part's state."""
+        ...
+
+
+class Shown(Collector, Protocol):
+    """A part with metrics and warnings."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what makes routing worse than it could be, one line each."""
+        ...
+
+
+class RouterAdmin:
+    """Answers for one router replica. `check` tells whether its token ids are the engines'."""
+
+    def __init__(self, context: RoutingContext, mesh: AdminMesh, check: TokenCheck) -> None:
+        self._context = context
+        self._mesh = mesh
+        self._check = check
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(check)
+        self._warners: list[Callable[[], tuple[str, ...]]] = [mesh.warnings, check.warnings]
+
+    def register(self, metrics: Collector) -> None:
+        """Show further metrics."""
+        self._registry.register(metrics)
+
+    def show(self, part: Shown) -> None:
+        """Show the metrics and warnings of a further part."""
+        self._registry.register(part)
+        self._warners.append(part.warnings)
+
+    def warnings(self) -> list[str]:
+        """Return what makes routing worse than it could be, one line each, sorted."""
+        return sorted({line for warner in self._warners for line in warner()})
+
+    def mount_probes(self, routes: Routes) -> None:
+        """Serve what balancers ask."""
+        routes.add("GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"}))
+        routes.add("GET", "/ready", self._ready)
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the admin paths."""
+        routes.add("GET", "/metrics", self._metrics)
+        routes.add("GET", "/v1/status", self._status)
+
+    def _ready(self, exchange: Exchange) -> None:
+        """Answer 200 when requests may come, else 503 with the reason; warnings, if any."""
+        reason = self._mesh.why_not()
+        ready = not reason
+        answer: dict[str, object] = {"ready": ready, "reason": reason or "ready"}
+        if warnings := self.warnings():
+            answer["warnings"] = warnings
+        answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
+
+    def _metrics(self, exchange: Exchange) -> None:
+        exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)
+
+    def _status(self, exchange: Exchange) -> None:
+        """Answer everything this replica knows of itself and its workers."""
+        context = self._context
+        now = context.clock()
+        scheduler = context.router.scheduler
+        membership = scheduler.workers.membership
+        workers = [
+            {
+                "worker": beat.worker,
+                "url": beat.url,
+                "models": beat.models,
+                "epoch": beat.epoch,
+                "block_size": beat.block_size,
+                "trust": scheduler.workers.info(beat.worker).trust.value,
+                "usable": membership.why_not(beat.worker, now) is None,
+                "why_not": membership.why_not(beat.worker, now),
+                "load": beat.load,
+                "active_requests": scheduler.sequences.loads(beat.worker).active_requests,
+                "prefill_tokens": scheduler.sequences.loads(beat.worker).prefill_tokens,
+                "active_blocks": scheduler.sequences.loads(beat.worker).active_blocks,
+            }
+            for beat in context.router.workers()
+        ]
+        answer_json(
+            exchange,
+            {
+                "router": context.router_id,
+                "bucket": context.bucket,
+                "ready": not self._mesh.why_not(),
+                "draining": self._mesh.draining,
+                "mode": scheduler.options.mode,
+                "cost": scheduler.options.cost,
+                "block_size": scheduler.options.block_size,
+                "requests": context.counters.as_dict(),
+                "admission": {
+                    "limits": context.gate.limits,
+                    "statistics": context.gate.statistics(),
+                },
+                "scheduler": scheduler.statistics(),
+                "shadow_policies": context.decisions.shadows.reports(),
+                "output_lengths": scheduler.lengths.statistics(),
+                "sessions": scheduler.sessions and scheduler.sessions.statistics(),
+                "mesh": self._mesh.describe(),
+                "tokens": self._check.statistics(),
+                "workers": workers,
+                "refused": scheduler.workers.guard.refused(now),
+                "predictions": {
+                    worker: context.check.predictions.report(worker)
+                    for worker in context.check.predictions.workers()
+                },
+            },
+        )

@@ -1,0 +1,65 @@
+"""Bounds of admission changed at one replica are taken by all of its bucket; the last change wins.
+
+They travel with the heartbeats, so a lost message costs a second, and a replica that starts later
+takes what is in force. When the whole bucket stops they are forgotten: settings are for good.
+"""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kvmesh.actors.members.router import Router
+from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.app.serve.admission import AdmissionGate, AdmissionLimits
+from kvmesh.core.admission.shared_limits import SharedLimits, newest
+from kvmesh.observe import get_logger
+
+
+class AdmissionShare:
+    """Changes the gate's bounds here, and as the siblings' heartbeats tell."""
+
+    def __init__(
+        self,
+        gate: AdmissionGate,
+        router: Router,
+        router_id: str,
+        replicas: Callable[[], tuple[RouterHeartbeat, ...]],
+    ) -> None:
+        self.gate = gate
+        self._router = router
+        self._router_id = router_id
+        self._replicas = replicas
+        self._refused = SharedLimits()
+
+    def change(self, limits: AdmissionLimits) -> None:
+        """Go by other bounds, and tell the siblings."""
+        # Later than what is in force even where another replica's clock is ahead.
+        at = max(time.time(), self._router.admission.at + 0.001)
+        told: dict[str, int | float | str] = msgspec.to_builtins(limits)
+        self._router.admission = SharedLimits(at, self._router_id, told)
+        self.gate.change(limits)
+        get_logger().info("admission changed", **told)
+
+    def taken_by(self) -> list[str]:
+        """Return the replicas that go, or within some seconds will go, by the same bounds."""
+        return sorted({self._router_id, *(one.router for one in self._replicas())})
+
+    def adopt(self) -> None:
+        """Take what a sibling was told later; bounds that cannot be are refused and said once."""
+        mine = self._router.admission
+        theirs = newest((mine, *(one.admission for one in self._replicas())))
+        if theirs in (mine, self._refused):
+            return
+        try:
+            limits = msgspec.convert(theirs.limits, AdmissionLimits)
+            wrong = limits.wrong()
+        except msgspec.MsgspecError as error:
+            limits, wrong = self.gate.limits, str(error)
+        if wrong:
+            self._refused = theirs
+            get_logger().warning("a sibling's admission bounds refused", by=theirs.by, error=wrong)
+            return
+        self._router.admission = theirs
+        self.gate.change(limits)
+        get_logger().info("admission changed by a sibling", by=theirs.by, **theirs.limits)

@@ -1,0 +1,312 @@
+"""`kvmesh router`: one replica of one bucket, in the mesh or alone."""
+
+import asyncio
+import contextlib
+import random
+import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, cast
+
+import msgspec
+
+from kvmesh.actors.members.router import Router
+from kvmesh.app.alone.discovery import Discovery, parse_source
+from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
+from kvmesh.app.care.failure_care import FailureCare
+from kvmesh.app.care.prober import Probe
+from kvmesh.app.care.url_refusals import UrlRefusals
+from kvmesh.app.edge.desk import EdgeDesk
+from kvmesh.app.edge.edge import EdgeServer
+from kvmesh.app.engines.worker_option import parse_workers
+from kvmesh.app.front.front import (
+    FrontDoor,
+    Routes,
+    admin_routes,
+    behind_edges,
+    upstream_pool,
+    url_guard,
+)
+from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.mesh.router_mesh import MeshPart
+from kvmesh.app.process.part import RouterPart, read_part
+from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.reading import check_of, forward_options, intake_of, split_options
+from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.admission_admin import AdmissionAdmin
+from kvmesh.app.router.admission_share import AdmissionShare
+from kvmesh.app.router.processes import RouterProcesses
+from kvmesh.app.serve.admission import AdmissionGate
+from kvmesh.app.serve.gateway import Gateway
+from kvmesh.app.serve.phases import Phases
+from kvmesh.app.serve.prediction_check import PredictionCheck
+from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.views.dashboard_page import ViewPages
+from kvmesh.app.views.router_metrics import RouterMetrics
+from kvmesh.app.views.router_view import RouterView
+from kvmesh.compiled import CORE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import secret_mark
+from kvmesh.core.health.retry_budget import RetryBudget
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.thinned import ThinnedIndex
+from kvmesh.core.routing.policy import parse_policy
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.sessions import SessionOptions, Sessions
+from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
+from kvmesh.core.workers.left_out import LeftOutByAll
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings.member_name import router_name
+from kvmesh.settings.roles import RouterSettings
+from kvmesh.settings.secret_file import read_hash_secret
+from kvmesh.settings.types import Flat
+
+HOUSEKEEPING_S = 1.0
+
+
+class RouterServer:
+    """One router replica with everything it needs; `serve` runs it.
+
+    As a `part` it is the index process of several: edges serve the clients and ask it.
+    """
+
+    def __init__(self, settings: RouterSettings, part: RouterPart | None = None) -> None:
+        self.settings = settings
+        self.part = part
+        self.router_id = router_name(settings.router_id)
+        if part is not None:
+            self.router_id = part.router_id
+        cost = settings.cost
+        self.routed = ApproxIndex()
+        self.index = KvIndex(max_blocks=cost.index_max_blocks)
+        named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size)
+        options = msgspec.structs.replace(
+            named,
+            mode=cost.router_mode,
+            temperature=max(named.temperature, cost.router_temperature),
+            overlap_score_weight=named.overlap_score_weight * cost.kv_overlap_score_weight,
+            predict_ttl_s=cost.predict_ttl_s,
+            approx_ttl_s=cost.approx_ttl_s,
+            tier_weights=(
+                *(1.0, cost.host_tier_weight),
+                *(cost.disk_tier_weight, cost.disk_tier_weight),
+            ),
+        )
+        self.scheduler = Scheduler(
+            options,
+            random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
+            membership=Membership(),
+            sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
+            index=self.index if settings.kv_events else None,
+            routed=ThinnedIndex(self.routed),
+        )
+        static = parse_workers(settings.worker, empty=True)
+        self._guard = url_guard(settings.upstream, [one.url for one in static])
+        self.scheduler.workers.guard = self._guard
+        self._secret = read_hash_secret(cost.hash_secret_file)
+        if settings.session.session_affinity != "off":
+            self.scheduler.sessions = Sessions(
+                SessionOptions(
+                    affinity=settings.session.session_affinity,
+                    ttl_s=settings.session.session_ttl_s,
+                    slack_ms=settings.session.session_slack_ms,
+                )
+            )
+        self.router = Router(
+            self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
+        )
+        block_size = cost.kv_cache_block_size
+        self._shadows = ShadowPolicies(
+            [parse_shadow(one, block_size) for one in settings.decision.shadow_policy]
+        )
+        self.mesh = self._mesh()
+        workers = self.scheduler.workers
+        self._care = FailureCare(
+            "worker",
+            workers.membership,
+            self._find_probe,
+            settings.failure.wait_for_worker_s,
+            time.monotonic,
+            workers.settle_prices,
+        )
+
+    def _find_probe(self, worker: str) -> Probe | None:
+        beat = self.router.heartbeat(WorkerId(worker))
+        return Probe.of(beat.worker, beat.url, beat.health_path) if beat is not None else None
+
+    def _mesh(self) -> MeshPart:
+        settings = self.settings
+        static = None
+        if settings.worker or settings.discover:
+            workers = parse_workers(settings.worker, empty=bool(settings.discover))
+            index = self.index if settings.kv_events else None
+            static = StaticWorkers(
+                workers,
+                self.router,
+                StaticOptions(settings.bucket, self._secret, settings.probe_panic),
+                index,
+                partial(upstream_pool, settings.upstream, self._guard),
+            )
+            if settings.discover:
+                sources = [parse_source(text) for text in settings.discover]
+                static.discover_by(Discovery(sources, settings.worker, self._guard))
+            if not settings.nats.nats_url:
+                return static
+        # Loaded by name: a router alone must run where NATS is not installed.
+        if static is not None or not settings.kv_events:
+            sharing = import_module("kvmesh.app.mesh.sharing_mesh")
+            return cast(
+                "MeshPart", sharing.SharingMesh(settings, self.router_id, self.router, static)
+            )
+        mesh = import_module("kvmesh.app.mesh.mesh")
+        return cast("MeshPart", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
+
+    def _context(self) -> RoutingContext:
+        settings = self.settings
+        decisions = DecisionLog(
+            settings.cost.kv_cache_block_size,
+            capacity=settings.decision.decision_log,
+            whole_per_s=settings.decision.explain_per_s,
+            shadows=self._shadows,
+        )
+        decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
+        return RoutingContext(
+            router=self.router,
+            router_id=self.router_id,
+            bucket=settings.bucket,
+            counters=RoutingCounters(self._care.failures),
+            clock=time.monotonic,
+            log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
+            fixed_headers=(
+                (b"x-kvmesh-router", self.router_id.encode()),
+                (b"x-kvmesh-bucket", settings.bucket.encode()),
+            ),
+            open_requests=set(),
+            tell=self.mesh.tell,
+            decisions=decisions,
+            gate=AdmissionGate(
+                self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
+            ),
+            check=PredictionCheck(
+                self.scheduler, self.index if settings.kv_events else None, self.mesh.doubt
+            ),
+            phases=Phases(),
+            tracer=tracer_for(settings.log.otlp_endpoint, "router"),
+            budget=RetryBudget(settings.failure.retry_budget),
+            patience=self._care.patience,
+            hangs=self._care.hangs,
+            ask_suspects=self._care.wake,
+            hang_s=settings.failure.hang_s,
+        )
+
+    async def serve(self, stop: Stop) -> None:
+        """Serve until `stop`, then drain: no new requests, open streams finish."""
+        settings = self.settings
+        log = get_logger()
+        async with contextlib.AsyncExitStack() as stack:
+            pool = upstream_pool(settings.upstream, self._guard)
+            stack.push_async_callback(pool.close)
+            context = self._context()
+            stack.push_async_callback(asyncio.to_thread, context.tracer.close)
+            check = check_of(settings, pool, context.find_holder)
+            stack.push_async_callback(check.close)
+            intake = intake_of(settings, self.router_id, check, self.router.adapters)
+            gateway = Gateway(
+                context, intake, pool, forward_options(settings), split_options(settings)
+            )
+            routes = Routes()
+            gateway.mount(routes, others=settings.other_paths == "pass")
+            cold = await admin_routes(settings.http, routes, stack)
+            share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
+            admin = self._admin(context, check, share, routes, cold)
+            pages = ViewPages(RouterView(context, self.mesh, admin.warnings))
+            pages.mount(routes)
+            front = FrontDoor(
+                settings.http if self.part is None else behind_edges(settings.http),
+                routes,
+                tenant_header=settings.admission.tenant_header,
+            )
+            url = await front.open()
+            stack.push_async_callback(front.server.close)
+            stack.push_async_callback(self.mesh.stop)
+            desk = EdgeDesk(context, url)
+            if self.part is not None:
+                url = self.part.url
+                desk.mount(routes)
+                admin.show(desk)
+                await desk.open(Path(self.part.socket))
+                stack.callback(desk.close)
+            await first_of(
+                *(stop.wait(), self._join(url), self._housekeeping(context, share)),
+                *(pages.live.run(), desk.tell(), *self._care.running(pool)),
+            )
+            self.mesh.draining = True
+            pages.live.close()
+            context.gate.close_in(settings.http.drain_s / 2)
+            await desk.drain(settings.http.drain_s)
+            log.info("draining", open_requests=front.server.statistics().open_requests)
+            await front.drain()
+
+    async def _join(self, url: str) -> None:
+        """Be part of the mesh, which may have to wait for NATS, until that fails."""
+        await self.mesh.start(url)
+        said = "router serves" if self.part is None else "router decides"
+        get_logger().info(said, url=url, router=self.router_id, bucket=self.settings.bucket)
+        await self.mesh.failed()
+
+    def _admin(
+        self,
+        context: RoutingContext,
+        check: TokenCheck,
+        share: AdmissionShare,
+        routes: Routes,
+        cold: Routes,
+    ) -> RouterAdmin:
+        """Mount the probes on `routes`, the admin paths on `cold`."""
+        admin = RouterAdmin(context, self.mesh, check)
+        admin.register(RouterMetrics(context, self.mesh, self.routed))
+        admin.show(UrlRefusals(self._guard))
+        admin.show(self._care)
+        admin.mount_probes(routes)
+        admin.mount(cold)
+        AdmissionAdmin(share, self.settings.admission).mount(cold)
+        return admin
+
+    async def _housekeeping(self, context: RoutingContext, share: AdmissionShare) -> None:
+        """Renew the bookings of open requests, release those nobody renews, once a second.
+
+        Workers that are gone are forgotten, bounds that siblings were told are taken.
+        """
+        sequences = self.scheduler.sequences
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            now = context.clock()
+            sequences.renew(context.open_requests, now)
+            sequences.expire(now)
+            share.adopt()
+            for worker in context.check.predictions.workers():
+                if context.router.heartbeat(worker) is None:
+                    context.check.predictions.forget(worker)
+
+
+def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
+    """Run one router replica of a bucket, or a router alone over the engines of --worker."""
+    options = settings or RouterSettings()
+    configure_logging(options.log.log_level, options.log.log_format, role="router")
+    part = read_part()
+    if part is not None and part.role == "edge":
+        run(EdgeServer(options, part).serve)
+    elif part is None and options.http_processes > 1:
+        run(RouterProcesses(options).serve)
+    else:
+        server = RouterServer(options, part)
+        get_logger().info(
+            "router starts", router=server.router_id, bucket=options.bucket, core=CORE
+        )
+        run(server.serve)

@@ -1,0 +1,1 @@
+"""One request's way through a router: decided, booked, forwarded, ended."""

@@ -1,0 +1,162 @@
+"""A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
+
+from typing import Final
+
+import msgspec
+
+from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.prompts.intake import Intake
+from kvmesh.app.prompts.reading import Reading, within_patience
+from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
+from kvmesh.app.serve.routed import RoutedRequest
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.disaggregation import SplitOptions
+from kvmesh.errors import MODEL_NOT_FOUND, RequestError
+from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.openai import (
+    ENDPOINTS,
+    InferenceRequest,
+    find_endpoint,
+    prompt_endpoint,
+)
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Where engines take a KV transfer's parameters."""
+
+
+UNREAD: Final = frozenset({429, 503})
+"""What a worker says before it begins: safe to ask another, whatever the request would do."""
+
+
+class Gateway:
+    """Serves the OpenAI paths of one router. One call an exchange, never blocking."""
+
+    def __init__(
+        self,
+        context: RoutingContext,
+        intake: Intake,
+        pool: UpstreamPool,
+        options: ForwardOptions,
+        split: SplitOptions,
+    ) -> None:
+        self._context = context
+        self._intake = intake
+        self._pool = pool
+        self._options = options
+        self._once = msgspec.structs.replace(
+            options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
+        )
+        self._split = split
+        self._reading = Reading(intake, context.phases.tokenize)
+
+    def mount(self, routes: Routes, *, others: bool = True) -> None:
+        """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""
+        routes.add("POST", "/v1/route", self.explain)
+        for path, endpoint in ENDPOINTS.items():
+            for method in endpoint.methods:
+                routes.add(method, path, self.serve)
+        routes.add_prefix("/v1/models/", self.serve)
+        routes.add_prefix("/v1/", self.serve if others else _refuse)
+
+    def serve(self, exchange: Exchange) -> None:
+        """Forward an inference request to the worker where it costs least."""
+        request = exchange.request
+        endpoint = find_endpoint(request.method, request.path, passthrough=True)
+        if endpoint.kind == "models":
+            self._models(exchange)
+            return
+        self._reading.read(exchange, endpoint, self._forward)
+
+    def explain(self, exchange: Exchange) -> None:
+        """Answer what would be decided, and why, without sending or booking anything.
+
+        The body is that of a chat or completion; token ids may also come as packed u32,
+        or hashes as packed u64 (`application/octet-stream`, see `Intake.read_binary`).
+        """
+        if exchange.request.header(b"content-type") == b"application/octet-stream":
+            request = self._intake.read_binary(exchange)
+            self._answer_decision(exchange, InferenceRequest(), request)
+            return
+        self._reading.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
+
+    def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
+        plan = RoutedRequest(self._context, request, exchange.request_id)
+        asked = exchange.request
+        known = asked.path in ENDPOINTS
+        options = within_patience(self._options if known else self._once, asked)
+        if self._context.router.prefillers and _may_split(exchange, parsed):
+            self._forward_split(exchange, parsed, request, plan)
+            return
+        watched = self._context.tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+
+    def _forward_split(
+        self,
+        exchange: Exchange,
+        parsed: InferenceRequest,
+        request: RouteRequest,
+        decode: RoutedRequest,
+    ) -> None:
+        """Forward a request that may be prefilled on one worker and decoded on another."""
+        asked = exchange.request
+        headers = [(b"x-request-id", exchange.request_id)]
+        headers += [one for one in asked.headers if one[0] == b"authorization"]
+        sent = Sent(asked.path, asked.body, tuple(headers))
+        plan = DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
+        options = within_patience(self._options, asked)
+        watched = self._context.tracer.watch(exchange, plan)
+        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
+        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        decode.fail_attempt = going.fail_attempt
+
+    def _answer_decision(
+        self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest
+    ) -> None:
+        del parsed
+        context = self._context
+        now, scheduler = context.clock(), context.router.scheduler
+        decision = scheduler.explain(request, now)
+        left_out = scheduler.workers.left_out(request, now)
+        lengths = context.router.scheduler.lengths
+        forecast = lengths.forecast(lengths.families(request.hashes))
+        router, bucket = context.router_id, context.bucket
+        view = view_decision(
+            decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
+        )
+        answer_json(exchange, view)
+
+    def _models(self, exchange: Exchange) -> None:
+        models = [
+            {"id": model, "object": "model", "created": 0, "owned_by": "kvmesh"}
+            for model in self._context.router.models()
+        ]
+        path = exchange.request.path
+        if path == "/v1/models":
+            answer_json(exchange, {"object": "list", "data": models})
+            return
+        wanted = path.removeprefix("/v1/models/")
+        for model in models:
+            if model["id"] == wanted:
+                answer_json(exchange, model)
+                return
+        raise RequestError(
+            f"the model {wanted!r} does not exist: no worker serves it",
+            status=404,
+            param="model",
+            code=MODEL_NOT_FOUND,
+        )
+
+
+def _refuse(exchange: Exchange) -> None:
+    path = exchange.request.path
+    raise RequestError(f"{path} is not served here: --other-paths is refuse", status=404)
+
+
+def _may_split(exchange: Exchange, parsed: InferenceRequest) -> bool:
+    """Return whether prefill and decode may be on two workers: one prompt, one answer."""
+    return exchange.request.path in SPLIT_PATHS and parsed.choices == 1

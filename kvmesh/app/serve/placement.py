@@ -1,0 +1,133 @@
+"""One request booked at one worker, until it is released."""
+
+from math import isfinite
+from typing import Final
+
+from kvmesh.actors.messages import Booked, Finished
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.health.blame import Blame
+from kvmesh.core.health.outcomes import Attempt, failed_attempt
+from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.overdue import Usual, patience_s
+from kvmesh.core.workers.info import Trust
+from kvmesh.transport.http.upstream.client import UpstreamFailure
+from kvmesh.transport.http.wire.headers import Header, Headers
+
+LEFT_S: Final = 2.0
+NEVER_SERVED: Final = 6.0
+"""A worker that has served nobody yet may have to compile first: so many times the patience."""
+
+PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
+TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
+
+
+class Placement:
+    """An attempt at the worker of `decision`, which was booked at `sent_s`.
+
+    `told` blocks of the prompt the worker's own events had told of then.
+    """
+
+    __slots__ = ("_context", "_open", "_request_id", "_whole_tokens", "decision", "sent_s", "told")
+
+    def __init__(
+        self, context: RoutingContext, request: RouteRequest, decision: Decision, now: float
+    ) -> None:
+        self.decision = decision
+        self.sent_s = now
+        self.told = context.check.look_up(decision, request.hashes, now)
+        self._context = context
+        self._request_id = request.request_id
+        self._whole_tokens = None if request.streams else request.expected_output_tokens
+        self._open = True
+        context.open_requests.add(request.request_id)
+        context.tell(Booked(request.request_id))
+
+    @property
+    def worker(self) -> WorkerId:
+        """Return the worker."""
+        return self.decision.worker
+
+    def waited_s(self) -> float:
+        """Return how long ago the request was sent."""
+        return self._context.clock() - self.sent_s
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the first byte is long overdue while the worker serves nobody else."""
+        hang_s = self._context.hang_s
+        return bool(hang_s) and self._is_silent(now, hang_s)
+
+    def was_silent(self) -> bool:
+        """Return whether a client that left had reason to: 2 s more than five times the time."""
+        return self._is_silent(self._context.clock(), LEFT_S)
+
+    def _is_silent(self, now: float, slack_s: float) -> bool:
+        scheduler, worker = self._context.router.scheduler, self.worker
+        served_s = scheduler.workers.membership.health.served_s(worker)
+        if served_s > self.sent_s:
+            return False
+        patience = patience_s(
+            self.decision.chosen,
+            slack_s if isfinite(served_s) else slack_s * NEVER_SERVED,
+            whole_tokens=self._whole_tokens,
+            usual=Usual(
+                scheduler.speeds.ms_per_output_token(worker), scheduler.speeds.residence_ms(worker)
+            ),
+        )
+        return now - self.sent_s > patience
+
+    def headers(self) -> Headers:
+        """Return what is told to the client of the decision."""
+        context, decision = self._context, self.decision
+        workers = context.router.scheduler.workers
+        own: list[Header] = [
+            (b"x-kvmesh-worker", decision.worker.encode()),
+            (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
+            (b"x-kvmesh-trust", TRUST_BYTES[workers.info(decision.worker).trust]),
+            *context.fixed_headers,
+        ]
+        if workers.panic:
+            own.append(PANIC_HEADER)
+        return own
+
+    def fail(self, failure: UpstreamFailure, blame: Blame) -> Attempt:
+        """Release the worker and return what the failure shows, with the verdict of `blame`."""
+        context, worker = self._context, self.worker
+        attempt = failed_attempt(
+            failure.kind,
+            self.waited_s(),
+            status=failure.status,
+            retry_after_s=failure.retry_after_s,
+        )
+        health = context.router.scheduler.workers.membership.health
+        attempt = blame.judge(
+            attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)
+        )
+        self.release(attempt)
+        context.ask_suspects()
+        context.counters.failures.add(worker, attempt.kind)
+        context.log.warning(
+            "worker failed a request",
+            worker=worker,
+            request_id=self._request_id,
+            stage=failure.stage,
+            kind=attempt.kind,
+            verdict=attempt.verdict.name.lower(),
+            error=failure.message,
+        )
+        return attempt
+
+    def release(self, attempt: Attempt) -> bool:
+        """Give the worker back, and tell everybody what its attempt showed; once.
+
+        Return whether this was that once.
+        """
+        if not self._open:
+            return False
+        self._open = False
+        context, request_id = self._context, self._request_id
+        context.open_requests.discard(request_id)
+        context.tell(Finished(request_id, attempt))
+        context.router.scheduler.finish(request_id, context.clock(), attempt)
+        context.gate.load_fell()
+        return True

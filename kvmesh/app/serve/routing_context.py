@@ -1,0 +1,117 @@
+"""What all requests of a router share: its scheduler, its clock, its counters."""
+
+from collections.abc import Callable
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.members.router import Router
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.app.care.failure_counts import FailureCounts
+from kvmesh.app.care.hang_watch import HangWatch
+from kvmesh.app.care.patience import Patience
+from kvmesh.app.front.tracing import Tracer
+from kvmesh.app.serve.admission import AdmissionGate
+from kvmesh.app.serve.phases import Phases
+from kvmesh.app.serve.prediction_check import PredictionCheck
+from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.health.retry_budget import RetryBudget
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.errors import NoWorkerError
+from kvmesh.transport.http.forward.proxy import Target
+from kvmesh.transport.http.wire.headers import Headers
+
+
+class RoutingCounters:
+    """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
+
+    `ends` are requests by outcome and class of the client's status, `failures` are attempts at
+    workers.
+    """
+
+    __slots__ = (
+        "attempts_failed",
+        "cached_tokens",
+        "ends",
+        "failures",
+        "predicted_tokens",
+        "prompt_tokens",
+        "reported_tokens",
+        "requests",
+    )
+
+    def __init__(self, failures: FailureCounts) -> None:
+        self.requests = 0
+        self.attempts_failed = 0
+        self.prompt_tokens = 0
+        self.predicted_tokens = 0
+        self.reported_tokens = 0
+        self.cached_tokens = 0
+        self.ends = RequestEnds()
+        self.failures = failures
+
+    def as_dict(self) -> dict[str, int]:
+        """Return every plain counter by name, requests by how they ended among them.
+
+        Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
+        """
+        names = (name for name in self.__slots__ if name not in {"ends", "failures"})
+        plain = {name: getattr(self, name) for name in names}
+        errors = self.ends.count("finished", "5xx")
+        found = {**plain, **self.ends.by_outcome(), "errors_passed_on": errors}
+        return dict(sorted(found.items()))
+
+
+class RoutingContext(msgspec.Struct, frozen=True):
+    """What all requests of a router share.
+
+    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `ask_suspects` has workers asked at once that a failure made suspect.
+    `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
+    """
+
+    router: Router
+    router_id: str
+    bucket: str
+    counters: RoutingCounters
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+    fixed_headers: Headers
+    open_requests: set[str]
+    tell: Callable[[Message], None]
+    decisions: DecisionLog
+    check: PredictionCheck
+    gate: AdmissionGate
+    phases: Phases
+    tracer: Tracer
+    budget: RetryBudget
+    patience: Patience
+    hangs: HangWatch
+    ask_suspects: Callable[[], None]
+    hang_s: float
+
+    def find_holder(self, model: str, hashes: Hashes) -> Target | None:
+        """Return the worker that holds most of a prompt, of several the least busy one.
+
+        None when nobody serves `model`.
+        """
+        scheduler, now = self.router.scheduler, self.clock()
+        try:
+            names = scheduler.workers.eligible(RouteRequest("", hashes, 0, model=model), now)
+        except NoWorkerError:
+            return None
+        overlaps, _ = scheduler.overlaps.find_groups(hashes, now)
+        loads = scheduler.sequences.loads
+        best = max(names, key=lambda name: (overlaps.get(name, 0), -loads(name).active_requests))
+        beat = self.router.heartbeat(best)
+        return None if beat is None else target_of(beat)
+
+
+def target_of(worker: WorkerHeartbeat) -> Target:
+    """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
+    if worker.dp_rank is None:
+        return Target(worker.url)
+    return Target(worker.url, headers=((b"x-data-parallel-rank", b"%d" % worker.dp_rank),))

@@ -1,0 +1,1 @@
+"""What people and Prometheus see: dashboard, overview, metrics, explain, top."""

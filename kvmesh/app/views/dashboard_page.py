@@ -1,0 +1,142 @@
+"""The dashboard's files, the JSON they read, and where both are served."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Final
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.views.live import HELLO_DECISIONS, LiveFeed, View
+from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.observe import get_logger
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.wire.problem import Problem
+
+MAX_DECISIONS: Final = 1000
+DECISIONS: Final = "/v1/decisions/"
+_DIRECTORY: Final = files("kvmesh.app") / "dashboard"
+_FILES: Final = {
+    "/": ("index.html", b"text/html; charset=utf-8"),
+    "/dashboard": ("index.html", b"text/html; charset=utf-8"),
+    "/dashboard/dashboard.css": ("dashboard.css", b"text/css; charset=utf-8"),
+    "/dashboard/dashboard.js": ("dashboard.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/charts.js": ("charts.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/detail.js": ("detail.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/parts.js": ("parts.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/prefixes.js": ("prefixes.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/traffic.js": ("traffic.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/icon.svg": ("icon.svg", b"image/svg+xml"),
+}
+_CRASHED: Final = Problem(500, "internal error", code="internal_error")
+_SAFE: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+)
+
+
+class ViewPages:
+    """Answers for one view: decisions, overview, live events, and the page that shows them."""
+
+    def __init__(self, view: View) -> None:
+        self.live = LiveFeed(view)
+        self._view = view
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def mount(self, routes: Routes) -> None:
+        """Serve all of it."""
+        routes.add("GET", "/v1/overview", self._overview)
+        routes.add("GET", "/v1/events", self.live.serve)
+        routes.add("GET", "/v1/decisions", self._list)
+        routes.add_prefix(DECISIONS, self._detail)
+        for path, (name, kind) in _FILES.items():
+            routes.add("GET", path, file_route((_DIRECTORY / name).read_bytes(), kind))
+
+    def _overview(self, exchange: Exchange) -> None:
+        """Answer the present; `since` (Unix seconds), `after` (a cursor), `limit` (decisions)."""
+        since = query_number(exchange, "since", 0)
+        after = query_number(exchange, "after", 0)
+        limit = min(query_number(exchange, "limit", HELLO_DECISIONS), MAX_DECISIONS)
+
+        async def answer() -> None:
+            await self._view.refresh(watched=True)
+            answer_json(exchange, self._view.overview(since, limit, after))
+
+        self._start(exchange, answer())
+
+    def _list(self, exchange: Exchange) -> None:
+        """Answer the newest decisions; `limit` of them."""
+        limit = min(query_number(exchange, "limit", HELLO_DECISIONS), MAX_DECISIONS)
+
+        async def answer() -> None:
+            answer_json(exchange, {"decisions": await self._view.latest(limit)})
+
+        self._start(exchange, answer())
+
+    def _detail(self, exchange: Exchange) -> None:
+        """Answer everything about one request."""
+        request = exchange.request
+        if request.method not in {"GET", "HEAD"}:
+            raise RequestError(f"{request.method} {request.path}: use GET", status=405)
+        request_id = unquote(request.path.removeprefix(DECISIONS))
+
+        async def answer() -> None:
+            found = await self._view.find(request_id)
+            if found is None:
+                raise RequestError(
+                    f"request {request_id!r} is not known: routers keep the newest --decision-log"
+                    " requests, and lose them when they restart",
+                    status=404,
+                )
+            exchange.respond(200, msgspec.json.format(found, indent=2) + b"\n")
+
+        self._start(exchange, answer())
+
+    def _start(self, exchange: Exchange, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_guarded(exchange, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _guarded(exchange: Exchange, work: Coroutine[None, None, None]) -> None:
+    try:
+        await work
+    except KvMeshError as error:
+        exchange.fail(Problem.from_error(error))
+    except Exception:  # noqa: BLE001  the HTTP edge: logged and answered
+        get_logger().exception("page failed", path=exchange.request.path)
+        if not exchange.started:
+            exchange.fail(_CRASHED)
+
+
+def file_route(content: bytes, kind: bytes) -> Callable[[Exchange], None]:
+    """Return the route of a file that browsers may keep while its tag is the same."""
+    tag = b'"%b"' % blake2b(content, digest_size=12).hexdigest().encode()
+    headers = (*_SAFE, (b"etag", tag))
+
+    def answer(exchange: Exchange) -> None:
+        if exchange.request.header(b"if-none-match") == tag:
+            exchange.respond(304, b"", headers=headers)
+        else:
+            exchange.respond(200, content, content_type=kind, headers=headers)
+
+    return answer
+
+
+def query_number(exchange: Exchange, name: str, default: int) -> int:
+    """Return a whole number of the query. Raises `RequestError`."""
+    values = parse_qs(exchange.request.query).get(name)
+    if not values:
+        return default
+    text = values[-1]
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):  # noqa: PLR2004  fits in 63 bits
+        raise RequestError(f"{name}={text!r}: use a whole number", param=name)
+    return int(text)

@@ -1,0 +1,176 @@
+"""Server-sent events for dashboards: the whole state once, then a snapshot a second and changes."""
+
+import asyncio
+import contextlib
+import time
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from kvmesh.app.views.decision_view import DecisionRow
+from kvmesh.app.views.overview import Overview
+from kvmesh.core.insight.traffic import KEPT_S
+from kvmesh.observe import get_logger
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.wire.problem import Problem
+
+MAX_CLIENTS: Final = 64
+SNAPSHOT_S: Final = 1.0
+RECENT_S: Final = 5
+"""Seconds of traffic in each snapshot: those still counting, and some a slow client missed."""
+
+HELLO_DECISIONS: Final = 100
+CHANGES_A_TICK: Final = 50
+RETRY_MS: Final = 1000
+_EARLY_S: Final = 0.01
+_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+_FULL: Final = Problem(503, f"{MAX_CLIENTS} dashboards are open already", retry_after_s=10)
+
+
+class View(Protocol):
+    """What a router or a meta-router can show. `tick_s` is how often something may be new."""
+
+    tick_s: float
+
+    async def refresh(self, *, watched: bool) -> None:
+        """Bring the view up to date, as far as `watched` makes it worth the work."""
+        ...
+
+    def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
+        """Return the present, traffic from Unix second `since` on, and `decisions` requests:
+        the newest, or those that changed last behind cursor `after`; oldest first.
+        """
+        ...
+
+    def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
+        """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
+        ...
+
+    async def latest(self, limit: int) -> list[DecisionRow]:
+        """Return the newest requests, newest first."""
+        ...
+
+    async def find(self, request_id: str) -> bytes | None:
+        """Return all about a request as JSON; None when it is not known (any more)."""
+        ...
+
+
+class _Client:
+    """One open dashboard. While it reads slowly it gets nothing; then it is told anew."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.paused = False
+        self.fresh = True
+        exchange.on_pause = self._pause
+        exchange.on_resume = self._resume
+
+    def _pause(self) -> None:
+        self.paused = True
+        self.fresh = True
+
+    def _resume(self) -> None:
+        self.paused = False
+
+
+class LiveFeed:
+    """Sends one view to all clients: each event is encoded once, whoever reads it.
+
+    Events: `hello` (an `Overview` with all kept seconds, first and after a pause), `overview` each
+    second, `decisions` (rows that changed) as they happen. Rows in a `hello` or `overview` replace
+    all before. Bounded: `MAX_CLIENTS`, and what one connection buffers.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._clients: dict[Exchange, _Client] = {}
+        self._cursor = 0
+        self._closed = False
+        self._overflowed = False
+        self._next_s = 0.0
+        self._wake = asyncio.Event()
+
+    def serve(self, exchange: Exchange) -> None:
+        """Keep the exchange and send it everything from now on."""
+        if self._closed or len(self._clients) >= MAX_CLIENTS:
+            exchange.fail(_FULL)
+            return
+        exchange.start(200, (*_HEADERS, (b"x-request-id", exchange.request_id)))
+        if exchange.request.method == "HEAD":
+            exchange.end()
+            return
+        exchange.write(b"retry: %d\n\n" % RETRY_MS)
+        self._clients[exchange] = _Client(exchange)
+        exchange.on_disconnect = lambda: self._forget(exchange)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Refresh the view and feed the clients, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._view.tick_s):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._tick(loop.time())
+            except Exception:  # noqa: BLE001  the HTTP edge: a dashboard never ends a router
+                get_logger().exception("dashboard failed")
+
+    async def _tick(self, now: float) -> None:
+        view = self._view
+        await view.refresh(watched=bool(self._clients))
+        if not self._clients:
+            return
+        self._greet()
+        rows, self._cursor = view.changes(self._cursor, CHANGES_A_TICK)
+        self._overflowed |= len(rows) >= CHANGES_A_TICK
+        if rows:
+            self._send("decisions", rows)
+        if now >= self._next_s:
+            self._next_s = now + SNAPSHOT_S - _EARLY_S
+            self._send("overview", self._snapshot())
+
+    def close(self) -> None:
+        """End every stream, so that a drain need not wait for dashboards; take no new ones."""
+        self._closed = True
+        for exchange in list(self._clients):
+            exchange.end()
+        self._clients.clear()
+
+    def clients(self) -> int:
+        """Return how many dashboards are open."""
+        return len(self._clients)
+
+    def _greet(self) -> None:
+        new = [one for one in self._clients.values() if one.fresh and not one.paused]
+        if not new:
+            return
+        whole = self._view.overview(int(time.time()) - KEPT_S, HELLO_DECISIONS)
+        event = _event("hello", whole)
+        for client in new:
+            client.fresh = False
+            client.exchange.write(event)
+
+    def _snapshot(self) -> Overview:
+        """Return the present; after a burst that left rows out, with the newest rows."""
+        rows = HELLO_DECISIONS if self._overflowed else 0
+        self._overflowed = False
+        return self._view.overview(int(time.time()) - RECENT_S, rows)
+
+    def _send(self, name: Literal["overview", "decisions"], value: object) -> None:
+        event = _event(name, value)
+        for client in list(self._clients.values()):
+            if not client.fresh:
+                client.exchange.write(event)
+
+    def _forget(self, exchange: Exchange) -> None:
+        self._clients.pop(exchange, None)
+
+
+def _event(name: str, value: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))

@@ -1,0 +1,245 @@
+"""One router replica as the dashboard and `kvmesh explain` see it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Protocol
+
+import msgspec
+
+from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.views.decision_view import DecisionRow, Recorder
+from kvmesh.app.views.overview import (
+    Overview,
+    PrefixRow,
+    ReplicaRow,
+    WorkerRow,
+    compare_replicas,
+    sum_buckets,
+)
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.insight.traffic import TrafficSecond
+
+MAX_PREFIXES = 24
+"""Prefixes shown of one replica."""
+
+
+class ViewedMesh(Protocol):
+    """What the view asks of the mesh."""
+
+    draining: bool
+
+    def why_not(self) -> str:
+        """Return why no request should come; "" when they may."""
+        ...
+
+    def replicas(self) -> tuple[RouterHeartbeat, ...]:
+        """Return the last signs of life of this replica and its peers, own first."""
+        ...
+
+    def digests(self) -> tuple[int, int]:
+        """Return how many digests of peers were compared, and how many differed."""
+        ...
+
+
+SLICE_BLOCKS = 1 << 12
+"""What the decision log settles in one turn of the loop at least: some 0.2 ms."""
+
+SLICE_SHARE = 8
+"""One part in so many of what waits is a slice, too: else a turn that brings more requests than a
+slice settles would let it pile up for as long as the router is that busy."""
+
+
+class RouterView:
+    """Answers for one replica; reads what is there, changes nothing."""
+
+    role = "router"
+    tick_s = 0.25
+
+    def __init__(
+        self, context: RoutingContext, mesh: ViewedMesh, warnings: Callable[[], list[str]]
+    ) -> None:
+        self._context = context
+        self._mesh = mesh
+        self._warnings = warnings
+        self._log = context.decisions
+        # One offset for the whole life: a second must not move when the system's clock is slewed.
+        self._offset_s = time.time() - context.clock()
+        self._recorder = Recorder(context.router_id, context.bucket, self._offset_s)
+        self._started = int(time.time())
+        self._version = version("kvmesh")
+
+    async def refresh(self, *, watched: bool) -> None:
+        """Do what the decision log put off, in slices."""
+        del watched
+        log = self._log
+        log.replicas = max(1, len(self._mesh.replicas()))
+        settled = False
+        while not settled:
+            settled = log.settle(max(SLICE_BLOCKS, log.backlog_blocks() // SLICE_SHARE))
+            await asyncio.sleep(0)
+
+    def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
+        """Return the present, traffic from Unix second `since` on, and `decisions` requests.
+
+        These are the newest, or those that changed last behind the cursor `after`. O(workers).
+        """
+        context, mesh = self._context, self._mesh
+        scheduler = context.router.scheduler
+        workers = [self._worker(beat) for beat in context.router.workers()]
+        replicas = self._replicas()
+        reason = mesh.why_not()
+        log = self._log
+        shown = log.changed_after(after, decisions) if after else log.latest(decisions)[::-1]
+        return Overview(
+            role="router",
+            name=context.router_id,
+            version=self._version,
+            started=self._started,
+            now=time.time(),
+            ready=not reason,
+            reason=reason,
+            policy=_policy(scheduler.options.mode, scheduler.options.cost),
+            block_size=scheduler.options.block_size,
+            buckets=sum_buckets(replicas, workers),
+            replicas=replicas,
+            workers=workers,
+            counters=context.counters.as_dict(),
+            seconds=self._seconds(since),
+            decisions=[self._recorder.row(one) for one in shown],
+            prefixes=self._prefixes(),
+            shadows=log.shadows.reports(),
+            cursor=log.version,
+            warnings=self._warnings(),
+        )
+
+    def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:
+        """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
+        rows = [self._recorder.row(one) for one in self._log.changed_after(after, limit)]
+        return rows, self._log.version
+
+    async def latest(self, limit: int) -> list[DecisionRow]:
+        """Return the newest requests, newest first."""
+        await self.refresh(watched=True)
+        return [self._recorder.row(one) for one in self._log.latest(limit)]
+
+    async def find(self, request_id: str) -> bytes | None:
+        """Return all about a request as JSON; None when it is not known (any more)."""
+        await self.refresh(watched=True)
+        record = self._log.find(request_id.encode("latin-1", "replace"))
+        return None if record is None else msgspec.json.encode(self._recorder.detail(record))
+
+    def _seconds(self, since: int) -> list[TrafficSecond]:
+        offset = round(self._offset_s)
+        return [
+            msgspec.structs.replace(one, second=one.second + offset)
+            for one in self._log.traffic.since(since - offset)
+        ]
+
+    def _worker(self, beat: WorkerHeartbeat) -> WorkerRow:
+        context = self._context
+        scheduler, worker = context.router.scheduler, beat.worker
+        membership, now = scheduler.workers.membership, context.clock()
+        why_not = membership.why_not(worker, now) or ""
+        failures, attempts = membership.health.recent(worker)
+        loads, load = scheduler.sequences.loads(worker), beat.load
+        return WorkerRow(
+            worker=worker,
+            bucket=context.bucket,
+            url=beat.url,
+            models=beat.models,
+            trust=scheduler.workers.info(worker).trust.value,
+            usable=not why_not,
+            why_not=why_not,
+            used_blocks=load.used_blocks,
+            total_blocks=load.total_blocks,
+            cached_blocks=scheduler.overlaps.cached_blocks(worker),
+            running_requests=load.running_requests,
+            waiting_requests=load.waiting_requests,
+            active_requests=loads.active_requests,
+            active_blocks=loads.active_blocks,
+            prefill_tokens=loads.prefill_tokens,
+            ms_per_token=scheduler.speeds.ms_per_token(worker),
+            ttft_ms=self._log.ttft_ms(worker),
+            stage=membership.health.standing(worker, now),
+            failures=failures,
+            attempts=attempts,
+        )
+
+    def _prefixes(self) -> list[PrefixRow]:
+        """Return the hottest prefixes with who holds them: one look into the index for each."""
+        context = self._context
+        now = context.clock()
+        rows: list[PrefixRow] = []
+        for one in self._log.prefixes.hottest(MAX_PREFIXES, now):
+            last_block = BlockHashes.of([one.key], context.router.scheduler.options.block_size)
+            holders, _ = context.router.scheduler.overlaps.find_groups(last_block, now)
+            rows.append(
+                PrefixRow(
+                    key=f"{one.key:016x}",
+                    parent=f"{one.parent:016x}" if one.parent else "",
+                    bucket=context.bucket,
+                    depth=one.depth,
+                    requests=round(one.requests, 2),
+                    share=round(one.share, 4),
+                    cached_share=round(one.cached_share, 4),
+                    workers=tuple(sorted(holders)),
+                )
+            )
+        return rows
+
+    def _replicas(self) -> list[ReplicaRow]:
+        context, mesh = self._context, self._mesh
+        reason = mesh.why_not()
+        rows: list[ReplicaRow] = []
+        for beat in mesh.replicas():
+            row = _replica(beat)
+            if beat.router == context.router_id:
+                compared, differed = mesh.digests()
+                row = msgspec.structs.replace(
+                    row,
+                    reason=reason,
+                    digests_compared=compared,
+                    mismatches=differed,
+                    queued=context.gate.statistics().queued,
+                )
+            rows.append(row)
+        if not rows:
+            active = context.router.scheduler.sequences.statistics().active_requests
+            rows.append(
+                ReplicaRow(
+                    replica=context.router_id,
+                    bucket=context.bucket,
+                    url="",
+                    ready=not reason,
+                    reason=reason,
+                    draining=mesh.draining,
+                    kv_events=False,
+                    active_requests=active,
+                    queued=context.gate.statistics().queued,
+                )
+            )
+        return compare_replicas(rows)
+
+
+def _replica(beat: RouterHeartbeat) -> ReplicaRow:
+    return ReplicaRow(
+        replica=beat.router,
+        bucket=beat.bucket,
+        url=beat.url,
+        ready=beat.ready,
+        reason="" if beat.ready else "not ready",
+        draining=beat.draining,
+        kv_events=True,
+        created=beat.created,
+        applied_sequence=beat.applied_sequence,
+        digest=f"{beat.digest:016x}",
+        scope=f"{beat.scope:016x}",
+        active_requests=beat.active_requests,
+    )
+
+
+def _policy(mode: str, cost: str) -> str:
+    return f"{mode}, {cost}" if mode == "kv" else mode

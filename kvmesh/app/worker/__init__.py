@@ -1,0 +1,1 @@
+"""`kvmesh worker`: the sidecar that puts one engine on the mesh."""

@@ -1,0 +1,280 @@
+"""`kvmesh worker`: the sidecar that puts one unchanged engine on the mesh."""
+
+import asyncio
+import contextlib
+import time
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from kvmesh.actors.doubts import Reread
+from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad
+from kvmesh.actors.journal.publisher import Publisher, PublisherOptions, PublisherStatistics
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
+from kvmesh.app.engines.feed import EngineFeed
+from kvmesh.app.engines.load_feed import LoadFeed
+from kvmesh.app.engines.probe import (
+    EngineFacts,
+    EventEndpoint,
+    given_endpoints,
+    read_facts,
+    refuse_collisions,
+)
+from kvmesh.app.engines.worker_option import parse_words
+from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix, journal_for, subjects_for
+from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.journal.ordering import NOTHING_FITS
+from kvmesh.core.routing.disaggregation import role_marks
+from kvmesh.errors import ConfigError
+from kvmesh.observe import actor_log, configure_logging, get_logger
+from kvmesh.runtime.aio import AioDriver
+from kvmesh.settings.member_name import check_name, name_of
+from kvmesh.settings.roles import WorkerSettings
+from kvmesh.settings.secret_file import read_credential, read_hash_secret
+from kvmesh.settings.types import Flat
+from kvmesh.transport.http.fetch import fetch_ok
+from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
+from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.transport.nats.link.connection import NatsConnection
+from kvmesh.transport.nats.link.control import ControlPlane, Handler
+from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
+
+WAIT_FOR_ENGINE_S = 0.5
+WAITING_SAID_S = 10.0
+MISSED_LOOKS = 3
+
+
+class Sidecar:
+    """One engine's sidecar: a publisher per data-parallel rank."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._url = settings.engine_url.rstrip("/")
+        parts = urlsplit(self._url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(f"--engine-url {settings.engine_url!r}: write http://host:port")
+        name = check_name(settings.worker_id or name_of(parts.netloc), "--worker-id")
+        self._name = name
+        self._subjects = subjects_for(settings.nats, settings.bucket)
+        self._log = get_logger(worker=name)
+        self._ranks: list[tuple[int, Publisher]] = []
+        self._sources: dict[str, EventSubscription] = {}
+
+    async def serve(self, stop: Stop) -> None:
+        """Run until `stop`. Raises `ConfigError` when the engine publishes no events."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            credential = read_credential(settings.engine_key_file, "--engine-key-file")
+            pool = UpstreamPool(options=UpstreamOptions(authorization=credential))
+            stack.push_async_callback(pool.close)
+            facts = await self._wait_for_engine(pool, stop)
+            if facts is None:
+                return
+            endpoints = self._endpoints(facts) if settings.kv_events else ()
+            ranks = [endpoint.rank for endpoint in endpoints] or list(range(max(1, facts.ranks)))
+            alone = len(ranks) == 1
+            connection = await self._connect(stack, stop)
+            if connection is None:
+                return
+            journal = journal_for(
+                settings.nats, connection, self._subjects.stream(), self._subjects.events()
+            )
+            # Streams are the routers' to make: a worker needs no right but to its own subjects.
+            await journal.open(ensure=False)
+            stack.push_async_callback(journal.close)
+            bus = NatsBus(connection)
+            driver = AioDriver(journal=journal, bus=bus, log=actor_log())
+            for rank in ranks:
+                self._add_rank(driver, rank, facts, alone=alone)
+            for rank, publisher in self._ranks:
+                worker = self._worker(rank, alone=alone)
+                control = self._control(connection, driver, publisher, worker)
+                await control.start()
+                stack.push_async_callback(control.close)
+            driver.start()
+            running = asyncio.create_task(driver.run(), name="actors")
+            stack.callback(driver.stop)
+            for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=settings.kv_events):
+                source = self._source(endpoint, EngineFeed(driver, publisher.name))
+                source.start()
+                self._sources[publisher.name] = source
+                stack.callback(source.close)
+            loads = self._load_feed(driver, facts)
+            loads.start()
+            stack.callback(loads.close)
+            self._log.info(
+                "sidecar runs", engine=self._url, ranks=len(ranks), kv_events=settings.kv_events
+            )
+            watch = self._watch(pool, driver, facts, loads)
+            await first_of(stop.wait(), asyncio.shield(running), watch)
+            for _, publisher in self._ranks:
+                driver.post(publisher.name, Drain())
+            await asyncio.sleep(0)
+
+    async def _wait_for_engine(self, pool: UpstreamPool, stop: Stop) -> EngineFacts | None:
+        """Ask until the engine answers; None when the process shall end first."""
+        loop, said_s = asyncio.get_running_loop(), -WAITING_SAID_S
+        while not stop.requested:
+            facts = await read_facts(pool, self._url)
+            if facts is not None:
+                return facts
+            if loop.time() - said_s >= WAITING_SAID_S:
+                said_s = loop.time()
+                self._log.warning("waiting for the engine to answer /v1/models", engine=self._url)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
+        return None
+
+    async def _connect(self, stack: contextlib.AsyncExitStack, stop: Stop) -> NatsConnection | None:
+        """Wait for NATS; None when the process shall end first."""
+        settings = self._settings
+        inbox = inbox_prefix("worker", settings.bucket, self._name)
+        connection = connection_for(settings.nats, f"worker {self._name}", inbox)
+        await first_of(stop.wait(), connection.connect_patiently())
+        if stop.requested and not connection.connected:
+            return None
+        stack.push_async_callback(connection.close)
+        return connection
+
+    def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
+        settings = self._settings
+        endpoints = facts.endpoints
+        if settings.kv_events_endpoint:
+            endpoints = given_endpoints(
+                settings.kv_events_endpoint,
+                settings.kv_replay_endpoint,
+                facts.ranks,
+                topic=settings.kv_events_topic,
+            )
+        if not endpoints:
+            raise ConfigError(
+                f"the engine at {self._url} names no KV event endpoint: start it with KV events on "
+                "(vLLM and SGLang: --kv-events-config) or give --kv-events-endpoint; "
+                f"or --no-kv-events; kvmesh doctor --engine-url {self._url} tells more"
+            )
+        refuse_collisions(endpoints)
+        return endpoints
+
+    def _worker(self, rank: int, *, alone: bool) -> WorkerId:
+        return WorkerId(self._name if alone else f"{self._name}-dp{rank}")
+
+    def _add_rank(self, driver: AioDriver, rank: int, facts: EngineFacts, *, alone: bool) -> None:
+        settings = self._settings
+        role = facts.role if settings.role == "auto" else settings.role
+        labels, taints = role_marks(role, bootstrap=facts.bootstrap_port > 0)
+        options = PublisherOptions(
+            worker=self._worker(rank, alone=alone),
+            bucket=settings.bucket,
+            epoch=time.time_ns() // 1_000_000,
+            url=self._url,
+            models=facts.models,
+            adapters=facts.adapters,
+            block_size=settings.kv_cache_block_size or facts.block_size or None,
+            namespace=settings.nats.namespace,
+            dp_rank=None if alone else rank,
+            events=settings.kv_events,
+            secret=read_hash_secret(settings.hash_secret_file),
+            labels=(*parse_words(settings.label, "--label"), *labels),
+            taints=(*parse_words(settings.taint, "--taint"), *taints),
+            bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
+            health_path=facts.health_path,
+        )
+        publisher = Publisher(options, name=f"publisher-{rank}")
+        driver.add(publisher)
+        self._ranks.append((rank, publisher))
+
+    def _source(self, endpoint: EventEndpoint, feed: EngineFeed) -> EventSubscription:
+        return EventSubscription(
+            SubscriptionOptions(
+                endpoint=endpoint.endpoint,
+                replay_endpoint=endpoint.replay or None,
+                topic=self._settings.kv_events_topic or endpoint.topic,
+                bind=self._settings.kv_events_bind,
+            ),
+            feed,
+        )
+
+    def _control(
+        self, connection: NatsConnection, driver: AioDriver, publisher: Publisher, worker: WorkerId
+    ) -> ControlPlane:
+        """Return what answers the commands to one worker: drain, resync, dump, status."""
+
+        async def pass_on(command: Message) -> bool:
+            return driver.post(publisher.name, command)
+
+        async def status(command: Status) -> PublisherStatistics:
+            del command
+            return publisher.statistics()
+
+        async def dump(command: Dump) -> bool:
+            self._log.info("dump asked for", reason=command.reason)
+            epoch = publisher.heartbeat().epoch
+            return driver.post(publisher.name, Resync(worker, epoch, NOTHING_FITS))
+
+        async def reread(command: Reread) -> bool:
+            source = self._sources.get(publisher.name)
+            if command.worker != worker or source is None:
+                return False
+            self._log.warning("reading the engine's history anew", worker=worker)
+            source.begin_again()
+            return True
+
+        subject = self._subjects.control(worker)
+        handlers: dict[type[Message], Handler] = {
+            Resync: pass_on,
+            Drain: pass_on,
+            Reread: reread,
+            Dump: dump,
+            Status: status,
+        }
+        return ControlPlane(connection, (subject,), handlers)
+
+    def _load_feed(self, driver: AioDriver, facts: EngineFacts) -> LoadFeed:
+        names = {rank: publisher.name for rank, publisher in self._ranks}
+
+        def tell(rank: int, load: WorkerLoad) -> None:
+            if rank in names:
+                driver.post(names[rank], EngineLoad(load))
+
+        return LoadFeed(self._url, facts, tell)
+
+    async def _watch(
+        self, pool: UpstreamPool, driver: AioDriver, facts: EngineFacts, loads: LoadFeed
+    ) -> None:
+        """Report the engine's load; take it out of service while it does not answer.
+
+        One that answers again may be another: it is asked for its history first, since an engine
+        that starts may take connections long before it answers that. It serves a look later.
+        """
+        missed = 0
+        returning = False
+        while True:
+            await asyncio.sleep(self._settings.load_interval_s)
+            healthy = await fetch_ok(pool, self._url, facts.health_path) is not None
+            if healthy:
+                await loads.look(pool)
+            if healthy and returning:
+                returning = False
+                self._log.info("engine answers again")
+                self._tell(driver, EngineAnswers(answering=True))
+            elif healthy and missed >= MISSED_LOOKS:
+                returning = True
+                for source in self._sources.values():
+                    source.verify()
+            missed = 0 if healthy else missed + 1
+            if missed == MISSED_LOOKS:
+                returning = False
+                self._log.warning("engine does not answer", engine=self._url)
+                self._tell(driver, EngineAnswers(answering=False))
+
+    def _tell(self, driver: AioDriver, message: EngineAnswers) -> None:
+        for _, publisher in self._ranks:
+            driver.post(publisher.name, message)
+
+
+def command(*, settings: Annotated[WorkerSettings, Flat]) -> None:
+    """Run the sidecar that puts one engine's KV events and load on the mesh."""
+    configure_logging(settings.log.log_level, settings.log.log_format, role="worker")
+    sidecar = Sidecar(settings)
+    run(sidecar.serve)

@@ -1,0 +1,229 @@
+"""Requests held back while every worker is busy: bounded, fair between tenants, off by default."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Final, Literal
+
+import msgspec
+
+QueuePolicy = Literal["fcfs", "wspt", "priority"]
+
+TOO_MANY_REQUESTS: Final = 429
+UNAVAILABLE: Final = 503
+
+MAX_ASKED: Final = 16
+"""Requests asked in vain before `release` gives up: each costs a choice of worker."""
+
+_FIRST_GUESS_S: Final = 0.1
+_RATE_WEIGHT: Final = 0.1
+
+
+class AdmissionOptions(msgspec.Struct, frozen=True):
+    """How requests are held. `max_backlog_ms`: a request waits here, not at a worker, while its
+    best worker's predicted backlog is longer; 0 holds nothing.
+
+    `policy` orders one tenant's requests: by arrival; by tokens / (1 + priority), shortest first;
+    by priority, then arrival. `ageing_tokens_per_s` lets long ones overtake in the end under wspt.
+    Tenants take turns by deficit round robin of `quantum_tokens`.
+    """
+
+    policy: QueuePolicy = "fcfs"
+    max_backlog_ms: float = 200.0
+    max_queued: int = 1024
+    max_queued_per_tenant: int = 256
+    max_wait_s: float = 30.0
+    quantum_tokens: int = 4096
+    ageing_tokens_per_s: float = 200.0
+
+
+class WaitingRequest(msgspec.Struct, frozen=True):
+    """One held request. `tokens` is the work it brings: its uncached tokens, else its prompt."""
+
+    request_id: str
+    tokens: int
+    tenant: str = ""
+    priority: int = 0
+    queued_s: float = 0.0
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request may not even wait, and when to try again (seconds, for Retry-After)."""
+
+    status: int
+    reason: str
+    retry_after_s: int
+
+
+class AdmissionStatistics(msgspec.Struct, frozen=True):
+    """Sizes now and counts since the start. `waited_s`: of all released together."""
+
+    queued: int
+    tenants: int
+    held: int
+    released: int
+    refused: int
+    expired: int
+    cancelled: int
+    waited_s: float
+
+
+class _Tenant:
+    """What waits, and of that what was asked in vain in the look under way."""
+
+    __slots__ = ("asked", "deficit", "heap")
+
+    def __init__(self) -> None:
+        self.deficit = 0
+        self.heap: list[tuple[float, int, WaitingRequest]] = []
+        self.asked: list[tuple[float, int, WaitingRequest]] = []
+
+    def put_back(self) -> None:
+        """Have everything wait again."""
+        while self.asked:
+            heappush(self.heap, self.asked.pop())
+
+
+class HoldQueue:
+    """The held requests of one router. Every request offered ends in exactly one way: released,
+    refused, expired or cancelled.
+
+    Deficit round robin: M. Shreedhar and G. Varghese, SIGCOMM 1995. WSPT: W. E. Smith, 1956.
+    `options` may be replaced at any time; what waits already keeps its place.
+    """
+
+    def __init__(self, options: AdmissionOptions) -> None:
+        self.options = options
+        self._held: dict[str, WaitingRequest] = {}
+        self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
+        self._serial = count()
+        self._interval_s = _FIRST_GUESS_S
+        self._last_release_s: float | None = None
+        self._waited_s = 0.0
+        self._counts = {"held": 0, "released": 0, "refused": 0, "expired": 0, "cancelled": 0}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def offer(self, held: WaitingRequest, now: float) -> Refusal | None:
+        """Hold a request from `now` on; return why not when a bound is reached."""
+        options = self.options
+        tenant = self._tenants.get(held.tenant)
+        if len(self._held) >= options.max_queued:
+            return self._refuse(UNAVAILABLE, f"{len(self._held)} requests are waiting already")
+        if tenant is not None and len(tenant.heap) >= options.max_queued_per_tenant:
+            reason = f"{len(tenant.heap)} requests of this tenant are waiting already"
+            return self._refuse(TOO_MANY_REQUESTS, reason)
+        if held.request_id in self._held:
+            return self._refuse(TOO_MANY_REQUESTS, f"request {held.request_id} waits already")
+        held = msgspec.structs.replace(held, queued_s=now, tokens=max(1, held.tokens))
+        if tenant is None:
+            tenant = self._tenants[held.tenant] = _Tenant()
+        self._held[held.request_id] = held
+        heappush(tenant.heap, (self._rank(held), next(self._serial), held))
+        self._counts["held"] += 1
+        return None
+
+    def release(self, now: float, admit: Callable[[WaitingRequest], bool]) -> list[WaitingRequest]:
+        """Let requests go, fairly, while `admit` takes them; return those it took, in order.
+
+        `admit` returns False when the request must go on waiting, each for a worker of its own:
+        those behind it and other tenants are still asked, up to `MAX_ASKED` in vain; the next call
+        goes on with the other tenants. Call it whenever load may have fallen.
+        """
+        released: list[WaitingRequest] = []
+        passed_over: list[_Tenant] = []
+        while len(passed_over) < min(len(self._held), MAX_ASKED):
+            name, tenant = next(iter(self._tenants.items()))
+            if not tenant.heap:
+                self._tenants.move_to_end(name)
+                continue
+            held = tenant.heap[0][2]
+            if tenant.deficit < held.tokens:
+                tenant.deficit += max(1, self.options.quantum_tokens)
+            if tenant.deficit < held.tokens:
+                self._tenants.move_to_end(name)
+                continue
+            entry = heappop(tenant.heap)
+            if not admit(held):
+                tenant.asked.append(entry)
+                passed_over.append(tenant)
+                self._tenants.move_to_end(name)
+                continue
+            del self._held[held.request_id]
+            tenant.deficit -= held.tokens
+            self._end_turn(name, tenant)
+            self._waited_s += max(0.0, now - held.queued_s)
+            self._note_release(now)
+            released.append(held)
+        for tenant in passed_over:
+            tenant.put_back()
+        return released
+
+    def cancel(self, request_id: str) -> bool:
+        """Forget a request whose client went away; False when it does not wait here."""
+        held = self._held.get(request_id)
+        if held is None:
+            return False
+        self._drop([held])
+        self._counts["cancelled"] += 1
+        return True
+
+    def expire(self, now: float) -> list[WaitingRequest]:
+        """Drop and return the requests that waited `max_wait_s`; answer them 503."""
+        limit = now - self.options.max_wait_s
+        late = [held for held in self._held.values() if held.queued_s <= limit]
+        self._drop(late)
+        self._counts["expired"] += len(late)
+        return late
+
+    def retry_after_s(self) -> int:
+        """Return after how many seconds a new request would probably go at once, 1..60."""
+        return min(60, max(1, round(self._interval_s * (len(self._held) + 1))))
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return sizes and counts."""
+        return AdmissionStatistics(
+            queued=len(self._held),
+            tenants=len(self._tenants),
+            waited_s=self._waited_s,
+            **self._counts,
+        )
+
+    def _rank(self, held: WaitingRequest) -> float:
+        policy = self.options.policy
+        if policy == "priority":
+            return float(-held.priority)
+        if policy == "wspt":
+            work = held.tokens / (1 + max(0, held.priority))
+            return work + self.options.ageing_tokens_per_s * held.queued_s
+        return 0.0
+
+    def _end_turn(self, name: str, tenant: _Tenant) -> None:
+        if not tenant.heap:
+            if not tenant.asked:
+                del self._tenants[name]
+        elif tenant.deficit < tenant.heap[0][2].tokens:
+            self._tenants.move_to_end(name)
+
+    def _drop(self, gone: list[WaitingRequest]) -> None:
+        for held in gone:
+            del self._held[held.request_id]
+        for name in {held.tenant for held in gone}:
+            tenant = self._tenants[name]
+            tenant.heap = [entry for entry in tenant.heap if entry[2].request_id in self._held]
+            heapify(tenant.heap)
+            if not tenant.heap:
+                del self._tenants[name]
+
+    def _note_release(self, now: float) -> None:
+        self._counts["released"] += 1
+        if self._last_release_s is not None:
+            interval_s = min(max(0.0, now - self._last_release_s), 60.0)
+            self._interval_s += _RATE_WEIGHT * (interval_s - self._interval_s)
+        self._last_release_s = now
+
+    def _refuse(self, status: int, reason: str) -> Refusal:
+        self._counts["refused"] += 1
+        return Refusal(status, reason, self.retry_after_s())

@@ -1,0 +1,1 @@
+"""Blocks of prompt tokens: their content hashes, and the journal's vocabulary of cache events."""

@@ -1,0 +1,1 @@
+"""Which bucket a request goes to, and which replica of it."""

@@ -1,0 +1,218 @@
+"""Which bucket a request goes to, and which ready replica of it: all a meta-router decides."""
+
+from collections.abc import Collection, Sequence
+from typing import Final, Literal
+
+import msgspec
+import xxhash
+
+from kvmesh.core.buckets.rules import PREFIX_CHARS, BucketRequest, BucketRule
+from kvmesh.core.buckets.spill import BucketHeat, PrefixSpill
+from kvmesh.core.cost.selection import next_in_turn
+from kvmesh.core.members.known_names import KnownNames
+from kvmesh.core.members.membership import Membership
+from kvmesh.errors import MODEL_NOT_FOUND, NoWorkerError, RequestError
+
+BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-loaded"]
+
+MODELS_REMEMBERED: Final = 1024
+"""Models and buckets once served: one that is away for a while is no unknown one."""
+
+
+class RouterReplica(msgspec.Struct, frozen=True):
+    """One router replica as its last heartbeat described it. No `models`: it serves any."""
+
+    name: str
+    bucket: str
+    url: str
+    models: tuple[str, ...] = ()
+    active_requests: int = 0
+    heat: BucketHeat = BucketHeat()
+    workers: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
+
+
+class BucketRoute(msgspec.Struct, frozen=True):
+    """Where a request goes. `why`: named, rule, or the policy's name."""
+
+    bucket: str
+    replica: RouterReplica
+    why: str
+
+
+def rendezvous(names: Sequence[str], key: bytes) -> str:
+    """Return the name with the highest hash for `key`: adding or removing one moves only its own.
+
+    Source: Thaler and Ravishankar, "A name-based mapping scheme for rendezvous".
+    """
+    seed = xxhash.xxh3_64_intdigest(key)
+    return max(names, key=lambda name: (xxhash.xxh3_64_intdigest(name.encode(), seed), name))
+
+
+class BucketTable:
+    """The replicas of every bucket and the turns. Feed `membership` with the same names.
+
+    Bucket: the one the client named, else that of the workers it named, else the first matching
+    rule's, else by `policy` among the buckets with a usable replica that serves the model.
+    Replica: round robin over the bucket's usable ones that were not tried yet. `met_any`: some
+    replica has been known, though perhaps none is now.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        rules: Sequence[BucketRule] = (),
+        policy: BucketPolicy = "round-robin",
+    ) -> None:
+        self.membership = membership
+        self._rules = tuple(rules)
+        self._policy = policy
+        self._replicas: dict[str, RouterReplica] = {}
+        self._sent: dict[str, int] = {}
+        self._last_bucket = ""
+        self.met_any = False
+        self._served = KnownNames(MODELS_REMEMBERED)
+        self._heard = KnownNames(MODELS_REMEMBERED)
+        self.spill = PrefixSpill()
+        self._last_replica: dict[str, str] = {}
+
+    def set_replica(self, replica: RouterReplica) -> None:
+        """Note a replica, or its newest figures."""
+        self.met_any = True
+        self._replicas[replica.name] = replica
+        self._sent[replica.name] = 0
+        self._served.add(replica.models)
+        self._heard.add((replica.bucket,))
+        self.spill.heard(replica.bucket)
+
+    def replicas(self) -> list[RouterReplica]:
+        """Return every replica, usable or not, sorted by name."""
+        return [self._replicas[name] for name in sorted(self._replicas)]
+
+    def remove_replica(self, name: str) -> None:
+        """Forget a replica that left."""
+        self._replicas.pop(name, None)
+        self._sent.pop(name, None)
+
+    def buckets(self) -> tuple[str, ...]:
+        """Return every bucket that has a replica, usable or not, sorted."""
+        return tuple(sorted({one.bucket for one in self._replicas.values()}))
+
+    def models(self) -> tuple[str, ...]:
+        """Return every model some replica names, sorted."""
+        return tuple(sorted({model for one in self._replicas.values() for model in one.models}))
+
+    def ready(self, bucket: str, now: float) -> list[RouterReplica]:
+        """Return the bucket's usable replicas, sorted by name."""
+        return [one for one in self._usable(now) if one.bucket == bucket]
+
+    def route(
+        self, request: BucketRequest, now: float, *, tried: Collection[str] = ()
+    ) -> BucketRoute:
+        """Choose bucket and replica and take the turn. `tried` replicas already failed it.
+
+        Raises `RequestError` (404) for an unknown bucket or model, `NoWorkerError` when nobody
+        who could take it is usable.
+        """
+        usable = [one for one in self._usable(now) if one.name not in tried]
+        bucket, why = self._bucket(request, usable)
+        members = [one for one in usable if one.bucket == bucket]
+        members = members or self._last_resort(bucket, now, tried)
+        if not members:
+            raise NoWorkerError(
+                f"bucket {bucket!r} has no usable replica: {self._state(bucket, now)}"
+            )
+        name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
+        self._last_replica[bucket] = name
+        if why == "round-robin":
+            self._last_bucket = bucket
+        self._sent[name] += 1
+        self.membership.mark_chosen(name, now)
+        return BucketRoute(bucket, self._replicas[name], why)
+
+    def _last_resort(self, bucket: str, now: float, tried: Collection[str]) -> list[RouterReplica]:
+        """Return the bucket's replicas that only failed requests speak against."""
+        left = [self._replicas.get(name) for name in self.membership.last_resort(now)]
+        return [one for one in left if one and one.bucket == bucket and one.name not in tried]
+
+    def _usable(self, now: float) -> list[RouterReplica]:
+        replicas = self._replicas
+        return [replicas[name] for name in self.membership.usable(now) if name in replicas]
+
+    def _bucket(self, request: BucketRequest, usable: Sequence[RouterReplica]) -> tuple[str, str]:
+        if named := self._named(request, usable):
+            return named, "named"
+        if ruled := self._ruled(request):
+            return self._known(ruled, "rule"), "rule"
+        serving = [one for one in usable if not one.models or request.model in one.models]
+        if not request.model:
+            serving = list(usable)
+        if not serving:
+            self._refuse(request)
+        names = sorted({one.bucket for one in serving})
+        if self._policy == "prefix-hash":
+            key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
+            return rendezvous(names, key), self._policy
+        if self._policy == "prefix-spill":
+            heats = {name: self._heat(name, serving) for name in names}
+            chosen = self.spill.choose(names, request.prompt_start, request.prompt_chars, heats)
+            return chosen, self._policy
+        if self._policy == "least-loaded":
+            return min(names, key=lambda name: (self._load(name, serving), name)), self._policy
+        return next_in_turn(names, self._last_bucket), self._policy
+
+    def _named(self, request: BucketRequest, usable: Sequence[RouterReplica]) -> str:
+        """Return the bucket the client named, else one of its workers', a usable one first."""
+        if request.bucket:
+            return self._known(request.bucket, "x-kvmesh-bucket")
+        replicas = self._replicas.values()
+        homes = {one.bucket for one in replicas if not one.workers.isdisjoint(request.workers)}
+        alive = sorted(homes.intersection(one.bucket for one in usable))
+        return (alive or sorted(homes) or [""])[0]
+
+    def named(self, request: BucketRequest) -> str:
+        """Return the bucket that the client or else a rule names; "" leaves it to the policy."""
+        return request.bucket or self._ruled(request)
+
+    def _ruled(self, request: BucketRequest) -> str:
+        return next((rule.bucket for rule in self._rules if rule.matches(request)), "")
+
+    def _known(self, bucket: str, place: str) -> str:
+        known = self.buckets()
+        if bucket not in known and bucket in self._heard:
+            raise NoWorkerError(f"{place}: bucket {bucket!r} has lost all its replicas")
+        if not known and not self._heard:
+            raise NoWorkerError(f"{place}: no replica of bucket {bucket!r} was heard of yet")
+        if bucket not in known:
+            raise RequestError(
+                f"{place}: bucket {bucket!r} is unknown; known are {', '.join(known) or 'none'}",
+                status=404,
+                param="bucket",
+            )
+        return bucket
+
+    def _refuse(self, request: BucketRequest) -> None:
+        models = set(self.models())
+        anything = any(not one.models for one in self._replicas.values())
+        if request.model and models and not anything and request.model not in self._served:
+            raise RequestError(
+                f"the model {request.model!r} does not exist; served are"
+                f" {', '.join(sorted(models))}",
+                status=404,
+                param="model",
+                code=MODEL_NOT_FOUND,
+            )
+        raise NoWorkerError("no bucket has a usable replica; wait for a router to become ready")
+
+    def _load(self, bucket: str, serving: Sequence[RouterReplica]) -> int:
+        mine = [one for one in serving if one.bucket == bucket]
+        return sum(one.active_requests + self._sent[one.name] for one in mine)
+
+    def _heat(self, bucket: str, serving: Sequence[RouterReplica]) -> BucketHeat:
+        """Return the heat as the most worried replica of the bucket tells it."""
+        heats = [one.heat for one in serving if one.bucket == bucket]
+        return max(heats, key=lambda heat: heat.backlog_ms)
+
+    def _state(self, bucket: str, now: float) -> str:
+        names = sorted(name for name, one in self._replicas.items() if one.bucket == bucket)
+        return "; ".join(f"{one}: {self.membership.why_not(one, now) or 'tried'}" for one in names)

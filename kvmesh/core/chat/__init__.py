@@ -1,0 +1,1 @@
+"""Chat requests and chat templates: what of a request decides its prompt tokens."""

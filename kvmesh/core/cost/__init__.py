@@ -1,0 +1,1 @@
+"""What one request costs at one worker: the formulas, their compiled forms, and the pick."""

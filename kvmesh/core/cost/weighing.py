@@ -1,0 +1,121 @@
+"""One request held against each worker: the terms of its cost there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import Candidate, Cost, Fleet, Weights
+from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.state import WorkerState
+
+MEMORY_MARGIN: Final = 0.95
+"""Share of an engine's KV blocks above which it is taken to queue or preempt."""
+
+
+class Weighed(msgspec.Struct, frozen=True, gc=False):
+    """Candidates weighed in full and what the formula gave each."""
+
+    candidates: tuple[Candidate, ...]
+    scores: tuple[float, ...]
+    fleet: Fleet
+
+
+class Weighing(msgspec.Struct, frozen=True, gc=False):
+    """What one request's costs depend on besides the worker.
+
+    `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
+    `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
+    is expected to take; `arrivals_per_ms` are all requests over the workers that may take this;
+    `blocks` are the prompt's sequence hashes, at least up to the first that no worker holds.
+    `slower`: blocks of an overlap that it costs to fetch the rest of it.
+    `prefilled`: nothing is left to prefill.
+    """
+
+    now: float
+    policy: str
+    cost: Cost
+    block_size: int
+    prompt_tokens: int
+    request_blocks: int
+    output_blocks: int
+    overlaps: Mapping[WorkerId, int]
+    groups: Groups
+    keys: Sequence[int]
+    stride: int
+    weights: Weights
+    speeds: Speeds
+    arrivals_per_ms: float
+    blocks: Sequence[int] = ()
+    slower: Mapping[WorkerId, float] = {}
+    prefilled: bool = False
+
+    def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
+        """Return every term for one worker. About 1.5 us."""
+        overlap = self.overlaps.get(state.worker, 0)
+        loads, capacity = state.loads, state.capacity_blocks
+        uncached = self.prompt_tokens - overlap * self.block_size
+        if self.slower:
+            uncached += int(self.slower.get(state.worker, 0.0) * self.block_size)
+        decode_blocks = loads.active_blocks + self.request_blocks
+        if self.keys and overlap:
+            decode_blocks -= loads.shared_blocks(self.keys, self.stride, overlap)
+        ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
+        step_tokens = self.speeds.steps.step_tokens
+        return Candidate(
+            worker=state.worker,
+            block_size=self.block_size,
+            prompt_tokens=self.prompt_tokens,
+            overlap_blocks=overlap,
+            request_blocks=self.request_blocks,
+            uncached_tokens=0 if self.prefilled or uncached < 0 else uncached,
+            prefill_tokens=loads.prefill_tokens,
+            active_blocks=loads.active_blocks,
+            decode_blocks=decode_blocks,
+            active_requests=loads.active_requests,
+            outstanding_tokens=loads.prompt_tokens,
+            waiting_requests=state.report.waiting_requests,
+            cache_usage=_usage(state) if capacity else 0.0,
+            capacity_blocks=capacity,
+            cached_blocks=cached_blocks,
+            wait_ms=loads.wait_ms(ms_per_token, self.now, step_tokens)
+            if loads.prefill_tokens
+            else 0.0,
+            ms_per_token=ms_per_token,
+            step_tokens=step_tokens,
+            arrivals_per_ms=self.arrivals_per_ms,
+            memory_wait_ms=self.memory_wait_ms(state, decode_blocks) if capacity else 0.0,
+            failure_share=state.failure_share,
+            failure_ms=self.failure_ms(state) if state.failure_share else 0.0,
+        )
+
+    def failure_ms(self, state: WorkerState) -> float:
+        """Return what this request loses by failures there on average, ms: what has gone by when
+        it fails, and its whole prefill elsewhere.
+        """
+        tokens = self.prompt_tokens + self.speeds.steps.step_tokens
+        return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)
+
+    def memory_wait_of(self, state: WorkerState) -> float:
+        """Return `memory_wait_ms` with what the request shares there counted once."""
+        overlap = self.overlaps.get(state.worker, 0)
+        shared = state.loads.shared_blocks(self.keys, self.stride, overlap)
+        return self.memory_wait_ms(state, state.loads.active_blocks + self.request_blocks - shared)
+
+    def memory_wait_ms(self, state: WorkerState, decode_blocks: int) -> float:
+        """Return how long the request will wait for others to leave, ms: 0 below the margin.
+
+        The worker's capacity must be known.
+        """
+        needed = decode_blocks + self.output_blocks + state.loads.expected_blocks
+        usage = needed / state.capacity_blocks
+        if usage <= MEMORY_MARGIN:
+            return 0.0
+        return (usage - MEMORY_MARGIN) * self.speeds.residence_ms(state.worker)
+
+
+def _usage(state: WorkerState) -> float:
+    used = max(state.report.used_blocks, state.loads.active_blocks)
+    return min(1.0, used / state.capacity_blocks)

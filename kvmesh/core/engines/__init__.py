@@ -1,0 +1,1 @@
+"""Inference engines: their cache events, load and answers, brought into one form."""

@@ -1,0 +1,1 @@
+"""The index: which worker holds which block, folded from events, exact and bounded."""

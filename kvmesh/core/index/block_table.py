@@ -1,0 +1,130 @@
+"""What the index asks of a table of blocks: the pure one and the compiled one do the same."""
+
+from collections.abc import Callable, MutableMapping
+from typing import Protocol, Self
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import Hashes
+
+Drops = list[tuple[int, int]]
+"""(depth in blocks, mask of the workers whose cached prefix ends there), deepest first."""
+
+
+class Holding(Protocol):
+    """What one worker holds in one table; `digest` is the sum of its hashes, perhaps mod 2^64."""
+
+    blocks: int
+    digest: int
+
+    @property
+    def bit(self) -> int:
+        """Return the mask with the worker's bit alone."""
+        ...
+
+
+class FrozenTable(Protocol):
+    """A table as it was, until `close`; each shard is read once, with either call."""
+
+    def take(self, number: int, /) -> dict[int, int]:
+        """Return key -> mask of one shard, not to be changed, or kept for long."""
+        ...
+
+    def columns(
+        self, number: int, live: int | None, numbers: dict[int, int], /
+    ) -> tuple[int, int, bytes]:
+        """Return how many blocks of one shard a snapshot has, in which width, and its columns.
+
+        See `core.snapshot`. With `live` only its bits count; `numbers` numbers masks, and grows.
+        """
+        ...
+
+    def close(self) -> None:
+        """Copy no more; safe to call twice."""
+        ...
+
+
+class TableLoader(Protocol):
+    """Fills an empty table; number n stands for the n-th of the masks it was made with."""
+
+    def add(self, shard: int, keys: memoryview, numbers: memoryview, width: int, /) -> bool:
+        """Add a shard, once: 7 bytes a key, `width` bytes a number; False when a key comes twice.
+
+        Raises `IndexError` for a number that there is not.
+        """
+        ...
+
+    def total(self, number: int, /) -> tuple[int, int]:
+        """Return how many blocks a mask got, and the sum of their hashes, perhaps mod 2^64."""
+        ...
+
+
+class Table(Protocol):
+    """Block hash -> mask of the workers that hold it. Runs of blocks are packed u64s."""
+
+    @property
+    def holdings(self) -> MutableMapping[WorkerId, Holding]:
+        """Return what each worker holds."""
+        ...
+
+    def admit(self, worker: WorkerId, bit: int, /) -> Holding:
+        """Return the holding of `worker`, made when there is none."""
+        ...
+
+    def holds(self, bit: int, block: int, /) -> bool:
+        """Return whether the worker with that bit holds `block`."""
+        ...
+
+    def mask(self, block: int, /) -> int:
+        """Return the mask of those who hold a block, 0 for nobody."""
+        ...
+
+    def extend(self, holding: Holding, parent: int, run: bytes, /) -> bool:
+        """Add blocks behind `parent`, as `store`; False, and no change, when it is not held."""
+        ...
+
+    def store(self, holding: Holding, run: bytes, /) -> None:
+        """Add blocks; those already held change nothing."""
+        ...
+
+    def remove(self, holding: Holding, run: bytes, /) -> list[int]:
+        """Take blocks away; return those that were not held."""
+        ...
+
+    def move(self, run: bytes, mask: int, target: Self, /) -> None:
+        """Move blocks, which nobody alive outside `mask` holds here, into another table.
+
+        The caller accounts for the holdings.
+        """
+        ...
+
+    def size(self) -> int:
+        """Return how many blocks at least one worker holds, released ones included."""
+        ...
+
+    def clear_bits(self, number: int, dead: int, /) -> int:
+        """Clear the bits of `dead` in one shard; return how many blocks it had. O(its blocks)."""
+        ...
+
+    def find_drops(self, hashes: Hashes, live: int, older: Self | None = None, /) -> Drops:
+        """Return where along a prompt workers drop out, of this table and an older one together.
+
+        See `index_search.find_drops`.
+        """
+        ...
+
+    def freeze(self) -> FrozenTable:
+        """Return this table as it is now, for as long as the result is not closed."""
+        ...
+
+    def loader(self, masks: list[int], /) -> TableLoader:
+        """Return what fills this table, which must be empty."""
+        ...
+
+    def pieces(self) -> list[object]:
+        """Return what holds the memory of a table that is not used any more, to be let go piece by
+        piece.
+        """
+        ...
+
+
+NewTable = Callable[[], Table]

@@ -1,0 +1,88 @@
+"""An index as it was at one moment, read while the index moves on."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.block_table import FrozenTable
+from kvmesh.core.index.search import SHARDS
+from kvmesh.core.index.shards import SetNumbers, columns_of, masked
+
+
+class FrozenWorker(msgspec.Struct, frozen=True):
+    """What one worker held: its bit in the masks, and blocks and digest per tier."""
+
+    worker: WorkerId
+    bit: int
+    blocks: tuple[int, ...]
+    digests: tuple[int, ...]
+    truncated: bool
+
+
+class FrozenIndex:
+    """A view of every block at the moment of `KvIndex.freeze`, without a copy of all of them.
+
+    Freezing is O(workers). Then a shard (1/256 of a table) is copied only if it changes before it
+    was read, 0.1 ms in an index of 1M blocks. Read `parts` once, to the end, or `close`.
+    """
+
+    def __init__(
+        self,
+        workers: tuple[FrozenWorker, ...],
+        tiers: tuple[tuple[FrozenTable, ...], ...],
+        *,
+        unclean: bool,
+    ) -> None:
+        self.workers = workers
+        self._live = sum(one.bit for one in workers)
+        self._tiers = tiers
+        self._unclean = unclean
+
+    def parts(self) -> Iterator[tuple[int, int, dict[int, int]]]:
+        """Yield (tier, shard number, key -> mask), every shard of every tier once, in order.
+
+        The dict may be the index's own: finish with it before the index changes again.
+        """
+        for tier, shard, tables in self._shards():
+            yield tier, shard, self._held(shard, tables)
+
+    def columns(self, numbers: SetNumbers) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """Yield the same as a snapshot has it: tier, shard number, blocks, width, columns.
+
+        `numbers` gets the number of each mask, in order of appearance.
+        """
+        live = self._live if self._unclean else None
+        for tier, shard, tables in self._shards():
+            if len(tables) == 1:
+                yield tier, shard, *tables[0].columns(shard, live, numbers)
+            else:
+                yield tier, shard, *columns_of(self._held(shard, tables), numbers)
+
+    def close(self) -> None:
+        """Let the index go on without copying; safe to call twice."""
+        for tables in self._tiers:
+            for table in tables:
+                table.close()
+
+    def _shards(self) -> Iterator[tuple[int, int, tuple[FrozenTable, ...]]]:
+        """Yield every shard of every tier, with the tables to read it from; close at the end."""
+        try:
+            for tier, tables in enumerate(self._tiers):
+                for shard in range(SHARDS):
+                    yield tier, shard, tables
+        finally:
+            self.close()
+
+    def _held(self, shard: int, tables: tuple[FrozenTable, ...]) -> dict[int, int]:
+        held = _merge([table.take(shard) for table in tables])
+        return masked(held, self._live) if self._unclean else held
+
+
+def _merge(shards: list[dict[int, int]]) -> dict[int, int]:
+    merged = shards[0]
+    for other in shards[1:]:
+        merged = merged.copy()
+        for key, mask in other.items():
+            merged[key] = merged.get(key, 0) | mask
+    return merged

@@ -1,0 +1,65 @@
+"""A whole index put together from parts, checked before it replaces a living one."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.block_table import Holding, NewTable, TableLoader
+from kvmesh.core.index.implementation import new_table
+from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.tier import Tier
+
+_SLICE_SETS: Final = 512
+
+
+class IndexImage:
+    """The tables of an index under construction.
+
+    Worker i of `workers` has bit i; `masks` are the sets of workers, to which parts refer by
+    number. Add every part, then go through `account`.
+    """
+
+    def __init__(
+        self, workers: Sequence[WorkerId], masks: list[int], new_table: NewTable = new_table
+    ) -> None:
+        self.slots = Slots()
+        self.tiers: list[Tier] = []
+        self._new_table = new_table
+        self._masks = masks
+        self._loaders: list[TableLoader] = []
+        for worker in workers:
+            self.slots.assign(worker)
+        self._open(0)
+
+    def add(self, tier: int, shard: int, keys: memoryview, numbers: memoryview, width: int) -> bool:
+        """Add a shard, once: 7 bytes a key, `width` bytes for the number of its mask.
+
+        False when a block comes twice. Raises `IndexError` for a number that there is not.
+        """
+        self._open(tier)
+        return self._loaders[tier].add(shard, keys, numbers, width)
+
+    def account(self) -> Iterator[None]:
+        """Count up what each worker holds, in slices."""
+        for tier, loader in zip(self.tiers, self._loaders, strict=True):
+            table = tier.young
+            for number, mask in enumerate(self._masks):
+                if number % _SLICE_SETS == 0:
+                    yield
+                blocks, digest = loader.total(number)
+                if not blocks:
+                    continue
+                for worker in self.slots.decode(mask):
+                    holding = table.admit(worker, self.slots.bits[worker])
+                    holding.blocks += blocks
+                    holding.digest += digest
+
+    def holding(self, tier: int, worker: WorkerId) -> Holding | None:
+        """Return what a worker holds, once accounted; None for nothing."""
+        return self.tiers[tier].young.holdings.get(worker) if tier < len(self.tiers) else None
+
+    def _open(self, tier: int) -> None:
+        while tier >= len(self.tiers):
+            made = Tier(self._new_table)
+            self.tiers.append(made)
+            self._loaders.append(made.young.loader(self._masks))

@@ -1,0 +1,300 @@
+"""Which worker holds which block: the index that events are folded into."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from kvmesh.core.blocks.events import ROOT, Event, Removed, Stored, WorkerId
+from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.index.block_table import Drops, NewTable, Table
+from kvmesh.core.index.cap import BlockCap
+from kvmesh.core.index.freeze import FrozenIndex, FrozenWorker
+from kvmesh.core.index.image import IndexImage
+from kvmesh.core.index.implementation import new_table
+from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.statistics import IndexStatistics
+from kvmesh.core.index.table import clear_released
+from kvmesh.core.index.tier import Tier
+
+TIERS: Final = 4
+DEFAULT_MAX_BLOCKS: Final = 1 << 24
+_MAX_RELEASED: Final = 256
+_FORCED_SWEEP: Final = 1 << 16
+_U64: Final = (1 << 64) - 1
+
+
+class KvIndex:
+    """The exact index of one bucket, folded from KV events.
+
+    Each worker's blocks must be prefix-closed (a held block's parent is held), as `core.closure`
+    makes them; then every answer is exact. A store behind an unknown parent is refused and reported
+    as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are evicted (see `BlockCap`) and
+    their workers marked truncated: overlap is then too low, never too high. About 80 B a block,
+    compiled 35 B. `new_table` makes its tables: pure or compiled, with the same answers.
+    """
+
+    def __init__(
+        self, max_blocks: int = DEFAULT_MAX_BLOCKS, *, new_table: NewTable = new_table
+    ) -> None:
+        self._new_table = new_table
+        self._slots = Slots()
+        self._device = Tier(new_table)
+        self._tiers = [self._device]
+        self._only_table: Table | None = self._device.young
+        self._cap = BlockCap(max_blocks, self._tiers, self._slots)
+        self._cleaning: Iterator[int] | None = None
+        self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
+        self._watchers: list[Callable[[WorkerId, bytes], None]] = []
+
+    def apply(self, worker: WorkerId, event: Event) -> int:
+        """Fold one event; return how many blocks a gap kept out (0: all is well).
+
+        Repeating an event changes nothing. Never raises, whatever the event holds; one that breaks
+        the worker's prefix property can falsify answers about that worker only. O(blocks).
+        """
+        if isinstance(event, Stored):
+            return self.store(worker, event.parent, event.hashes, event.tier)
+        if isinstance(event, Removed):
+            self.remove(worker, event.hashes, event.tier)
+        else:
+            self.clear(worker)
+        return 0
+
+    def store(self, worker: WorkerId, parent: int, hashes: bytes, tier: int = 0) -> int:
+        """Take a run of blocks behind `parent` (ROOT for none), packed little-endian u64s.
+
+        Return 0, or the length of the run when its parent is not held though it should be: for a
+        truncated worker that is expected, and counted apart.
+        """
+        blocks = len(hashes) >> 3
+        table = self._only_table
+        if table is not None and tier == 0 and blocks <= self._cap.room:
+            # Nearly all stores take this short cut, which halves the cost of a single block.
+            holding = table.holdings.get(worker)
+            if holding is not None and table.extend(holding, parent, hashes):
+                self._cap.room -= blocks
+                return 0
+        return self._store(worker, parent, hashes, tier)
+
+    def remove(self, worker: WorkerId, hashes: bytes, tier: int = 0) -> int:
+        """Drop blocks, none with a held child; return how many were not held."""
+        table = self._only_table
+        if table is not None and tier == 0:
+            holding = table.holdings.get(worker)
+            missing = len(hashes) >> 3
+            if holding is not None:
+                missing = len(table.remove(holding, hashes))
+        elif 0 <= tier < len(self._tiers):
+            missing = self._tiers[tier].remove(worker, hashes)
+        else:
+            missing = len(hashes) >> 3
+        self._missing += missing
+        if tier == 0:
+            for watcher in self._watchers:
+                watcher(worker, hashes)
+        return missing
+
+    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
+        """Tell `watcher` of each run of blocks that leaves a worker's device memory by `remove`."""
+        self._watchers.append(watcher)
+
+    def clear(self, worker: WorkerId) -> None:
+        """Forget every block of `worker` in every tier. O(1); `sweep` gives the memory back."""
+        if any(holding.blocks for tier in self._tiers for holding in tier.holdings(worker)):
+            self.remove_worker(worker)
+            self._slots.assign(worker)
+        self._cap.truncated.discard(worker)
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget `worker` and its blocks. O(1); `sweep` gives the memory back."""
+        self._slots.release(worker)
+        for tier in self._tiers:
+            tier.forget(worker)
+        self._cap.truncated.discard(worker)
+        if self._slots.released() > _MAX_RELEASED:
+            # Someone clears faster than anyone sweeps: masks must not grow for ever.
+            self.sweep(_FORCED_SWEEP)
+
+    def sweep(self, budget: int) -> bool:
+        """Do about `budget` blocks of cleaning up; True when nothing is left to do.
+
+        A slice may overrun by one shard (1/256 of a table). Call it whenever there is time.
+        """
+        budget -= self._cap.refresh(budget)
+        while budget > 0:
+            if self._cap.give_back():
+                budget -= 1
+            elif self._slots.released():
+                budget -= self._clean()
+            else:
+                self._note_age()
+                return True
+        return False
+
+    def workers(self) -> list[WorkerId]:
+        """Return every worker that stored anything and was not removed."""
+        return list(self._slots.bits)
+
+    def blocks(self, worker: WorkerId, tier: int = 0) -> int:
+        """Return how many blocks `worker` holds in `tier` or nearer."""
+        if not 0 <= tier < len(self._tiers):
+            return 0
+        return self._tiers[tier].blocks(worker)
+
+    def truncated(self, worker: WorkerId) -> bool:
+        """Return whether the cap took blocks from `worker` since it was last cleared."""
+        return worker in self._cap.truncated
+
+    def worker_digest(self, worker: WorkerId) -> int:
+        """Return the sum of the hashes `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
+        digest = 0
+        for weight, tier in enumerate(self._tiers):
+            for holding in tier.holdings(worker):
+                digest += (2 * weight + 1) * holding.digest
+        return digest & _U64
+
+    def digest(self) -> int:
+        """Return one number for all that is held and nothing else, 0 for nothing. O(workers)."""
+        total = 0
+        for worker in self._slots.bits:
+            for number in range(len(self._tiers)):
+                holdings = self._tiers[number].holdings(worker)
+                if any(holding.blocks for holding in holdings):
+                    held = sum(holding.digest for holding in holdings) & _U64
+                    total += xxh3_64_intdigest(f"{number}:{worker}:{held}".encode())
+        return total & _U64
+
+    def statistics(self) -> IndexStatistics:
+        """Return sizes and counts. O(workers + shards)."""
+        tables = [table for tier in self._tiers for table in tier.tables()]
+        return IndexStatistics(
+            workers=len(self._slots.bits),
+            blocks=sum(table.size() for table in tables),
+            entries=sum(one.blocks for table in tables for one in table.holdings.values()),
+            tiers=len(self._tiers),
+            orphans=self._orphans,
+            truncated_orphans=self._truncated_orphans,
+            truncated_workers=len(self._cap.truncated),
+            missing=self._missing,
+            evicted=self._cap.evicted,
+            unknown_tier=self._unknown_tier,
+            unclean=self._slots.released(),
+        )
+
+    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
+        """Return the cached prefix length, in blocks, of every worker that holds any of it.
+
+        O(drops x log(depth) + workers found), see `find_groups`.
+        """
+        drops = self._find_drops(hashes)
+        if not drops:
+            return {}
+        # The shallowest are mostly the most, the others mostly one worker each.
+        depth, mask = drops.pop()
+        matches = self._slots.spread(mask, depth)
+        for depth, mask in drops:
+            for worker in self._slots.decode(mask):
+                matches[worker] = depth
+        return matches
+
+    def find_groups(self, hashes: Hashes) -> Groups:
+        """Return disjoint (depth, workers) of device memory, deepest first, depth > 0.
+
+        O(drops x log(depth)), where a drop is a depth at which some worker's prefix ends: it hardly
+        depends on how many workers or blocks there are.
+        """
+        decode = self._slots.decode
+        return [(depth, decode(mask)) for depth, mask in self._find_drops(hashes)]
+
+    def tier_count(self) -> int:
+        """Return how many tiers were ever used; 1: device memory alone."""
+        return len(self._tiers)
+
+    def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
+        """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
+        found = [self.find_matches(hashes)]
+        for tier in self._tiers[1:]:
+            matches = found[-1].copy()
+            for depth, mask in tier.find_drops(hashes, self._slots.live):
+                for worker in self._slots.decode(mask):
+                    matches[worker] = max(depth, matches.get(worker, 0))
+            found.append(matches)
+        return found
+
+    def freeze(self) -> FrozenIndex:
+        """Return a view of everything as it is now, to be read while the index moves on."""
+        workers = tuple(self._freeze_worker(*item) for item in self._slots.bits.items())
+        tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self._tiers)
+        return FrozenIndex(workers, tiers, unclean=self._slots.released() > 0)
+
+    def load(self, image: IndexImage, truncated: Iterable[WorkerId] = ()) -> None:
+        """Replace everything by a finished `image`, which must not be used any more."""
+        self._slots = image.slots
+        self._device = image.tiers[0]
+        self._tiers[:] = image.tiers
+        self._note_age()
+        self._cap.adopt(image.slots, truncated)
+        self._cleaning = None
+
+    def _clean(self) -> int:
+        """Rid one more shard of released bits; return the effort."""
+        if self._cleaning is None:
+            tables = [table for tier in self._tiers for table in tier.tables()]
+            self._cleaning = clear_released(self._slots, tables)
+        blocks = next(self._cleaning, -1)
+        if blocks < 0:
+            self._cleaning = None
+        return blocks + 1
+
+    def _store(self, worker: WorkerId, parent: int, run: bytes, tier: int) -> int:
+        blocks = len(run) >> 3
+        place = self._open(tier)
+        if place is None:
+            self._unknown_tier += blocks
+            return 0
+        bit = self._slots.bits.get(worker)
+        if bit is None and parent == ROOT and run:
+            bit = self._slots.assign(worker)
+        if bit is not None:
+            if blocks <= self._cap.room:
+                self._cap.room -= blocks
+            elif place.holds(bit, parent):
+                run = self._cap.fit(worker, run)
+                self._note_age()
+            if place.store(worker, bit, parent, run):
+                return 0
+        if worker in self._cap.truncated:
+            self._truncated_orphans += blocks
+            return 0
+        self._orphans += blocks
+        return blocks
+
+    def _find_drops(self, hashes: Hashes) -> Drops:
+        tier = self._device
+        drops = tier.young.find_drops(hashes, self._slots.live, tier.old)
+        if tier.old is not None and drops:
+            self._cap.note_match(hashes, drops[0][0])
+        return drops
+
+    def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
+        held = [tier.holdings(worker) for tier in self._tiers]
+        return FrozenWorker(
+            worker=worker,
+            bit=bit,
+            blocks=tuple(sum(one.blocks for one in holdings) for holdings in held),
+            digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
+            truncated=worker in self._cap.truncated,
+        )
+
+    def _note_age(self) -> None:
+        """Keep the one table of the device tier at hand, while there is only one."""
+        self._only_table = self._device.only_table()
+
+    def _open(self, tier: int) -> Tier | None:
+        if not 0 <= tier < TIERS:
+            return None
+        while tier >= len(self._tiers):
+            self._tiers.append(Tier(self._new_table))
+        return self._tiers[tier]

@@ -1,0 +1,1 @@
+"""What routing did: decisions on record, predictions against answers, traffic, hot prefixes."""

@@ -1,0 +1,149 @@
+"""A decision as JSON: every weighed worker's overlap, load, cost terms, and the choice."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.cost.formulas import Cost, Fleet, Weights
+from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.output_lengths import OutputForecast
+from kvmesh.core.workers.left_out import LeftOut
+
+_FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
+
+
+class CandidateView(msgspec.Struct, frozen=True):
+    """One worker as it was weighed, terms as in `core.cost.Candidate`.
+
+    `failure_share` of requests there fail, which costs `failure_ms`. `formula` is the debug log's
+    line.
+    """
+
+    worker: str
+    score: float
+    overlap_blocks: int
+    uncached_tokens: int
+    prefill_tokens: int
+    decode_blocks: int
+    active_blocks: int
+    active_requests: int
+    cache_usage: float
+    outstanding_tokens: int
+    waiting_requests: int
+    capacity_blocks: int
+    cached_blocks: int
+    wait_ms: float
+    ms_per_token: float
+    memory_wait_ms: float
+    formula: str
+    failure_share: float = 0.0
+    failure_ms: float = 0.0
+
+
+class DecisionView(msgspec.Struct, frozen=True):
+    """Where a request goes and why. The smallest score wins unless `maximise`.
+
+    `considered` workers could have taken it, `candidates` are those whose terms are known.
+    `left_out` could not, and why: None where that was not kept. `formula` is in words, `fleet` and
+    `weights` are what it may refer to besides the candidate.
+    """
+
+    request_id: str
+    router: str
+    bucket: str
+    worker: str
+    policy: str
+    maximise: bool
+    prompt_tokens: int
+    overlap_blocks: int
+    total_blocks: int
+    considered: int
+    why: str
+    formula: str
+    candidates: list[CandidateView]
+    fleet: Fleet
+    weights: Weights
+    expected_output: OutputForecast | None = None
+    left_out: LeftOut | None = None
+
+
+def view_decision(
+    decision: Decision,
+    *,
+    router: str,
+    bucket: str,
+    forecast: OutputForecast | None = None,
+    left_out: LeftOut | None = None,
+) -> DecisionView:
+    """Return `decision` for people and programs, best candidate first."""
+    rows = [
+        CandidateView(
+            worker=one.worker,
+            score=score,
+            overlap_blocks=one.overlap_blocks,
+            uncached_tokens=one.uncached_tokens,
+            prefill_tokens=one.prefill_tokens,
+            decode_blocks=one.decode_blocks,
+            active_blocks=one.active_blocks,
+            active_requests=one.active_requests,
+            cache_usage=one.cache_usage,
+            outstanding_tokens=one.outstanding_tokens,
+            waiting_requests=one.waiting_requests,
+            capacity_blocks=one.capacity_blocks,
+            cached_blocks=one.cached_blocks,
+            wait_ms=one.wait_ms,
+            ms_per_token=one.ms_per_token,
+            memory_wait_ms=one.memory_wait_ms,
+            formula=decision.formula_line(one.worker),
+            failure_share=one.failure_share,
+            failure_ms=one.failure_ms,
+        )
+        for one, score in zip(decision.candidates, decision.scores, strict=True)
+    ]
+    maximise = decision.cost.maximise
+    rows.sort(key=lambda row: (-row.score if maximise else row.score, row.worker))
+    return DecisionView(
+        request_id=decision.request_id,
+        router=router,
+        bucket=bucket,
+        worker=decision.worker,
+        policy=decision.policy,
+        maximise=maximise,
+        prompt_tokens=decision.chosen.prompt_tokens,
+        overlap_blocks=decision.overlap_blocks,
+        total_blocks=decision.total_blocks,
+        considered=decision.considered,
+        why=why(decision),
+        formula=formula_in_words(decision.cost),
+        candidates=rows,
+        fleet=decision.fleet,
+        weights=decision.weights,
+        expected_output=forecast,
+        left_out=left_out,
+    )
+
+
+def why(decision: Decision) -> str:
+    """Return in a few words why this worker."""
+    if decision.kept:
+        return f"its session stays there; holds {decision.overlap_blocks} of its blocks"
+    if not decision.by_cache:
+        return f"{decision.policy}: caches did not count"
+    best = max(decision.candidates, key=lambda one: one.overlap_blocks)
+    held, total = decision.overlap_blocks, decision.total_blocks
+    fleet = f"of {decision.considered} workers"
+    if best.overlap_blocks > held:
+        most = best.overlap_blocks
+        return f"costs least {fleet}; {best.worker} holds more ({most} against {held} blocks)"
+    if held:
+        return f"holds {held} of {total} blocks, costs least {fleet}"
+    if len(decision.candidates) == decision.considered:
+        return f"no worker holds any of it; costs least {fleet}"
+    return f"holds none of it, but costs least {fleet}"
+
+
+def formula_in_words(cost: Cost) -> str:
+    """Return the formula with names in place of numbers."""
+    words = _FIELD.sub(r"\1", cost.expression)
+    return f"{cost.name} = {words}"

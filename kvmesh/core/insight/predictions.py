@@ -1,0 +1,222 @@
+"""How well predicted overlaps fit what engines say they reused, and when that asks for action.
+
+Whatever goes wrong between an engine's cache and this replica's index, lost events nobody noticed
+or an index damaged by a bug, shows in the end as answers whose `cached_tokens` are not those that
+were predicted. One such answer means little: blocks are evicted and stored while a request waits.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import Candidate
+from kvmesh.core.workers.info import Trust
+
+Verdict = Literal["unlike", "nothing", "hit", "over", "under"]
+"""Of one answer: the engine counted other prompt tokens, nothing was cached nor predicted, the
+prediction held, was too high, too low."""
+
+_UNPAUSED: Final = float("-inf")
+
+
+class PredictionOptions(msgspec.Struct, frozen=True):
+    """When a worker's index is doubted. Times in seconds.
+
+    Of one request in `look_every_s` it is looked up what events alone foretell; that is judged,
+    since predictions made of decisions miss wherever a cache is too small for its load.
+    A prediction misses when it is off by more than `tolerance_blocks` and by more than
+    `tolerance_share` of the prompt. The worker is doubted when at least `doubt_share` of its last
+    `window` answers missed, of which there must be `least`, and again while that stays so, after
+    pauses from `pause_s`, doubled up to `max_pause_s`. Below `calm_share` all is well again.
+    Requests decided up to `settle_s` after a doubt are no evidence: they may not know the answer.
+    """
+
+    window: int = 32
+    least: int = 12
+    doubt_share: float = 0.5
+    calm_share: float = 0.125
+    tolerance_blocks: int = 1
+    tolerance_share: float = 0.1
+    look_every_s: float = 0.005
+    settle_s: float = 5.0
+    pause_s: float = 60.0
+    max_pause_s: float = 3600.0
+
+
+class AnswerSeen(msgspec.Struct, frozen=True):
+    """One answer's tokens. `counted` are the prompt tokens by the engine, `prompt` by the router.
+
+    `decided_s` is when the worker was chosen, and its overlap predicted; `told` is the part of that
+    which events had told of. None: nobody looked, or it proves nothing (see `is_evidence`).
+    """
+
+    prompt: int
+    counted: int
+    predicted: int
+    cached: int
+    decided_s: float
+    told: int | None = None
+
+
+def is_evidence(chosen: Candidate, trust: Trust) -> bool:
+    """Return whether an answer will show if what is known of the worker's cache is right.
+
+    Not where that was a guess. Nor where the request has to wait there, for others' prefills or
+    for memory: a cache too small for its load is another one when its turn comes, and in a mesh
+    that thrashes three of four predictions miss, with an index in perfect order.
+    """
+    if trust is not Trust.EXACT or chosen.prefill_tokens or chosen.waiting_requests:
+        return False
+    return not chosen.capacity_blocks or chosen.decode_blocks < chosen.capacity_blocks
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """So many of a worker's last answers were predicted wrongly.
+
+    `again`: what was done about the last doubt was no help.
+    """
+
+    misses: int
+    answers: int
+    again: bool = False
+
+
+class PredictionReport(msgspec.Struct, frozen=True):
+    """One worker's predictions. All but `recent_*`, the window, and `doubted` count since it came.
+
+    `over` and `under` are misses, `unlike` answers that could not be compared.
+    """
+
+    hits: int
+    over: int
+    under: int
+    unlike: int
+    predicted_tokens: int
+    cached_tokens: int
+    recent_answers: int
+    recent_misses: int
+    doubts: int
+    doubted: bool
+
+
+class _Worker:
+    __slots__ = (
+        "cached_tokens",
+        "counts",
+        "doubted",
+        "doubts",
+        "evidence_from_s",
+        "pause_s",
+        "predicted_tokens",
+        "recent",
+        "recent_answers",
+        "silent_until_s",
+    )
+
+    def __init__(self, pause_s: float) -> None:
+        self.counts: dict[Verdict, int] = dict.fromkeys(
+            ("unlike", "nothing", "hit", "over", "under"), 0
+        )
+        self.predicted_tokens = self.cached_tokens = 0
+        # The window: one bit an answer, newest lowest, set for a miss.
+        self.recent = self.recent_answers = 0
+        self.doubts = 0
+        self.doubted = False
+        self.evidence_from_s = self.silent_until_s = _UNPAUSED
+        self.pause_s = pause_s
+
+
+class Predictions:
+    """Compares answers with predictions, one window a worker; says which index to doubt."""
+
+    def __init__(self, block_size: int, options: PredictionOptions | None = None) -> None:
+        self._options = options or PredictionOptions()
+        self._tolerance = self._options.tolerance_blocks * block_size
+        self._mask = (1 << self._options.window) - 1
+        self._workers: dict[WorkerId, _Worker] = {}
+        self._looked_s = _UNPAUSED
+
+    def may_look(self, now: float) -> bool:
+        """Return whether to look up what events alone foretell, which costs as much as a choice."""
+        if now < self._looked_s + self._options.look_every_s:
+            return False
+        self._looked_s = now
+        return True
+
+    def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Doubt | None:
+        """Count an answer; return why the worker's index is to be had anew, if it is. O(1)."""
+        known = self._workers.get(worker)
+        if known is None:
+            known = self._workers[worker] = _Worker(self._options.pause_s)
+        verdict = self._judge(answer, answer.predicted)
+        known.counts[verdict] += 1
+        if verdict == "unlike":
+            return None
+        known.predicted_tokens += answer.predicted
+        known.cached_tokens += answer.cached
+        if answer.told is None or answer.decided_s < known.evidence_from_s:
+            return None
+        verdict = self._judge(answer, answer.told)
+        if verdict == "nothing":
+            return None
+        known.recent = (known.recent << 1 | (verdict != "hit")) & self._mask
+        known.recent_answers = min(known.recent_answers + 1, self._options.window)
+        return self._doubt(known, now)
+
+    def forget(self, worker: WorkerId) -> None:
+        """Drop all that is known of a worker."""
+        self._workers.pop(worker, None)
+
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Return the workers whose answers were compared, sorted."""
+        return tuple(sorted(self._workers))
+
+    def report(self, worker: WorkerId) -> PredictionReport:
+        """Return the counts of one worker. Raises `KeyError` for one that never answered."""
+        known = self._workers[worker]
+        counts = known.counts
+        return PredictionReport(
+            hits=counts["hit"],
+            over=counts["over"],
+            under=counts["under"],
+            unlike=counts["unlike"],
+            predicted_tokens=known.predicted_tokens,
+            cached_tokens=known.cached_tokens,
+            recent_answers=known.recent_answers,
+            recent_misses=known.recent.bit_count(),
+            doubts=known.doubts,
+            doubted=known.doubted,
+        )
+
+    def _judge(self, answer: AnswerSeen, predicted: int) -> Verdict:
+        if answer.counted != answer.prompt:
+            # Another tokenizer or template: no index can be right, and none is to blame.
+            return "unlike"
+        if not predicted and not answer.cached:
+            return "nothing"
+        off = predicted - answer.cached
+        if abs(off) <= max(self._tolerance, self._options.tolerance_share * answer.prompt):
+            return "hit"
+        return "over" if off > 0 else "under"
+
+    def _doubt(self, known: _Worker, now: float) -> Doubt | None:
+        options = self._options
+        if known.recent_answers < options.least:
+            return None
+        doubt = Doubt(known.recent.bit_count(), known.recent_answers, known.doubted)
+        share = doubt.misses / doubt.answers
+        if share <= options.calm_share:
+            known.doubted = False
+            known.pause_s = options.pause_s
+            return None
+        if share < options.doubt_share or now < known.silent_until_s:
+            return None
+        if known.doubted:
+            known.pause_s = min(2 * known.pause_s, options.max_pause_s)
+        known.doubted = True
+        known.doubts += 1
+        known.silent_until_s = now + known.pause_s
+        known.evidence_from_s = now + options.settle_s
+        known.recent = known.recent_answers = 0
+        return doubt

@@ -1,0 +1,1 @@
+"""The event stream: numbered, ordered, replayed and compared, by publishers and replicas."""

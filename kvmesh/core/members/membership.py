@@ -1,0 +1,312 @@
+"""Who is there and may be given work, by heartbeats and outcomes: workers or replicas."""
+
+from bisect import bisect_left
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.health.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
+from kvmesh.core.health.outcomes import Attempt
+from kvmesh.core.health.record import Stage, Standing
+from kvmesh.core.members.signs import DEAD_AFTER_S, NEVER, Signs, Turn
+
+NOT_READY: Final = "not ready"
+
+
+class ChangeKind(Enum):
+    """What happened to a member."""
+
+    JOINED = "joined"
+    RESTARTED = "restarted"
+    UPDATED = "updated"
+    LEFT = "left"
+    SUSPECTED = "suspected"
+    RECOVERED = "recovered"
+    SILENT = "silent"
+    HEARD = "heard"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change of the view. `RESTARTED`: same name, larger epoch; all it held is gone.
+
+    `SILENT`: no longer heard, though it answers over HTTP; `HEARD`: heard again.
+    """
+
+    kind: ChangeKind
+    member: str
+    epoch: int
+
+
+class MemberView(msgspec.Struct, frozen=True):
+    """One member as seen now, for people. Times are seconds ago or ahead.
+
+    `failures` of its last `attempts` failed; `stage` is where that puts it.
+    """
+
+    member: str
+    epoch: int
+    ready: bool
+    draining: bool
+    failures: int
+    last_sign_s: float
+    usable: bool
+    retry_in_s: float
+    attempts: int = 0
+    stage: Standing = "in"
+    silent: bool = False
+
+
+class _Member:
+    __slots__ = (
+        "draining",
+        "epoch",
+        "lasting",
+        "ready",
+        "why",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.lasting = False
+        self.ready = True
+        self.why = NOT_READY
+        self.draining = False
+
+
+class Membership:
+    """Members by name. A sign of life keeps one for `dead_after_s`; a static one stays for ever.
+
+    `signs` tell who is silent and has to be asked. Members are given up by `expire` alone, so that
+    after a pause of this process what was sent meanwhile is read first.
+
+    `health` leaves those out whose requests fail, and knows their way back: only requests and
+    answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a
+    restart (larger epoch) ends it, too.
+    """
+
+    def __init__(
+        self,
+        *,
+        dead_after_s: float = DEAD_AFTER_S,
+        backoff_s: float = BACKOFF_S,
+        max_backoff_s: float = MAX_BACKOFF_S,
+    ) -> None:
+        self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
+        self.signs = Signs(dead_after_s)
+        self._members: dict[str, _Member] = {}
+        self._usable: tuple[str, ...] = ()
+        self._usable_until = -NEVER
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self._members
+
+    def members(self) -> tuple[str, ...]:
+        """Return every member, usable or not, sorted."""
+        return tuple(sorted(self._members))
+
+    def epoch(self, member: str) -> int | None:
+        """Return the member's incarnation."""
+        found = self._members.get(member)
+        return found.epoch if found else None
+
+    def add(self, member: str, now: float, *, epoch: int = 0) -> Change | None:
+        """Enter a member from configuration: it needs no heartbeat and never expires."""
+        change = self.observe(member, epoch, now)
+        found = self._members[member]
+        found.lasting = True
+        self.signs.heard(member, now, lasting=True)
+        return change
+
+    def observe(
+        self,
+        member: str,
+        epoch: int,
+        now: float,
+        *,
+        ready: bool = True,
+        draining: bool = False,
+        why: str = NOT_READY,
+    ) -> Change | None:
+        """Take a heartbeat; return what it changed. One of an older epoch is ignored.
+
+        `why` is why it is not ready, for people.
+        """
+        found = self._members.get(member)
+        kind: ChangeKind | None = None
+        if found is None:
+            found = self._members[member] = _Member(epoch)
+            kind = ChangeKind.JOINED
+        elif epoch < found.epoch:
+            return None
+        elif epoch > found.epoch:
+            found.epoch = epoch
+            self.health.forget(member)
+            kind = ChangeKind.RESTARTED
+        elif (ready, draining) != (found.ready, found.draining):
+            kind = ChangeKind.UPDATED
+        if kind is not None:
+            self._usable_until = -NEVER
+        found.ready = ready
+        found.why = why
+        found.draining = draining
+        if self.signs.heard(member, now, lasting=found.lasting):
+            kind = kind or ChangeKind.HEARD
+        return Change(kind, member, epoch) if kind else None
+
+    def remove(self, member: str) -> Change | None:
+        """Drop a member that said goodbye or left the configuration."""
+        found = self._members.pop(member, None)
+        if found is None:
+            return None
+        self.health.forget(member)
+        self.signs.drop(member)
+        self._usable_until = -NEVER
+        return Change(ChangeKind.LEFT, member, found.epoch)
+
+    def readmit(self, member: str, epoch: int, now: float) -> Change:
+        """Enter a member again that was given up and answers; it is silent until it is heard."""
+        self._members[member] = _Member(epoch)
+        self.signs.back(member, now)
+        self._usable_until = -NEVER
+        return Change(ChangeKind.JOINED, member, epoch)
+
+    def due(self, now: float) -> list[str]:
+        """Return the silent members to be asked over HTTP now, sorted; see `Signs.due`.
+
+        One that was draining is not asked: it said that it would leave.
+        """
+        return [name for name in self.signs.due(now) if not self._members[name].draining]
+
+    def heard_http(self, member: str, now: float) -> None:
+        """Take that a member answered to be ready, when its heartbeats do not say anything."""
+        if self.signs.answered(member, now) and not self._members[member].ready:
+            self._members[member].ready = True
+            self._usable_until = -NEVER
+
+    def expire(self, now: float) -> list[Change]:
+        """Drop the members whose signs stopped, note those who only answer; return both, sorted by
+        name. O(members).
+        """
+        changes = (self._turn(name, turn) for name, turn in self.signs.turns(now))
+        return [change for change in changes if change]
+
+    def _turn(self, member: str, turn: Turn) -> Change | None:
+        if turn is Turn.DEAD:
+            return self.remove(member)
+        return Change(ChangeKind.SILENT, member, self._members[member].epoch)
+
+    def note(
+        self, member: str, attempt: Attempt, now: float, request_id: str = ""
+    ) -> Change | None:
+        """Take what became of a request at a member; return whether it is left out or let in now.
+
+        Failures are remembered by `request_id`, so that `forgive` can take them back.
+        """
+        found = self._members.get(member)
+        if found is None:
+            return None
+        before = self.health.stage(member)
+        if self.health.note(member, attempt, now, request_id):
+            self._usable_until = -NEVER
+        return self._changed(member, found, before)
+
+    def forgive(self, request_id: str, now: float) -> list[str]:
+        """Take back what a request made of members, which served others; return those."""
+        self._usable_until = -NEVER
+        return self.health.forgive(request_id, now)
+
+    def answered(self, member: str, answer: Answer, now: float) -> Change | None:
+        """Take what asking a member over HTTP showed; return whether that lets it in."""
+        found = self._members.get(member)
+        if found is None:
+            return None
+        before = self.health.stage(member)
+        if self.health.answered(member, answer, now):
+            self._usable_until = -NEVER
+        return self._changed(member, found, before)
+
+    def began(self, member: str, now: float) -> None:
+        """Take that an answer begins there: one on trial has passed."""
+        if self.health.began(member, now):
+            self._usable_until = -NEVER
+
+    def mark_chosen(self, member: str, now: float, request_id: str = "") -> None:
+        """Note that a request goes there: one on trial gets no second one meanwhile."""
+        if self.health.chosen(member, now, request_id):
+            self._usable_until = -NEVER
+
+    def _changed(self, member: str, found: _Member, before: Stage) -> Change | None:
+        after = self.health.stage(member)
+        if (after is Stage.IN) == (before is Stage.IN):
+            return None
+        kind = ChangeKind.RECOVERED if after is Stage.IN else ChangeKind.SUSPECTED
+        return Change(kind, member, found.epoch)
+
+    def usable(self, now: float) -> tuple[str, ...]:
+        """Return the members that may be given work now, sorted: not given up, ready, not draining,
+        admitted by `health`. O(1) until something changes, then O(members log members); the same
+        object as before while the answer is.
+        """
+        if now < self._usable_until:
+            return self._usable
+        names = sorted(
+            name for name, one in self._members.items() if one.ready and not one.draining
+        )
+        admitted, self._usable_until = self.health.admit(names, now)
+        usable = tuple(admitted)
+        if usable != self._usable:
+            self._usable = usable
+        return self._usable
+
+    def last_resort(self, now: float) -> tuple[str, ...]:
+        """Return the members, sorted, that only failed requests speak against: where nobody else
+        may take a request, to try one of them is better than to reject it. O(members).
+        """
+        usable, health = frozenset(self.usable(now)), self.health
+        return tuple(
+            name
+            for name, one in sorted(self._members.items())
+            if name not in usable
+            and one.ready
+            and not one.draining
+            and health.stage(name) is not Stage.DOWN
+        )
+
+    def why_not(self, member: str, now: float) -> str | None:
+        """Return in words why the member may not be given work; None when it may."""
+        found = self._members.get(member)
+        if found is None:
+            return "unknown"
+        if not found.ready:
+            return found.why
+        if found.draining:
+            return "draining"
+        usable = self.usable(now)
+        place = bisect_left(usable, member)
+        if place < len(usable) and usable[place] == member:
+            return None
+        return self.health.words(member, now)
+
+    def view(self, now: float) -> list[MemberView]:
+        """Return every member for people, sorted by name."""
+        return [self._view(name, one, now) for name, one in sorted(self._members.items())]
+
+    def _view(self, name: str, one: _Member, now: float) -> MemberView:
+        failures, attempts = self.health.recent(name)
+        return MemberView(
+            member=name,
+            epoch=one.epoch,
+            ready=one.ready,
+            draining=one.draining,
+            failures=failures,
+            attempts=attempts,
+            stage=self.health.standing(name, now),
+            last_sign_s=self.signs.silence_s(name, now),
+            usable=self.why_not(name, now) is None,
+            retry_in_s=self.health.retry_in_s(name, now),
+            silent=name in self.signs.silent,
+        )

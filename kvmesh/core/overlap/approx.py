@@ -1,0 +1,273 @@
+"""An index of what workers probably hold: what was sent to them lately."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
+from kvmesh.core.index.implementation import new_table
+from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
+from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.table import clear_released
+from kvmesh.core.overlap.leases import Leases
+
+DEFAULT_TTL_S: Final = 120.0
+DEFAULT_MAX_ENTRIES: Final = 1 << 20
+PRUNE_TARGET: Final = 0.8
+_TICKS: Final = 16
+_LONGEST_TICK_S: Final = 8.0
+_LRU_TICK_S: Final = 1.0
+_SLICE: Final = 2048
+_MAX_RELEASED: Final = 256
+
+
+class ApproxStatistics(msgspec.Struct, frozen=True):
+    """Sizes now, and counts of entries since the start. An entry is a (worker, block) pair.
+
+    `expired` entries outlived their TTL, `pruned` fell to the size cap, `displaced` to a worker's
+    capacity, `revoked` to news that it was removed.
+    """
+
+    workers: int
+    blocks: int
+    entries: int
+    expired: int
+    pruned: int
+    displaced: int
+    revoked: int
+
+
+class ApproxIndex:
+    """Believes a prompt cached where it was sent, for a while: needs no events at all.
+
+    An entry lives for its TTL after the last prompt that covered it, up to 1/16 of it longer (at
+    most 8 s): prompts of one such tick share their work, 35 us for 6,000 blocks. Above
+    `max_entries` the entries that end first go, down to `prune_target` of it, in slices. With
+    `worker_blocks` each worker also loses its least recently used blocks beyond that many, to the
+    second: use a long TTL for a pure LRU.
+
+    Entries leave in `expire` and `record`, not by themselves. About 190 B an entry.
+    """
+
+    def __init__(
+        self,
+        ttl_s: float = DEFAULT_TTL_S,
+        *,
+        max_entries: int = DEFAULT_MAX_ENTRIES,
+        prune_target: float = PRUNE_TARGET,
+        worker_blocks: int | None = None,
+    ) -> None:
+        self.ttl_s = ttl_s
+        self._max_entries = max_entries
+        self._prune_to = int(max_entries * prune_target)
+        self._worker_blocks = worker_blocks
+        self._longest_tick_s = _LONGEST_TICK_S if worker_blocks is None else _LRU_TICK_S
+        self._slots = Slots()
+        self._table = new_table()
+        self._leases: dict[WorkerId, Leases] = {}
+        self._ends: list[tuple[float, int, Leases]] = []
+        self._serial = count()
+        self._pruning = False
+        self._cleaning: Iterator[int] | None = None
+        self._entries = self._expired = self._pruned = self._displaced = self._revoked = 0
+
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Hashes | Sequence[int],
+        now: float,
+        ttl_s: float | None = None,
+    ) -> None:
+        """Believe the blocks of `hashes`, root first, cached at `worker` from `now` on.
+
+        `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
+        the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
+        """
+        self.expire(now, _SLICE)
+        ttl_s = self.ttl_s if ttl_s is None else ttl_s
+        blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
+        if not blocks or ttl_s <= 0:
+            return
+        tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
+        until = ceil((now + ttl_s) / tick_s) * tick_s
+        leases = self._leases.get(worker) or self._admit(worker)
+        news, new_end = leases.extend(blocks, until)
+        if new_end:
+            heappush(self._ends, (until, next(self._serial), leases))
+        if news:
+            self._store(leases, news)
+        if self._pruning or self._entries > self._max_entries:
+            self._prune(max(_SLICE, len(news) // 4))
+
+    def expire(self, now: float, budget: int | None = None) -> bool:
+        """Drop what ended before or at `now`; True when nothing of it is left.
+
+        `budget` bounds the entries dropped in this call, about 0.5 us each.
+        """
+        if not self._ends or self._ends[0][0] > now:
+            return True
+        left = self._entries + 1 if budget is None else budget
+        while (leases := self._first()) is not None and self._ends[0][0] <= now:
+            if left <= 0:
+                return False
+            gone = self._drop(leases, left)
+            self._expired += gone
+            left -= gone
+        return True
+
+    def revoke(self, worker: WorkerId, hashes: bytes) -> None:
+        """Take the news that `worker` holds these packed blocks no longer, nor what follows them.
+
+        O(blocks given, and dropped).
+        """
+        leases = self._leases.get(worker)
+        if leases is not None and leases.holding.blocks:
+            gone = leases.revoke(unpack_run(hashes))
+            self._table.remove(leases.holding, pack_hashes(gone))
+            self._entries -= len(gone)
+            self._revoked += len(gone)
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget everything believed of `worker`. O(1); `sweep` gives the memory back."""
+        leases = self._leases.pop(worker, None)
+        if leases is None:
+            return
+        self._entries -= leases.holding.blocks
+        leases.clear()
+        del self._table.holdings[worker]
+        self._slots.release(worker)
+        if self._slots.released() > _MAX_RELEASED:
+            self.sweep(1 << 16)
+
+    def sweep(self, budget: int) -> bool:
+        """Do about `budget` blocks of cleaning up after removals; True when nothing is left."""
+        while budget > 0 and self._slots.released():
+            if self._cleaning is None:
+                self._cleaning = clear_released(self._slots, [self._table])
+            blocks = next(self._cleaning, None)
+            if blocks is None:
+                self._cleaning = None
+            else:
+                budget -= blocks + 1
+        return not self._slots.released()
+
+    def workers(self) -> list[WorkerId]:
+        """Return the workers that something was recorded for."""
+        return list(self._leases)
+
+    def blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks `worker` is believed to hold."""
+        leases = self._leases.get(worker)
+        return leases.holding.blocks if leases is not None else 0
+
+    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
+        """Return the prefix length believed cached, in blocks, per worker that has any."""
+        return by_worker(self.find_groups(hashes))
+
+    def find_groups(self, hashes: Hashes) -> Groups:
+        """Return disjoint (depth, workers), deepest first; complexity as `KvIndex.find_groups`."""
+        drops = self._table.find_drops(hashes, self._slots.live)
+        return [(depth, self._slots.decode(mask)) for depth, mask in drops]
+
+    def statistics(self) -> ApproxStatistics:
+        """Return sizes and counts. O(shards)."""
+        return ApproxStatistics(
+            workers=len(self._leases),
+            blocks=self._table.size(),
+            entries=self._entries,
+            expired=self._expired,
+            pruned=self._pruned,
+            displaced=self._displaced,
+            revoked=self._revoked,
+        )
+
+    def _admit(self, worker: WorkerId) -> Leases:
+        holding = self._table.admit(worker, self._slots.assign(worker))
+        leases = self._leases[worker] = Leases(holding)
+        return leases
+
+    def _store(self, leases: Leases, news: bytes) -> None:
+        """Enter packed blocks, and drop others of a worker that has too many then."""
+        holding = leases.holding
+        self._entries -= holding.blocks
+        self._table.store(holding, news)
+        self._entries += holding.blocks
+        if self._worker_blocks is not None:
+            while (excess := holding.blocks - self._worker_blocks) > 0:
+                self._displaced += self._drop(leases, excess)
+
+    def _first(self) -> Leases | None:
+        """Return whose lease ends first of all, None when there are none."""
+        while self._ends:
+            end, _, leases = self._ends[0]
+            if leases.earliest() == end:
+                return leases
+            heappop(self._ends)
+        return None
+
+    def _drop(self, leases: Leases, at_most: int) -> int:
+        """Drop the blocks of one worker that end first; return how many, perhaps none."""
+        gone = leases.take(at_most)
+        self._table.remove(leases.holding, pack_hashes(gone))
+        self._entries -= len(gone)
+        return len(gone)
+
+    def _prune(self, at_most: int) -> None:
+        """Drop up to so many of too many entries, those first that end first."""
+        self._pruning = True
+        while self._pruning and at_most > 0:
+            excess = self._entries - self._prune_to
+            leases = self._first() if excess > 0 else None
+            if leases is None:
+                self._pruning = False
+                return
+            gone = self._drop(leases, min(at_most, excess))
+            self._pruned += gone
+            at_most -= gone
+            self._pruning = gone < excess
+
+
+class CombinedIndex:
+    """Two views as one: a worker's prefix is the longer of what either says.
+
+    E.g. the event-fed index and an `ApproxIndex` with a TTL of 5 s: a prompt just routed then
+    counts as cached before its events arrive, and a burst of siblings goes to the same worker.
+    """
+
+    def __init__(self, first: PrefixIndex, second: PrefixIndex) -> None:
+        self._first = first
+        self._second = second
+
+    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
+        """Return the longer prefix length, in blocks, per worker that either view has."""
+        matches = self._first.find_matches(hashes)
+        for depth, workers in self._second.find_groups(hashes):
+            for worker in workers:
+                if depth > matches.get(worker, 0):
+                    matches[worker] = depth
+        return matches
+
+    def find_groups(self, hashes: Hashes) -> Groups:
+        """Return disjoint (depth, workers), deepest first. O(workers) when both have any."""
+        groups = self._first.find_groups(hashes)
+        others = self._second.find_groups(hashes)
+        if not groups or not others:
+            return groups or others
+        matches = by_worker(groups)
+        for depth, workers in others:
+            for worker in workers:
+                matches[worker] = max(depth, matches.get(worker, 0))
+        by_depth: dict[int, list[WorkerId]] = {}
+        for worker, depth in matches.items():
+            by_depth.setdefault(depth, []).append(worker)
+        return [(depth, tuple(by_depth[depth])) for depth in sorted(by_depth, reverse=True)]
+
+
+def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:
+    return hashes if isinstance(hashes, Sequence) else hashes.upto(len(hashes))

@@ -1,0 +1,166 @@
+"""How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
+
+from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
+from typing import Final, Protocol
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import Hashes, pack_hashes
+from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
+from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, slower_parts
+
+_EXPIRED_AT_ONCE: Final = 4096
+_DEPTH: Final = itemgetter(0)
+
+
+class SizedIndex(PrefixIndex, Protocol):
+    """An index that also knows how much each worker holds."""
+
+    def blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks `worker` holds."""
+        ...
+
+
+class TieredIndex(SizedIndex, Protocol):
+    """An index that knows in which tier of memory blocks are held."""
+
+    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
+        """Tell `watcher` of packed blocks that leave a worker's device memory."""
+        ...
+
+    def tier_count(self) -> int:
+        """Return how many tiers were ever used; 1: device memory alone."""
+        ...
+
+    def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
+        """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
+        ...
+
+
+class RoutedIndex(SizedIndex, Protocol):
+    """An index fed by routing decisions: what is sent to a worker will soon be cached there."""
+
+    def record(
+        self,
+        worker: WorkerId,
+        hashes: Sequence[int],
+        now: float,
+        ttl_s: float,
+    ) -> None:
+        """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
+        ...
+
+    def revoke(self, worker: WorkerId, hashes: bytes) -> None:
+        """Believe packed blocks, and what follows them, no longer."""
+        ...
+
+    def expire(self, now: float, budget: int) -> bool:
+        """Drop up to about `budget` blocks whose time is over; True when none of them is left."""
+        ...
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget everything believed of `worker`."""
+        ...
+
+
+class OverlapView:
+    """The union of the event-fed `index` and the decision-fed `routed`; either may be None.
+
+    What events remove from a worker is believed of it no longer, whatever was sent there before.
+    """
+
+    def __init__(
+        self,
+        index: TieredIndex | None,
+        routed: RoutedIndex | None,
+        distrusted: Collection[WorkerId],
+        *,
+        predict_ttl_s: float,
+        approx_ttl_s: float,
+        tier_weights: Sequence[float] = DEFAULT_WEIGHTS,
+    ) -> None:
+        self._tier_weights = tier_weights
+        self._predict_ttl_s = predict_ttl_s
+        self._approx_ttl_s = approx_ttl_s
+        self._index = index
+        self._routed = routed
+        self._distrusted = distrusted
+        if index is not None and routed is not None:
+            index.watch_removals(routed.revoke)
+
+    def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
+        """Return the cached prefix in blocks per worker, the longer of both views, and by depth.
+
+        In the groups, deepest first, a worker may appear again with less. The event-fed view does
+        not count for `distrusted` workers.
+        """
+        groups = self._index.find_groups(hashes) if self._index is not None else []
+        routed: Groups = []
+        if self._routed is not None:
+            self._routed.expire(now, _EXPIRED_AT_ONCE)
+            routed = self._routed.find_groups(hashes)
+        if self._distrusted:
+            return self._find_trusted(groups, routed)
+        if routed:
+            groups = sorted(groups + routed, key=_DEPTH, reverse=True) if groups else routed
+        return by_worker(groups), groups
+
+    def _find_trusted(self, groups: Groups, routed: Groups) -> tuple[dict[WorkerId, int], Groups]:
+        """Return the longer of both views where events do not count for everybody."""
+        overlaps = by_worker(groups)
+        for worker in self._distrusted:
+            overlaps.pop(worker, None)
+        for depth, workers in routed:
+            for worker in workers:
+                overlaps[worker] = max(depth, overlaps.get(worker, 0))
+        return overlaps, sorted(groups + routed, key=_DEPTH, reverse=True)
+
+    def find_slower(self, hashes: Hashes, overlaps: dict[WorkerId, int]) -> dict[WorkerId, float]:
+        """Lengthen `overlaps` by what is held in slower memory than the device's.
+
+        Return how many of these blocks the way from there costs, per worker with any. What was
+        routed to a worker lately is taken to be on the device. 0.3 us with device memory alone.
+        """
+        index = self._index
+        if index is None or index.tier_count() == 1:
+            return {}
+        lost: dict[WorkerId, float] = {}
+        parts = slower_parts(index.find_tier_matches(hashes), self._tier_weights)
+        for worker, (held, gone) in parts.items():
+            if worker not in self._distrusted and held > overlaps.get(worker, 0):
+                overlaps[worker], lost[worker] = held, gone
+        return lost
+
+    def record(
+        self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False
+    ) -> bool:
+        """Count a routed prompt as cached: briefly where events will confirm it, else longer.
+
+        No event ever confirms `approximate` hashes. Return whether there was anything to count.
+        """
+        if self._routed is None:
+            return False
+        exact = self._index is not None and worker not in self._distrusted and not approximate
+        ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
+        if ttl_s <= 0.0 or not len(hashes):
+            return False
+        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
+        return True
+
+    def retract(self, worker: WorkerId, hashes: Hashes, known_blocks: int) -> None:
+        """Believe of a prompt that was not served no more than its first `known_blocks`."""
+        if self._routed is not None:
+            expected = hashes.upto(len(hashes))[known_blocks:]
+            if expected:
+                self._routed.revoke(worker, pack_hashes(expected))
+
+    def cached_blocks(self, worker: WorkerId) -> int:
+        """Return the size of a worker's cached tree in the view that counts for it."""
+        if self._index is not None and worker not in self._distrusted:
+            return self._index.blocks(worker)
+        return self._routed.blocks(worker) if self._routed is not None else 0
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget what decisions said of a worker that left; events are the index's own affair."""
+        if self._routed is not None:
+            self._routed.remove_worker(worker)

@@ -1,0 +1,172 @@
+"""A Hugging Face tokenizer with its chat templates and caches; what reads files is outside."""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.template import ChatTemplate
+from kvmesh.core.engines.chat import ENGINE_CALLS, EngineKind
+from kvmesh.core.prompts.byte_tokenizer import check_ids
+from kvmesh.core.prompts.segment_cache import (
+    AddedToken,
+    ByteBudgetCache,
+    CacheStatistics,
+    EncodeBatch,
+    SegmentCache,
+    unpack_ids,
+)
+from kvmesh.errors import RequestError
+
+
+class TextBackend(msgspec.Struct, frozen=True):
+    """A loaded tokenizer.json. `prefix` and `suffix` are what completions add around a text."""
+
+    name: str
+    note: str
+    vocab_size: int
+    added_tokens: tuple[AddedToken, ...]
+    encode_batch: EncodeBatch
+    decode: Callable[[Sequence[int]], str]
+    prefix: bytes
+    suffix: bytes
+    inline_characters: int
+
+
+class TokenizerOptions(msgspec.Struct, frozen=True):
+    """How to tokenise as the engine does.
+
+    `template_kwargs` are the engine's own default chat template arguments. `cache_bytes` bounds
+    both caches together. `backend` "auto" takes fastokens when it is installed and agrees.
+    """
+
+    engine: EngineKind = "vllm"
+    template_kwargs: JsonObject = {}
+    cache_bytes: int = 64 << 20
+    backend: Literal["auto", "fastokens", "tokenizers"] = "auto"
+
+
+class TokenizerStatistics(msgspec.Struct, frozen=True):
+    """What runs and how well the caches do; `note` says why a faster backend is not used."""
+
+    backend: str
+    note: str
+    segments: CacheStatistics
+    prompts: CacheStatistics
+
+
+class HfTokenizer:
+    """The tokenizer and chat templates of a Hugging Face model directory.
+
+    A repeated chat costs one look-up, a repeated message one segment look-up; only new text is
+    tokenised, without holding the interpreter lock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: TextBackend,
+        templates: Mapping[str, ChatTemplate],
+        options: TokenizerOptions,
+    ) -> None:
+        self.name = name
+        self.vocab_size = backend.vocab_size
+        self._backend = backend
+        self._templates = dict(templates)
+        self._options = options
+        capacity = options.cache_bytes
+        self._prompts = ByteBudgetCache[bytes](capacity // 4)
+        self._segments = SegmentCache(
+            backend.added_tokens, backend.encode_batch, capacity=capacity - capacity // 4
+        )
+
+    def pack_chat(self, chat: ChatInput) -> bytes:
+        """Return the ids (little-endian u32) of the chat as the engine will render it.
+
+        Raises `RequestError` where the engine would answer 400 too: no template, or one that
+        refuses the conversation.
+        """
+        template = self._template(chat)
+        key = b"" if template.uses_clock else _chat_key(chat)
+        packed = self._prompts.get(key) if key else None
+        if packed is None:
+            packed = self._render(chat, template)
+            if key:
+                self._prompts.put(key, packed)
+        return packed
+
+    def encode_chat(self, chat: ChatInput) -> "array[int]":
+        """Return what `pack_chat` does, as integers."""
+        return unpack_ids(self.pack_chat(chat))
+
+    def pack(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Return the ids of `text`, with the model's own BOS and EOS when asked."""
+        packed = self._encode(text)
+        if add_special_tokens:
+            packed = self._backend.prefix + packed + self._backend.suffix
+        return packed
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+        """Return what `pack` does, as integers."""
+        return unpack_ids(self.pack(text, add_special_tokens=add_special_tokens))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, special tokens left out."""
+        return self._backend.decode(ids)
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Refuse an id outside the vocabulary. Raises `RequestError`."""
+        check_ids(ids, self.vocab_size)
+
+    def should_offload(self, text_length: int) -> bool:
+        """Return whether tokenising so many unseen characters takes over about 2 ms."""
+        return text_length > self._backend.inline_characters
+
+    def statistics(self) -> TokenizerStatistics:
+        """Return backend and cache counters."""
+        return TokenizerStatistics(
+            backend=self._backend.name,
+            note=self._backend.note,
+            segments=self._segments.statistics(),
+            prompts=self._prompts.statistics(),
+        )
+
+    def _template(self, chat: ChatInput) -> ChatTemplate:
+        """Return the template for a chat with or without tools."""
+        template = self._templates.get("tool_use") if chat.tools else None
+        template = template or self._templates.get("default")
+        if template is None:
+            raise RequestError(
+                f"model {self.name} has no chat template: send a prompt to /v1/completions, or "
+                "start kvmesh with one",
+                param="messages",
+            )
+        return template
+
+    def _render(self, chat: ChatInput, template: ChatTemplate) -> bytes:
+        """Return the packed ids of the rendered chat."""
+        if self._options.template_kwargs:
+            merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
+            chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
+        call = ENGINE_CALLS[self._options.engine](chat, template)
+        packed = self._encode(template.render(call))
+        if not call.suffix:
+            return packed
+        return packed + self._encode(call.suffix) + self._backend.suffix
+
+    def _encode(self, text: str) -> bytes:
+        """Return packed ids. Raises `RequestError` for text that is not Unicode."""
+        try:
+            return self._segments.encode(text)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise RequestError(f"the prompt holds a lone surrogate: {error}") from error
+
+
+def _chat_key(chat: ChatInput) -> bytes:
+    """Return bytes that differ for different chats; empty for one msgpack cannot hold."""
+    try:
+        return msgspec.msgpack.encode(chat)
+    except (OverflowError, UnicodeEncodeError, TypeError):
+        return b""

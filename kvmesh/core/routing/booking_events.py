@@ -1,0 +1,123 @@
+"""What router replicas tell each other of the requests they have placed.
+
+One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender's own subject.
+"""
+
+from math import isfinite
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import HASH_BYTES
+from kvmesh.core.health.outcomes import Attempt, Verdict
+from kvmesh.errors import CodecError
+
+BOOKING_VERSION: Final = 1
+
+MAX_KIND: Final = 32
+"""Characters kept of the word that says how an attempt failed."""
+
+MOST_SECONDS: Final = 86_400.0
+
+MAX_HASHES: Final = 4096
+"""Block hashes told of one prompt, 32 KiB: with 16 tokens a block, of its first 65,536."""
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`).
+
+    `hashes` are the first `MAX_HASHES` of the prompt's block hashes, packed, root first: from now
+    on it counts as cached at the worker. Empty when it does not.
+    """
+
+    request_id: str
+    worker: str
+    prompt_tokens: int
+    uncached_tokens: int
+    expected_blocks: int = 0
+    keys: bytes = b""
+    streams: bool = True
+    hashes: bytes = b""
+
+
+class Prefilled(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A request's first token came."""
+
+    request_id: str
+
+
+class Grew(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A request has `output_tokens` in total."""
+
+    request_id: str
+    output_tokens: int
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A request is over at its worker; the other fields are those of `outcomes.Attempt`.
+
+    A replica of an older version tells no outcome: then it counts as served.
+    """
+
+    request_id: str
+    verdict: int = Verdict.SERVED
+    kind: str = ""
+    lost_s: float = 0.0
+    retry_after_s: float = 0.0
+
+    def attempt(self) -> Attempt:
+        """Return what the end showed, bounded: a figure that no clock shows counts as 0."""
+        known = 0 <= self.verdict < len(Verdict)
+        verdict = Verdict(self.verdict) if known else Verdict.UNKNOWN
+        lost_s, retry_after_s = _seconds(self.lost_s), _seconds(self.retry_after_s)
+        return Attempt(verdict, self.kind[:MAX_KIND], lost_s, retry_after_s)
+
+
+class StateBegins(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """All the sender's bookings follow; what is not among them up to `StateEnds` is over."""
+
+
+class StateEnds(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The sender's state is complete."""
+
+
+BookingEvent = Placed | Prefilled | Grew | Ended | StateBegins | StateEnds
+
+
+class BookingBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat."""
+
+    version: int
+    epoch: int
+    first_seq: int
+    events: list[BookingEvent]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(BookingBatch)
+
+
+def encode_bookings(batch: BookingBatch) -> bytes:
+    """Return the message of `batch`."""
+    return _encoder.encode(batch)
+
+
+def decode_bookings(data: bytes) -> BookingBatch:
+    """Return the batch in `data`. Raises `CodecError`."""
+    try:
+        batch = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(f"bookings of {len(data)} bytes: {error}") from error
+    if batch.version != BOOKING_VERSION:
+        raise CodecError(f"bookings have version {batch.version}, this build reads 1")
+    for event in batch.events:
+        if isinstance(event, Placed) and (len(event.keys) | len(event.hashes)) % HASH_BYTES:
+            raise CodecError(
+                f"booking {event.request_id} has {len(event.keys)} key bytes and"
+                f" {len(event.hashes)} hash bytes; both are multiples of {HASH_BYTES}"
+            )
+    return batch
+
+
+def _seconds(told: float) -> float:
+    return min(max(0.0, told), MOST_SECONDS) if isfinite(told) else 0.0

@@ -1,0 +1,217 @@
+"""Weighs the candidates of one request and picks one: in full, or by their costs alone."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import NO_FLEET, cost_named, score_of, survey
+from kvmesh.core.cost.quick import QUICK_COSTS
+from kvmesh.core.cost.selection import (
+    Random,
+    choose_least,
+    choose_softmax,
+    find_home,
+    find_ties,
+    next_in_turn,
+    pick,
+    two_of,
+)
+from kvmesh.core.cost.weighing import Weighed, Weighing
+from kvmesh.core.overlap.overlaps import OverlapView
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.speeds import Speeds
+from kvmesh.errors import NoWorkerError
+
+OUTPUT_CAP: Final = 4.0
+"""An expected output counts up to this many times the mean: clients name limits, not lengths."""
+
+
+class Chooser:
+    """Turns what is known of the workers into a `Decision`; books nothing.
+
+    The quick path computes the same costs to the last bit, draws the same random numbers and so
+    takes the same worker as weighing every candidate in full.
+    """
+
+    def __init__(
+        self,
+        options: RouterOptions,
+        workers: WorkerRegistry,
+        overlaps: OverlapView,
+        sequences: ActiveSequences,
+        speeds: Speeds,
+    ) -> None:
+        self.last_turn = ""
+        self._options = options
+        self._workers = workers
+        self._overlaps = overlaps
+        self._sequences = sequences
+        self._speeds = speeds
+        self._cost = cost_named(options.cost)
+        self._weights = msgspec.structs.replace(
+            options.weights, overlap_score_weight=options.overlap_score_weight
+        )
+
+    def choose(
+        self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
+    ) -> Decision:
+        """Return the decision for `request`; `whole` weighs every candidate in full.
+
+        Raises `NoWorkerError` with the reasons, `ConfigError` for an unknown cost.
+        """
+        self._sequences.settle(now, self._speeds.ms_per_token)
+        names = self._workers.eligible(request, now)
+        mode = request.mode or self._options.mode
+        weighing = self._weigh(request, now, mode, len(names))
+        temperature = request.temperature
+        if temperature is None:
+            temperature = self._options.temperature
+        quick = QUICK_COSTS.get(weighing.cost.name)
+        if mode != "kv":
+            worker = self._choose_blind(mode, request, names, rng)
+        elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
+            weighed = self._weigh_in_full(names, weighing)
+            chosen = self._choose_weighed(weighed, weighing, temperature, rng)
+            return _decision(request, weighing, weighed, chosen, len(names))
+        else:
+            ties = quick(self._workers.states(names), self._workers.known, weighing)
+            alone = self._weigh_alone(ties[_settle_tie(ties, weighing, rng)], weighing)
+            return _decision(request, weighing, alone, 0, len(names))
+        shown = names if whole else (worker,)
+        weighed = self._weigh_in_full(shown, weighing)
+        return _decision(request, weighing, weighed, shown.index(worker), len(names))
+
+    def _looks_at_all(self, weighing: Weighing) -> bool:
+        """Return whether the quick path leaves out what matters here."""
+        return bool(self._options.smallest_tree_ties or weighing.slower or weighing.prefilled)
+
+    def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
+        options, sequences = self._options, self._sequences
+        cost = cost_named(request.cost) if request.cost else self._cost
+        weights = self._weights
+        if request.overlap_score_weight is not None:
+            weights = msgspec.structs.replace(
+                weights, overlap_score_weight=request.overlap_score_weight
+            )
+        looks = "kv" in (mode, options.mode)
+        overlaps, groups = self._overlaps.find_groups(request.hashes, now) if looks else ({}, [])
+        slower = self._overlaps.find_slower(request.hashes, overlaps) if looks else {}
+        deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
+        blocks = request.hashes.upto(deepest + 1) if looks else ()
+        usual = int(OUTPUT_CAP * self._speeds.output_tokens) or MOST_TOKENS
+        size = options.block_size
+        return Weighing(
+            now=now,
+            policy=cost.name if mode == "kv" else mode,
+            cost=cost,
+            block_size=size,
+            prompt_tokens=request.prompt_tokens,
+            request_blocks=-(-request.prompt_tokens // size),
+            output_blocks=-(-min(request.expected_output_tokens, usual) // size),
+            overlaps=overlaps,
+            groups=groups,
+            keys=sequences.sharing_keys(blocks) if deepest else (),
+            stride=sequences.stride,
+            weights=weights,
+            speeds=self._speeds,
+            blocks=blocks,
+            arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
+            slower=slower,
+            prefilled=request.prefilled,
+        )
+
+    def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:
+        candidates = tuple(
+            weighing.candidate(self._workers.state(name), self._overlaps.cached_blocks(name))
+            for name in names
+        )
+        fleet = survey(candidates, weighing.weights)
+        cost, weights = weighing.cost, weighing.weights
+        scores = tuple(score_of(cost, one, fleet, weights) for one in candidates)
+        return Weighed(candidates, scores, fleet)
+
+    def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
+        """Weigh one worker for a formula that looks at no other."""
+        state, cached_blocks = self._workers.state(name), self._overlaps.cached_blocks(name)
+        candidate = weighing.candidate(state, cached_blocks)
+        score = score_of(weighing.cost, candidate, NO_FLEET, weighing.weights)
+        return Weighed((candidate,), (score,), NO_FLEET)
+
+    def _choose_weighed(
+        self, weighed: Weighed, weighing: Weighing, temperature: float, rng: Random
+    ) -> int:
+        cost = weighing.cost
+        costs = [-score for score in weighed.scores] if cost.maximise else weighed.scores
+        if temperature > 0.0:
+            return choose_softmax(costs, temperature, rng)
+        sizes: list[int] | None = None
+        if self._options.smallest_tree_ties:
+            sizes = [one.cached_blocks for one in weighed.candidates]
+        ties = find_ties(costs, sizes, cost.margin)
+        names = [weighed.candidates[index].worker for index in ties]
+        return ties[_settle_tie(names, weighing, rng)]
+
+    def _choose_blind(
+        self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
+    ) -> WorkerId:
+        if mode == "round-robin":
+            return WorkerId(next_in_turn(names, self.last_turn))
+        if mode == "random":
+            return names[pick(len(names), rng)]
+        if mode == "direct" and request.pinned_worker is None:
+            raise NoWorkerError(
+                f"request {request.request_id}: mode direct needs a worker to be named: send "
+                "x-kvmesh-worker-id, or kvmesh.worker in the body",
+                unnamed=True,
+            )
+        if mode == "power-of-two" and len(names) > 1:
+            first, second = two_of(len(names), rng)
+            names = (names[first], names[second])
+        state = self._workers.state
+        requests = [state(name).loads.active_requests for name in names]
+        return names[choose_least(requests, rng)]
+
+
+def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
+    """Return the index of one of equally good workers: one that holds most of the prompt, and of
+    those the home of the first block that they lack.
+
+    So replicas that do not know of each other's latest choices send the same new prefix to the
+    same worker, and a hot one, whose holders are overloaded, to the same next: homes follow each
+    other in rendezvous order. Formulas without a margin draw, as they are published.
+    """
+    if len(names) == 1 or not weighing.cost.margin:
+        return pick(len(names), rng)
+    home = find_home(names, weighing.overlaps, weighing.blocks)
+    if home >= 0:
+        return home
+    held = [weighing.overlaps.get(name, 0) for name in names]
+    most = max(held)
+    best = [index for index, blocks in enumerate(held) if blocks == most]
+    return best[pick(len(best), rng)]
+
+
+def _decision(
+    request: RouteRequest, weighing: Weighing, weighed: Weighed, chosen: int, considered: int
+) -> Decision:
+    candidate = weighed.candidates[chosen]
+    return Decision(
+        request_id=request.request_id,
+        worker=candidate.worker,
+        overlap_blocks=candidate.overlap_blocks,
+        total_blocks=candidate.request_blocks,
+        policy=weighing.policy,
+        score=weighed.scores[chosen],
+        considered=considered,
+        candidates=weighed.candidates,
+        scores=weighed.scores,
+        cost=weighing.cost,
+        fleet=weighed.fleet,
+        weights=weighing.weights,
+        best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
+    )

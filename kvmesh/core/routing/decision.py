@@ -1,0 +1,124 @@
+"""What goes into a routing decision and what comes out of it."""
+
+from typing import Literal
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.cost.formulas import Candidate, Cost, Fleet, Weights, formula_line
+from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
+from kvmesh.core.workers.info import WorkerInfo
+
+RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
+
+
+class RouterOptions(msgspec.Struct, frozen=True):
+    """How a scheduler decides. `temperature` 0 takes the best; times are seconds.
+
+    `weights` tunes the formulas; its overlap_score_weight is replaced by the one here.
+    `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
+    same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
+    `tier_weights`: what a cached block counts for in each tier of memory, device first.
+    """
+
+    mode: RouterMode = "kv"
+    cost: str = "predicted-time"
+    temperature: float = 0.0
+    overlap_score_weight: float = 1.0
+    block_size: int = 16
+    predict_ttl_s: float = 5.0
+    approx_ttl_s: float = 120.0
+    smallest_tree_ties: bool = False
+    tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
+    weights: Weights = Weights()
+
+
+class RouteRequest(msgspec.Struct, frozen=True, gc=False):
+    """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
+
+    `allowed_workers` None allows all; `excluded` are those that already failed this request.
+    Its worker has all `labels`, and no taint but the `tolerations`.
+    `streams` False: the client gets one whole answer, so no first token will be seen.
+    `prefilled`: another worker computes the prompt, its KV cache comes from there.
+    `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
+    Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
+    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
+    """
+
+    request_id: str
+    hashes: Hashes
+    prompt_tokens: int
+    expected_output_tokens: int = 0
+    model: str = ""
+    mode: RouterMode | None = None
+    cost: str | None = None
+    temperature: float | None = None
+    overlap_score_weight: float | None = None
+    allowed_workers: frozenset[WorkerId] | None = None
+    pinned_worker: WorkerId | None = None
+    excluded: frozenset[WorkerId] = frozenset()
+    priority: int = 0
+    streams: bool = True
+    tenant: str = ""
+    labels: frozenset[str] = frozenset()
+    tolerations: frozenset[str] = frozenset()
+    approximate: bool = False
+    session: str = ""
+    prefilled: bool = False
+
+    def unserved_by(self, info: WorkerInfo) -> str | None:
+        """Return what a worker lacks of what the request asks for, in words."""
+        if self.model and info.models and self.model not in info.models:
+            return f"does not serve {self.model!r}"
+        if not self.labels <= info.labels:
+            return f"has no label {', '.join(sorted(self.labels - info.labels))}"
+        if not info.taints <= self.tolerations:
+            return f"tainted {', '.join(sorted(info.taints - self.tolerations))}"
+        return None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Where a request goes and why.
+
+    `candidates` and `scores` (same order) are those that were weighed one by one: all of them for
+    `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
+    of mode kv. Smaller scores win unless `cost.maximise`. `kept`: its session's worker, whatever
+    the others cost. `best_overlap_blocks` is the most that any worker holds, 0 where caches were
+    not looked up.
+    """
+
+    request_id: str
+    worker: WorkerId
+    overlap_blocks: int
+    total_blocks: int
+    policy: str
+    score: float
+    considered: int
+    candidates: tuple[Candidate, ...]
+    scores: tuple[float, ...]
+    cost: Cost
+    fleet: Fleet
+    weights: Weights
+    kept: bool = False
+    best_overlap_blocks: int = 0
+
+    @property
+    def chosen(self) -> Candidate:
+        """Return the chosen worker's terms."""
+        candidates = self.candidates
+        if len(candidates) == 1:
+            return candidates[0]
+        return next(one for one in candidates if one.worker == self.worker)
+
+    @property
+    def by_cache(self) -> bool:
+        """Return whether caches counted: mode kv, not a blind one."""
+        return self.policy == self.cost.name
+
+    def formula_line(self, worker: WorkerId) -> str:
+        """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""
+        for candidate, score in zip(self.candidates, self.scores, strict=True):
+            if candidate.worker == worker:
+                return formula_line(self.cost, score, candidate, self.fleet, self.weights)
+        raise KeyError(worker)

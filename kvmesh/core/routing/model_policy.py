@@ -1,0 +1,101 @@
+"""Settings of single models: how requests for them are routed unless they say otherwise."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final, get_args
+
+import msgspec
+
+from kvmesh.core.cost.formulas import cost_named
+from kvmesh.core.routing.decision import RouterMode
+from kvmesh.errors import ConfigError
+
+_MODES: Final = get_args(RouterMode)
+_MAX_CACHED: Final = 256
+
+
+class ModelPolicy(msgspec.Struct, frozen=True):
+    """What differs for models that match the glob `model`; None and empty: nothing does."""
+
+    model: str = "*"
+    router_mode: RouterMode | None = None
+    kv_cost: str | None = None
+    router_temperature: float | None = None
+    kv_overlap_score_weight: float | None = None
+    labels: frozenset[str] = frozenset()
+    tolerations: frozenset[str] = frozenset()
+
+
+NO_POLICY: Final = ModelPolicy()
+_KEYS: Final = tuple(name.replace("_", "-") for name in ModelPolicy.__struct_fields__)
+
+
+def parse_model_policy(text: str, place: str = "--model-policy") -> ModelPolicy:
+    """Return the policy written `model=llama*,router-temperature=0.1,labels=gpu:h100+zone:a`.
+
+    Raises `ConfigError` that names the value, `place` and the remedy.
+    """
+    where = f"{place} {text!r}"
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value or key not in _KEYS:
+            raise ConfigError(f"{where}: {part!r} is no key=value of {', '.join(_KEYS)}")
+        if key in fields:
+            raise ConfigError(f"{where}: {key} is given twice; give it once")
+        fields[key] = value
+    if "model" not in fields or len(fields) == 1:
+        raise ConfigError(f"{where}: write model=GLOB and at least one other key")
+    mode = fields.get("router-mode")
+    if mode is not None and mode not in _MODES:
+        raise ConfigError(f"{where}: router-mode is {mode!r}; use one of {', '.join(_MODES)}")
+    cost = fields.get("kv-cost")
+    if cost is not None:
+        cost_named(cost)
+    return ModelPolicy(
+        model=fields["model"],
+        router_mode=mode,  # type: ignore[arg-type]  # checked above
+        kv_cost=cost,
+        router_temperature=_number(fields, "router-temperature", where),
+        kv_overlap_score_weight=_number(fields, "kv-overlap-score-weight", where),
+        labels=_words(fields, "labels"),
+        tolerations=_words(fields, "tolerations"),
+    )
+
+
+class ModelPolicies:
+    """The policies in order; the first whose glob matches counts, alone."""
+
+    def __init__(self, policies: Sequence[ModelPolicy] = ()) -> None:
+        self._policies = tuple(policies)
+        self._found: dict[str, ModelPolicy] = {}
+
+    def find(self, model: str) -> ModelPolicy:
+        """Return the model's policy; one that changes nothing when none matches. O(1) mostly."""
+        if not self._policies:
+            return NO_POLICY
+        found = self._found.get(model)
+        if found is None:
+            matching = (one for one in self._policies if fnmatchcase(model, one.model))
+            found = next(matching, NO_POLICY)
+            if len(self._found) >= _MAX_CACHED:
+                self._found.clear()
+            self._found[model] = found
+        return found
+
+
+def _number(fields: dict[str, str], key: str, where: str) -> float | None:
+    text = fields.get(key)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise ConfigError(f"{where}: {key} is {text!r}; use a number >= 0")
+    return value
+
+
+def _words(fields: dict[str, str], key: str) -> frozenset[str]:
+    return frozenset(word for word in fields.get(key, "").split("+") if word)

@@ -1,0 +1,131 @@
+"""How long answers become, learned by how prompts begin: one system prompt, one kind of answer."""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.routing.decision import RouteRequest
+
+FAMILY_TOKENS: Final = (64, 256, 1024)
+"""Prompts that agree in so many first tokens are a family; a longer agreement tells more."""
+
+MAX_FAMILIES: Final = 1 << 13
+
+_PRIOR_SAMPLES: Final = 4.0
+"""What the wider family's mean weighs beside a family's own answers."""
+
+_NEWEST_WEIGHT: Final = 0.05
+"""A family's mean follows its newest answers at least so much."""
+
+_PLAIN_SAMPLES: Final = int(1 / _NEWEST_WEIGHT)
+"""Until then the mean is that of all answers."""
+
+
+class OutputForecast(msgspec.Struct, frozen=True, gc=False):
+    """An answer's expected length, tokens; 0: nothing is known yet.
+
+    `samples` answers of prompts that agree in `family_tokens` first tokens were the narrowest
+    evidence; 0 `family_tokens` are all prompts.
+    """
+
+    tokens: float = 0.0
+    samples: int = 0
+    family_tokens: int = 0
+
+
+NO_FORECAST: Final = OutputForecast()
+
+Families = tuple[tuple[int, int], ...]
+"""(agreeing tokens, sequence hash) of the families a prompt belongs to, the widest first."""
+
+
+class OutputStatistics(msgspec.Struct, frozen=True):
+    """`error_tokens` is how far forecasts were off on average, `mean_error_tokens` how far the
+    mean over all prompts would have been: the difference is what families are worth.
+    """
+
+    families: int
+    answers: int
+    error_tokens: float
+    mean_error_tokens: float
+
+
+class _Mean:
+    __slots__ = ("samples", "tokens")
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.tokens = 0.0
+
+    def fold(self, tokens: float) -> None:
+        self.samples += 1
+        weight = 1.0 / self.samples if self.samples < _PLAIN_SAMPLES else _NEWEST_WEIGHT
+        self.tokens += weight * (tokens - self.tokens)
+
+
+class OutputLengths:
+    """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded."""
+
+    def __init__(self, block_size: int, *, max_families: int = MAX_FAMILIES) -> None:
+        self._depths = [(tokens, -(-tokens // block_size)) for tokens in FAMILY_TOKENS]
+        self._max_families = max_families
+        self._all = _Mean()
+        self._families: OrderedDict[int, _Mean] = OrderedDict()
+        self._errors = _Mean()
+        self._mean_errors = _Mean()
+
+    def families(self, hashes: Hashes) -> Families:
+        """Return what `forecast` and `learn` need of a prompt: ask once for both."""
+        known = hashes.upto(min(len(hashes), self._depths[-1][1]))
+        blocks = len(known)
+        return tuple(
+            (tokens, known[depth - 1]) for tokens, depth in self._depths if depth <= blocks
+        )
+
+    def forecast(self, families: Families) -> OutputForecast:
+        """Return how long the answer to a prompt will probably be. O(1)."""
+        if not self._all.samples:
+            return NO_FORECAST
+        tokens, samples, family = self._all.tokens, self._all.samples, 0
+        for family_tokens, key in families:
+            mean = self._families.get(key)
+            if mean is None:
+                break
+            weight = mean.samples / (mean.samples + _PRIOR_SAMPLES)
+            tokens += weight * (mean.tokens - tokens)
+            samples, family = mean.samples, family_tokens
+        return OutputForecast(tokens, samples, family)
+
+    def learn(self, families: Families, tokens: int, foreseen: OutputForecast) -> None:
+        """Take a whole answer of so many tokens, and what was `foreseen` of it."""
+        if foreseen.samples:
+            self._errors.fold(abs(foreseen.tokens - tokens))
+            self._mean_errors.fold(abs(self._all.tokens - tokens))
+        self._all.fold(tokens)
+        known = self._families
+        for _, key in families:
+            mean = known.get(key)
+            if mean is None:
+                mean = known[key] = _Mean()
+            known.move_to_end(key)
+            mean.fold(tokens)
+        while len(known) > self._max_families:
+            known.popitem(last=False)
+
+    def statistics(self) -> OutputStatistics:
+        """Return the present figures."""
+        return OutputStatistics(
+            len(self._families), self._all.samples, self._errors.tokens, self._mean_errors.tokens
+        )
+
+
+def with_forecast(request: RouteRequest, forecast: OutputForecast) -> RouteRequest:
+    """Return the request with the output to expect: as foreseen, at most what its client allows."""
+    if not forecast.samples:
+        return request
+    tokens = max(1, round(forecast.tokens))
+    if 0 < request.expected_output_tokens <= tokens:
+        return request
+    return msgspec.structs.replace(request, expected_output_tokens=tokens)

@@ -1,0 +1,312 @@
+"""Which workers may take a request, and what they say of themselves."""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.known_names import KnownNames
+from kvmesh.core.members.membership import Change, Membership
+from kvmesh.core.members.url_guard import UrlGuard
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.workers.info import NO_THRESHOLDS, LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.left_out import LeftOut, find_left_out
+from kvmesh.core.workers.loads import MOST_TOKENS
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.state import WorkerState, new_worker_state
+from kvmesh.errors import NoWorkerError
+
+NAMED_IN_ERRORS: Final = 8
+
+REPORTS_TO_BELIEVE: Final = 3
+"""Load nobody here booked counts when so many reports in a row showed it: one is only lag."""
+
+_MODELS_CACHED: Final = 64
+_MODELS_REMEMBERED: Final = 256
+_NO_INFO: Final = WorkerInfo()
+_NO_REPORT: Final = LoadReport()
+
+
+class WorkerRegistry:
+    """Filters the living (`membership`) by model, pins, exclusions and load (`sequences`).
+
+    `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
+    workers whose events do not count; `known` are the states of all; `guard` judges the URLs that
+    workers name. `panic`: nobody is known to be well, requests go to those who may be. `met_any`:
+    some worker has been known, though perhaps none is now.
+    """
+
+    def __init__(
+        self, membership: Membership, sequences: ActiveSequences, speeds: Speeds | None = None
+    ) -> None:
+        self.membership = membership
+        self.thresholds = NO_THRESHOLDS
+        self.distrusted: set[WorkerId] = set()
+        self.guard = UrlGuard()
+        self.panic = False
+        self._sequences = sequences
+        self._speeds = speeds or Speeds()
+        self.known: dict[WorkerId, WorkerState] = {}
+        self._generation = sequences.generation
+        self._picky = 0
+        self._tainted = 0
+        self._away = KnownNames(_MODELS_REMEMBERED)
+        self._everyone: tuple[WorkerId, ...] = ()
+        self._serving: dict[str, tuple[WorkerId, ...]] = {}
+        self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
+        self._priced: set[WorkerId] = set()
+        self.met_any = False
+
+    def state(self, worker: WorkerId) -> WorkerState:
+        """Return what is known of a worker, also of one that never said anything."""
+        state = self.known.get(worker)
+        if state is None:
+            loads, prefill = self._sequences.loads(worker), self._speeds.prefill_ratio(worker)
+            state = new_worker_state(worker, loads, prefill, _NO_INFO, _NO_REPORT)
+            self.known[worker] = state
+        return state
+
+    def describe(self, worker: WorkerId, info: WorkerInfo) -> None:
+        """Note what a worker serves and how far its events are trusted."""
+        self.met_any = True
+        state = self.state(worker)
+        if info == state.info:
+            return
+        if info.models != state.info.models:
+            self._serving.clear()
+        self._picky += bool(info.models) - bool(state.info.models)
+        self._tainted += bool(info.taints) - bool(state.info.taints)
+        state.info = info
+        state.capacity_blocks = _capacity(state)
+        if info.trust in (Trust.DEGRADED, Trust.APPROX):
+            self.distrusted.add(worker)
+        else:
+            self.distrusted.discard(worker)
+
+    def report(self, worker: WorkerId, report: LoadReport) -> None:
+        """Note an engine's own load figures.
+
+        Load that no router booked (other clients, output nobody counted) and that
+        `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads; a waiting
+        request is taken for an average prompt where the engine does not tell its tokens.
+        """
+        state = self.state(worker)
+        state.report = report
+        state.capacity_blocks = _capacity(state)
+        if report.prefill_busy_us:
+            self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
+        loads = state.loads
+        foreign = report.running_requests + report.waiting_requests - loads.booked_requests
+        if report.waiting_tokens is None:
+            waiting = min(report.waiting_requests - len(loads.prefilling), foreign)
+            tokens = int(waiting * self._speeds.uncached_tokens)
+        else:
+            tokens = report.waiting_tokens - loads.booked_tokens
+        gap = (foreign, report.used_blocks - loads.booked_blocks, tokens)
+        state.gaps = (*state.gaps, gap)[-REPORTS_TO_BELIEVE:]
+        requests, blocks, tokens = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
+        if len(state.gaps) == REPORTS_TO_BELIEVE:
+            self._sequences.correct(worker, requests, blocks, tokens if requests else 0)
+
+    def forget_report(self, worker: WorkerId) -> None:
+        """Count no load but what was booked: the engine's own figures are too old."""
+        state = self.state(worker)
+        state.report = LoadReport(total_blocks=state.report.total_blocks)
+        state.gaps = ()
+        self._sequences.correct(worker, 0, 0, 0)
+
+    def note(
+        self, worker: WorkerId, attempt: Attempt, now: float, request_id: str = ""
+    ) -> Change | None:
+        """Take what became of a request at a worker: who fails more than others gets a price, and
+        beyond a bound nothing; return whether it is left out or let in now.
+        """
+        if attempt is SERVED and self.membership.health.served(worker, now):
+            return None
+        change = self.membership.note(worker, attempt, now, request_id)
+        if attempt.verdict is Verdict.WORKER:
+            self._priced.add(worker)
+        if worker in self._priced:
+            self._set_price(worker, now)
+        return change
+
+    def forgive(self, request_id: str, now: float) -> None:
+        """Take back what a request made of workers that serve others."""
+        for worker in self.membership.forgive(request_id, now):
+            self._set_price(WorkerId(worker), now)
+
+    def settle_prices(self, now: float) -> None:
+        """Let old failures cost less. O(workers that failed lately), once a second is enough."""
+        for worker in tuple(self._priced):
+            self._set_price(worker, now)
+
+    def _set_price(self, worker: WorkerId, now: float) -> None:
+        share, lost_ms = self.membership.health.price(worker, now)
+        if worker in self.membership:
+            state = self.state(worker)
+            state.failure_share, state.lost_ms = share, lost_ms
+        if not share:
+            self._priced.discard(worker)
+
+    def remove(self, worker: WorkerId) -> None:
+        """Forget what a worker said."""
+        self._priced.discard(worker)
+        state = self.known.pop(worker, None)
+        if state is not None:
+            self._picky -= bool(state.info.models)
+            self._tainted -= bool(state.info.taints)
+            self._serving.clear()
+            self._states_of = ((), ())
+            self._away.add(state.info.models)
+        self.distrusted.discard(worker)
+
+    def info(self, worker: WorkerId) -> WorkerInfo:
+        """Return what a worker says of itself; the default for one that said nothing."""
+        state = self.known.get(worker)
+        return state.info if state else _NO_INFO
+
+    def last_report(self, worker: WorkerId) -> LoadReport:
+        """Return the engine's last figures; zeros when there are none."""
+        state = self.known.get(worker)
+        return state.report if state else _NO_REPORT
+
+    def capacity_blocks(self, worker: WorkerId) -> int:
+        """Return the KV blocks the engine has; 0 when unknown."""
+        state = self.known.get(worker)
+        return state.capacity_blocks if state else 0
+
+    def everyone(self, now: float) -> tuple[WorkerId, ...]:
+        """Return the workers that may be given work, sorted: the same object until that changes."""
+        if self._generation != self._sequences.generation:
+            self._generation = self._sequences.generation
+            self._states_of = ((), ())
+            for worker, state in self.known.items():
+                state.loads = self._sequences.loads(worker)
+        alive = cast("tuple[WorkerId, ...]", self.membership.usable(now))
+        if alive is not self._everyone:
+            self._everyone = alive
+            self._serving.clear()
+        return alive
+
+    def states(self, names: tuple[WorkerId, ...]) -> tuple[WorkerState, ...]:
+        """Return the state of each: the same object for the same `names` object."""
+        if self._states_of[0] is not names:
+            self._states_of = (names, tuple(self.state(name) for name in names))
+        return self._states_of[1]
+
+    def eligible(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
+        """Return the workers that may take `request`, sorted; `everyone` itself when all may.
+
+        O(1) for a request without wishes while no threshold is set. Where nobody may who is let
+        in, those may that only failed requests speak against, unless it is pinned.
+        Raises `NoWorkerError` with the reason for each worker.
+        """
+        alive = self.everyone(now)
+        plain = not (
+            request.excluded
+            or request.labels
+            or self._tainted
+            or request.allowed_workers is not None
+            or request.pinned_worker is not None
+            or self.thresholds is not NO_THRESHOLDS
+        )
+        if not plain:
+            names = tuple(one for one in alive if self._refusal(one, request) is None)
+        elif self._picky and request.model:
+            names = self._serving.get(request.model) or self._find_serving(request, alive)
+        else:
+            names = alive
+        names = names or self._last_resort(request, now)
+        if not names:
+            raise NoWorkerError(
+                self._reasons(request, now),
+                busy=self._only_busy(alive, request),
+                unknown_model=self._is_unknown(request.model),
+            )
+        return names
+
+    def _last_resort(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
+        if request.pinned_worker is not None or self._only_busy(self._everyone, request):
+            return ()
+        left_out = cast("tuple[WorkerId, ...]", self.membership.last_resort(now))
+        return tuple(one for one in left_out if self._refusal(one, request) is None)
+
+    def _is_unknown(self, model: str) -> bool:
+        """Return whether all workers say what they serve: not this, nor did one that left."""
+        served = [self.info(WorkerId(name)).models for name in self.membership.members()]
+        known = model in self._away or any(model in models for models in served)
+        return bool(model and served) and all(served) and not known
+
+    def _find_serving(
+        self, request: RouteRequest, alive: tuple[WorkerId, ...]
+    ) -> tuple[WorkerId, ...]:
+        names = tuple(one for one in alive if self._refusal(one, request) is None)
+        if len(names) == len(alive):
+            names = alive
+        if len(self._serving) == _MODELS_CACHED:
+            self._serving.clear()
+        if names:
+            self._serving[request.model] = names
+        return names
+
+    def _only_busy(self, alive: Sequence[WorkerId], request: RouteRequest) -> bool:
+        """Return whether a worker would take the request but for its load."""
+        return any(self._unfit(one, request) is None for one in alive)
+
+    def left_out(self, request: RouteRequest, now: float) -> LeftOut:
+        """Return the workers that `request` may not go to, with reasons. O(members)."""
+        return find_left_out(
+            self.membership.members(), lambda one: self._why_not(WorkerId(one), request, now)
+        )
+
+    def _why_not(self, worker: WorkerId, request: RouteRequest, now: float) -> str | None:
+        return self.membership.why_not(worker, now) or self._refusal(worker, request)
+
+    def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
+        return self._unfit(worker, request) or self._busy(worker)
+
+    def _unfit(self, worker: WorkerId, request: RouteRequest) -> str | None:
+        if request.pinned_worker is not None and worker != request.pinned_worker:
+            return "not the pinned worker"
+        if worker in request.excluded:
+            return "already failed this request"
+        if request.allowed_workers is not None and worker not in request.allowed_workers:
+            return "not allowed for this request"
+        return request.unserved_by(self.info(worker))
+
+    def _busy(self, worker: WorkerId) -> str | None:
+        limits = self.thresholds
+        loads = self.state(worker).loads
+        if (
+            limits.active_prefill_tokens is not None
+            and loads.prefill_tokens > limits.active_prefill_tokens
+        ):
+            return f"busy: {loads.prefill_tokens} prefill tokens queued"
+        capacity = self.capacity_blocks(worker)
+        if (
+            limits.active_decode_blocks is not None
+            and capacity
+            and loads.active_blocks > limits.active_decode_blocks * capacity
+        ):
+            return f"busy: {loads.active_blocks} of {capacity} blocks in use"
+        return None
+
+    def _reasons(self, request: RouteRequest, now: float) -> str:
+        pinned = request.pinned_worker
+        members: Sequence[str] = self.membership.members() if pinned is None else (pinned,)
+        reasons = [
+            f"{name}: {self._why_not(WorkerId(name), request, now)}"
+            for name in members[:NAMED_IN_ERRORS]
+        ]
+        if len(members) > NAMED_IN_ERRORS:
+            reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
+        listed = "; ".join(reasons) or "no worker has joined"
+        if self._is_unknown(request.model):
+            return f"the model {request.model!r} does not exist: no worker serves it ({listed})"
+        return f"request {request.request_id}: no worker may take it ({listed})"
+
+
+def _capacity(state: WorkerState) -> int:
+    """Return the KV blocks a worker says to have, no more than anyone can mean."""
+    return min(state.report.total_blocks or state.info.total_blocks, MOST_TOKENS)

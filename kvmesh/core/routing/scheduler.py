@@ -1,0 +1,212 @@
+"""The decision in one synchronous turn: overlaps, loads, cost, choice, booking."""
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.selection import Random
+from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.routing.chooser import Chooser
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.output_lengths import OutputLengths
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.routing.sessions import Sessions
+from kvmesh.core.workers.loads import Booking, Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.speeds import Speeds
+from kvmesh.errors import NoWorkerError
+
+
+class SchedulerStatistics(msgspec.Struct, frozen=True):
+    """Counts since the start."""
+
+    decisions: int
+    refused: int
+    overlap_blocks: int
+    request_blocks: int
+
+
+class _FirstOf:
+    """The rng of a dry run: draws nothing, so that asking changes no later decision."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class Scheduler:
+    """Chooses a worker per request and books it in the same turn; deterministic given `rng`.
+
+    `membership` says who is alive, `workers` adds what they say of themselves.
+    `index` is the event-fed view (None without events), `routed` the view fed by decisions.
+    A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
+    first tokens, growth and ends may come through here, so that speeds are learned from all.
+    With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
+    teaches it.
+    `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
+    """
+
+    def __init__(
+        self,
+        options: RouterOptions,
+        rng: Random,
+        *,
+        membership: Membership,
+        sequences: ActiveSequences,
+        index: TieredIndex | None = None,
+        routed: RoutedIndex | None = None,
+    ) -> None:
+        self.options = options
+        self.trace = False
+        self.sequences = sequences
+        self.speeds = Speeds()
+        self.workers = WorkerRegistry(membership, sequences, self.speeds)
+        self.overlaps = OverlapView(
+            index,
+            routed,
+            self.workers.distrusted,
+            predict_ttl_s=options.predict_ttl_s,
+            approx_ttl_s=options.approx_ttl_s,
+            tier_weights=options.tier_weights,
+        )
+        self.sessions: Sessions | None = None
+        self.lengths = OutputLengths(options.block_size)
+        self._rng = rng
+        self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
+        self._decisions = 0
+        self._refused = 0
+        self._overlap_blocks = 0
+        self._request_blocks = 0
+
+    def schedule(self, request: RouteRequest, now: float) -> Decision:
+        """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
+        decision = self._choose(request, now)
+        self._book(request, decision, now)
+        return decision
+
+    def schedule_within(
+        self, request: RouteRequest, now: float, max_backlog_ms: float
+    ) -> Decision | None:
+        """Do as `schedule`, but book nothing and return None while the chosen worker's predicted
+        backlog is longer than `max_backlog_ms`: hold the request and ask again.
+        """
+        decision = self._choose(request, now)
+        if decision.chosen.wait_ms > max_backlog_ms:
+            return None
+        self._book(request, decision, now)
+        return decision
+
+    def explain(self, request: RouteRequest, now: float) -> Decision:
+        """Return the likeliest decision with every candidate weighed; change nothing."""
+        likeliest = msgspec.structs.replace(request, temperature=0.0)
+        if request.session and self.sessions is not None:
+            kept = self._keep(self.sessions, likeliest, now, _FirstOf())
+            if kept is not None:
+                return kept
+        return self._chooser.choose(likeliest, now, _FirstOf(), whole=True)
+
+    def first_token(self, request_id: str, now: float) -> None:
+        """Note that a request's prefill is done."""
+        booking = self.sequences.first_token(request_id, now)
+        if booking is not None:
+            self.workers.membership.began(booking.worker, now)
+            self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
+
+    def grow(self, request_id: str, output_tokens: int, now: float) -> None:
+        """Note a request's output so far, in tokens. Once per block of output is often enough."""
+        booking = self.sequences.booking(request_id)
+        if booking is not None:
+            tokens, elapsed_s = output_tokens - booking.output_tokens, now - booking.output_s
+            if not booking.prefilling:
+                self.speeds.output(booking.worker, tokens, elapsed_s)
+            self.sequences.grow(request_id, output_tokens, now)
+
+    def finish(self, request_id: str, now: float, attempt: Attempt = SERVED) -> None:
+        """Release a request and take what its `attempt` showed of the worker.
+
+        Only what was served teaches speeds and lengths. What the worker was expected to cache of a
+        prompt is believed no longer unless it was served, or showed a first token.
+        """
+        booking = self.sequences.finish(request_id)
+        if booking is None:
+            return
+        worker = booking.worker
+        if attempt.verdict is Verdict.SERVED:
+            if not (booking.prefilling and booking.streams):
+                self.speeds.finished(worker, now - booking.booked_s, booking.output_tokens)
+        elif booking.hashes is not None:
+            cached_tokens = booking.prompt_tokens - booking.uncached_tokens
+            self.overlaps.retract(worker, booking.hashes, cached_tokens // self.options.block_size)
+        if attempt.verdict is Verdict.PROMPT:
+            self.workers.forgive(request_id, now)
+        self.workers.note(worker, attempt, now, request_id)
+
+    def remove_worker(self, worker: WorkerId) -> list[Booking]:
+        """Forget a worker that left; return the bookings released with it."""
+        self.workers.remove(worker)
+        self.overlaps.remove_worker(worker)
+        self.speeds.remove_worker(worker)
+        return self.sequences.remove_worker(worker)
+
+    def statistics(self) -> SchedulerStatistics:
+        """Return the counts since the start."""
+        return SchedulerStatistics(
+            self._decisions, self._refused, self._overlap_blocks, self._request_blocks
+        )
+
+    def _choose(self, request: RouteRequest, now: float) -> Decision:
+        try:
+            if request.session and self.sessions is not None:
+                kept = self._keep(self.sessions, request, now, self._rng)
+                if kept is not None:
+                    return kept
+            return self._chooser.choose(request, now, self._rng, whole=self.trace)
+        except NoWorkerError:
+            self._refused += 1
+            raise
+
+    def _keep(
+        self, sessions: Sessions, request: RouteRequest, now: float, rng: Random
+    ) -> Decision | None:
+        """Return the decision for the session's worker; None when the session may move.
+
+        Raises `NoWorkerError` when a hard session's worker is only busy.
+        """
+        worker = sessions.find(request.session, now)
+        if worker is None or request.pinned_worker is not None:
+            return None
+        hard = sessions.options.affinity == "hard"
+        pinned = msgspec.structs.replace(request, pinned_worker=worker)
+        try:
+            decision = self._chooser.choose(pinned, now, rng)
+        except NoWorkerError as error:
+            if hard and error.busy:
+                raise
+            return None
+        if not hard and decision.chosen.wait_ms > sessions.options.slack_ms:
+            return None
+        return msgspec.structs.replace(decision, kept=True)
+
+    def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
+        worker, hashes = decision.worker, request.hashes
+        kv = self.options.mode == "kv" or request.mode == "kv"
+        recorded = kv and self.overlaps.record(worker, hashes, now, approximate=request.approximate)
+        sequences = self.sequences
+        known = hashes.upto(decision.overlap_blocks)
+        demand = Demand(
+            prompt_tokens=request.prompt_tokens,
+            uncached_tokens=decision.chosen.uncached_tokens,
+            expected_output_tokens=request.expected_output_tokens,
+            keys=tuple(sequences.sharing_keys(known)),
+            streams=request.streams,
+            hashes=hashes if recorded else None,
+        )
+        sequences.add(request.request_id, worker, demand, now)
+        self.workers.membership.mark_chosen(worker, now, request.request_id)
+        if request.session and self.sessions is not None:
+            self.sessions.bind(request.session, worker, now)
+        if decision.policy == "round-robin":
+            self._chooser.last_turn = worker
+        self._decisions += 1
+        self._overlap_blocks += decision.overlap_blocks
+        self._request_blocks += decision.total_blocks

@@ -1,0 +1,112 @@
+"""Which worker serves each session: conversations stay where they began."""
+
+from collections import OrderedDict
+from typing import Final, Literal
+
+import msgspec
+import xxhash
+
+from kvmesh.core.blocks.events import WorkerId
+
+Affinity = Literal["off", "soft", "hard"]
+
+_FRESH_SHARE: Final = 0.5
+"""A binding in use is told anew after this share of its time to live."""
+
+
+class SessionOptions(msgspec.Struct, frozen=True):
+    """How sessions bind. hard: to its worker while that may be given work at all; soft: while its
+    predicted backlog is at most `slack_ms` besides.
+
+    A session unused for `ttl_s` is forgotten, and the one longest unused beyond `max_sessions`.
+    """
+
+    affinity: Affinity = "off"
+    ttl_s: float = 3600.0
+    slack_ms: float = 1000.0
+    max_sessions: int = 1 << 17
+
+
+class SessionStatistics(msgspec.Struct, frozen=True):
+    """Sessions known now; counts of requests with one, since the start."""
+
+    sessions: int
+    kept: int
+    moved: int
+    began: int
+
+
+class _Binding:
+    __slots__ = ("told_s", "used_s", "worker")
+
+    def __init__(self, worker: WorkerId, now: float) -> None:
+        self.worker = worker
+        self.used_s = now
+        self.told_s = now
+
+
+def session_key(session: str) -> str:
+    """Return 32 hex digits for a session's name, so that no store shows what clients call it."""
+    return xxhash.xxh3_128_hexdigest(session.encode("utf-8", "surrogatepass"))
+
+
+class Sessions:
+    """Bindings by `session_key`, of this replica and, through `learn`, of its peers.
+
+    `news` are bindings peers should hear of; whoever tells them empties it.
+    """
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+        self.news: dict[str, WorkerId] = {}
+        self._bindings: OrderedDict[str, _Binding] = OrderedDict()
+        self._kept = self._moved = self._began = 0
+
+    def find(self, key: str, now: float) -> WorkerId | None:
+        """Return the session's worker; None for a session unknown or unused for too long."""
+        binding = self._bindings.get(key)
+        if binding is None:
+            return None
+        if now - binding.used_s > self.options.ttl_s:
+            del self._bindings[key]
+            return None
+        return binding.worker
+
+    def bind(self, key: str, worker: WorkerId, now: float) -> None:
+        """Note that a request of the session goes to `worker`."""
+        binding = self._bindings.get(key)
+        if binding is None:
+            self._began += 1
+            self._enter(key, worker, now)
+            self.news[key] = worker
+            return
+        binding.used_s = now
+        self._bindings.move_to_end(key)
+        if binding.worker != worker:
+            self._moved += 1
+            binding.worker = worker
+        else:
+            self._kept += 1
+            if now - binding.told_s < _FRESH_SHARE * self.options.ttl_s:
+                return
+        binding.told_s = now
+        self.news[key] = worker
+
+    def learn(self, key: str, worker: WorkerId, now: float) -> None:
+        """Take a binding from the shared store: the last one written counts, for all replicas.
+
+        One of this replica that is still to be written comes later in the store, and stays.
+        """
+        if key in self.news:
+            return
+        self._enter(key, worker, now)
+
+    def statistics(self) -> SessionStatistics:
+        """Return the present counts."""
+        return SessionStatistics(len(self._bindings), self._kept, self._moved, self._began)
+
+    def _enter(self, key: str, worker: WorkerId, now: float) -> None:
+        self._bindings[key] = _Binding(worker, now)
+        self._bindings.move_to_end(key)
+        if len(self._bindings) > self.options.max_sessions:
+            self._bindings.popitem(last=False)

@@ -1,0 +1,196 @@
+"""Reading a snapshot: nothing in it is believed before it is checked."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from xxhash import xxh3_64
+
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.index.block_table import NewTable
+from kvmesh.core.index.image import IndexImage
+from kvmesh.core.index.implementation import new_table
+from kvmesh.core.index.index import TIERS
+from kvmesh.core.index.shards import KEY_BYTES
+from kvmesh.core.snapshots.writing import (
+    HEAD,
+    MAGIC,
+    MAX_SLOTS,
+    PART,
+    PART_HEAD,
+    SECTION,
+    SET_HEAD,
+    SETS,
+    Head,
+    HeldByWorker,
+    Position,
+    WorkerRecord,
+)
+from kvmesh.errors import CodecError
+
+_CHECKSUM_SLICE: Final = 1 << 24
+_SLICE_BLOCKS: Final = 16_384
+_SLICE_SETS: Final = 1024
+_WIDTHS: Final = (2, 4)
+_U64: Final = (1 << 64) - 1
+_head_decoder = msgspec.msgpack.Decoder(Head)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A decoded snapshot: give `image` and `truncated` to `KvIndex.load`."""
+
+    position: Position
+    records: tuple[WorkerRecord, ...]
+    image: IndexImage
+    truncated: tuple[WorkerId, ...]
+
+
+def decode_snapshot(data: bytes, new_table: NewTable = new_table) -> Snapshot:
+    """Return what `encode_snapshot` wrote, joined. Raises `CodecError` for anything else."""
+    *_, snapshot = decode_in_slices(data, new_table)
+    assert snapshot is not None
+    return snapshot
+
+
+def decode_in_slices(data: bytes, new_table: NewTable = new_table) -> Iterator[Snapshot | None]:
+    """Yield None after each slice of the work, some 3 ms, and last the snapshot.
+
+    Raises `CodecError` as soon as something is wrong: cut, damaged, of another version, or in
+    contradiction to itself. Memory is used in proportion to `data`, whatever it says.
+    """
+    view = memoryview(data)
+    yield from _check_sum(view)
+    sections = _find_sections(view)
+    head = _read_head(sections[HEAD])
+    masks: list[int] = []
+    for _ in _read_sets(sections[SETS], head.holders, masks):
+        yield None
+    image = IndexImage([one.worker for one in head.holders], masks, new_table)
+    for _ in _read_parts(sections[PART], image):
+        yield None
+    for _ in image.account():
+        yield None
+    for holder in head.holders:
+        _check_holder(holder, image)
+    truncated = tuple(one.worker for one in head.holders if one.truncated)
+    yield Snapshot(head.position, head.records, image, truncated)
+
+
+def _wrong(what: str) -> CodecError:
+    return CodecError(f"snapshot: {what}; use an older one")
+
+
+def _check_sum(view: memoryview) -> Iterator[None]:
+    if len(view) < len(MAGIC) + HASH_BYTES or bytes(view[: len(MAGIC)]) != MAGIC:
+        raise _wrong(f"{len(view)} bytes do not begin with {MAGIC!r}")
+    checksum = xxh3_64()
+    content = view[:-HASH_BYTES]
+    for first in range(0, len(content), _CHECKSUM_SLICE):
+        checksum.update(content[first : first + _CHECKSUM_SLICE])
+        yield
+    if checksum.intdigest() != int.from_bytes(view[-HASH_BYTES:], "little"):
+        raise _wrong("checksum does not match, the bytes are cut or damaged")
+
+
+def _find_sections(view: memoryview) -> dict[int, list[memoryview]]:
+    """Return the payloads of each kind."""
+    sections: dict[int, list[memoryview]] = {HEAD: [], PART: [], SETS: []}
+    at, end = len(MAGIC), len(view) - HASH_BYTES
+    while at < end:
+        if end - at < SECTION.size:
+            raise _wrong(f"section at byte {at} is cut")
+        kind, size = SECTION.unpack_from(view, at)
+        at += SECTION.size
+        if kind not in sections or size > end - at:
+            raise _wrong(f"section at byte {at} has kind {kind}, {size} bytes")
+        sections[kind].append(view[at : at + size])
+        at += size
+    return sections
+
+
+def _read_head(payloads: Sequence[memoryview]) -> Head:
+    if len(payloads) != 1:
+        raise _wrong(f"it has {len(payloads)} heads")
+    try:
+        head = _head_decoder.decode(payloads[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _wrong(f"head: {error}") from error
+    for names in ([one.worker for one in head.records], [one.worker for one in head.holders]):
+        if len(set(names)) != len(names):
+            raise _wrong("a worker comes twice")
+    slots = {one.slot for one in head.holders}
+    if len(slots) != len(head.holders) or any(not 0 <= slot < MAX_SLOTS for slot in slots):
+        raise _wrong("a slot comes twice or is out of range")
+    for one in head.holders:
+        if len(one.blocks) != len(one.digests) or len(one.blocks) > TIERS:
+            raise _wrong(f"worker {one.worker} has {len(one.blocks)} tiers")
+    return head
+
+
+def _read_sets(
+    payloads: Sequence[memoryview], holders: Sequence[HeldByWorker], masks: list[int]
+) -> Iterator[None]:
+    """Append each set to `masks`, as a mask in which the i-th holder has bit i."""
+    known = sum(1 << one.slot for one in holders)
+    dense = all(one.slot == number for number, one in enumerate(holders))
+    bits = {one.slot: 1 << number for number, one in enumerate(holders)}
+    for payload in payloads:
+        at = 0
+        while at < len(payload):
+            if len(masks) % _SLICE_SETS == 0:
+                yield
+            size = int.from_bytes(payload[at : at + SET_HEAD.size], "little")
+            at += SET_HEAD.size
+            mask = int.from_bytes(payload[at : at + size], "little")
+            at += size
+            if at > len(payload) or not mask or mask & ~known:
+                raise _wrong(f"set {len(masks)} is cut, empty or names an unknown worker")
+            masks.append(mask if dense else _translate(mask, bits))
+
+
+def _translate(mask: int, bits: dict[int, int]) -> int:
+    translated = 0
+    while mask:
+        lowest = mask & -mask
+        translated |= bits[lowest.bit_length() - 1]
+        mask ^= lowest
+    return translated
+
+
+def _read_parts(payloads: Sequence[memoryview], image: IndexImage) -> Iterator[None]:
+    seen: set[tuple[int, int]] = set()
+    blocks = 0
+    for payload in payloads:
+        if len(payload) < PART_HEAD.size:
+            raise _wrong("a part is cut")
+        tier, shard, width, count = PART_HEAD.unpack_from(payload)
+        place = f"part {shard} of tier {tier}"
+        if tier >= TIERS or (tier, shard) in seen:
+            raise _wrong(f"{place} comes twice or is out of range")
+        seen.add((tier, shard))
+        columns = payload[PART_HEAD.size :]
+        if width not in _WIDTHS or len(columns) != count * (KEY_BYTES + width):
+            raise _wrong(f"{place} has {len(columns)} bytes for {count} blocks of width {width}")
+        keys, numbers = columns[: count * KEY_BYTES], columns[count * KEY_BYTES :]
+        try:
+            once = image.add(tier, shard, keys, numbers, width)
+        except IndexError as error:
+            raise _wrong(f"{place} names an unknown set") from error
+        if not once:
+            raise _wrong(f"{place} has a block twice")
+        blocks += count
+        if blocks >= _SLICE_BLOCKS:
+            blocks = 0
+            yield
+
+
+def _check_holder(holder: HeldByWorker, image: IndexImage) -> None:
+    for tier in range(TIERS):
+        known = tier < len(holder.blocks)
+        want = (holder.blocks[tier], holder.digests[tier]) if known else (0, 0)
+        holding = image.holding(tier, holder.worker)
+        have = (holding.blocks, holding.digest & _U64) if holding is not None else (0, 0)
+        if have != want:
+            raise _wrong(
+                f"worker {holder.worker} has {have[0]} blocks in tier {tier}, not {want[0]}"
+            )

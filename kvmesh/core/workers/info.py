@@ -1,0 +1,58 @@
+"""What a worker says of itself, and how far its cache is known."""
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+
+class Trust(Enum):
+    """How far the event-fed index may be believed about one worker."""
+
+    EXACT = "exact"
+    CATCHING_UP = "catching-up"
+    DEGRADED = "degraded"
+    APPROX = "approx"
+
+
+class BusyThresholds(msgspec.Struct, frozen=True):
+    """Load above which a worker gets nothing new; None is off. Either one suffices.
+
+    `active_decode_blocks` is a fraction of the worker's capacity, `active_prefill_tokens` a count.
+    """
+
+    active_decode_blocks: float | None = None
+    active_prefill_tokens: int | None = None
+
+
+NO_THRESHOLDS: Final = BusyThresholds()
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """What a worker says of itself. No `models`: it serves any. `total_blocks` 0: unknown.
+
+    It takes only requests that tolerate all its `taints` and ask for none but its `labels`.
+    """
+
+    models: tuple[str, ...] = ()
+    total_blocks: int = 0
+    trust: Trust = Trust.EXACT
+    labels: frozenset[str] = frozenset()
+    taints: frozenset[str] = frozenset()
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """An engine's own figures, as its sidecar pushed them.
+
+    `waiting_tokens` are uncached prompt tokens not yet begun, None when not told;
+    `prefilled_tokens` and the `prefill_busy_us` they took are totals since the engine's start, 0
+    when not told.
+    """
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    used_blocks: int = 0
+    total_blocks: int = 0
+    waiting_tokens: int | None = None
+    prefilled_tokens: int = 0
+    prefill_busy_us: int = 0

@@ -1,0 +1,239 @@
+"""One worker's outstanding work, and one request's part in it."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import Hashes
+
+MOST_TOKENS: Final = 1 << 40
+"""More than any prompt or answer has: what a request claims beyond it is not counted."""
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """What one request asks of its worker. `keys` as `ActiveSequences.sharing_keys` gives them.
+
+    `streams` False: nobody will see its first token, so the end of its prefill is inferred.
+    `hashes` are the prompt's, where it is believed cached from now on: peers shall believe it too.
+    """
+
+    prompt_tokens: int
+    uncached_tokens: int
+    expected_output_tokens: int = 0
+    keys: tuple[int, ...] = ()
+    streams: bool = True
+    hashes: Hashes | None = None
+
+
+class Booking:
+    """One request at one worker. Times are the caller's clock, seconds.
+
+    `renewed_s` is its last sign of life, `output_s` when output last came. `service_s` is how long
+    the prefill of `service_tokens` took, its own and of those whose end was inferred from it,
+    counted from when the worker could have begun; meaningful after its first token. `prefilling`
+    stays True for a request that ended without one. `hashes` are dropped with its first token: the
+    prompt is cached by then, and events tell of it.
+    """
+
+    __slots__ = (
+        "booked_s",
+        "expected_blocks",
+        "hashes",
+        "keys",
+        "output_s",
+        "output_tokens",
+        "owner",
+        "prefilling",
+        "private_blocks",
+        "prompt_tokens",
+        "renewed_s",
+        "request_id",
+        "service_s",
+        "service_tokens",
+        "streams",
+        "uncached_tokens",
+        "worker",
+    )
+
+    def __init__(
+        self, request_id: str, worker: WorkerId, owner: str, demand: Demand, now: float
+    ) -> None:
+        self.request_id = request_id
+        self.worker = worker
+        self.owner = owner
+        self.prompt_tokens = min(max(0, demand.prompt_tokens), MOST_TOKENS)
+        self.uncached_tokens = min(max(0, demand.uncached_tokens), self.prompt_tokens)
+        self.streams = demand.streams
+        self.keys = demand.keys
+        self.hashes = demand.hashes
+        self.private_blocks = 0
+        self.expected_blocks = 0
+        self.output_tokens = 0
+        self.prefilling = True
+        self.booked_s = now
+        self.renewed_s = now
+        self.output_s = now
+        self.service_s = 0.0
+        self.service_tokens = self.uncached_tokens
+
+
+class Loads:
+    """The live sums of one worker. Read freely; only `ActiveSequences` writes. In C where there is
+    a compiled core (kvmesh/native/loads.c): `new_loads` knows.
+
+    `prefill_tokens`: uncached prompt tokens whose prefill is not known to be done, of the
+    requests in `prefilling`, oldest first; `silent` of those will show no first token.
+    `prompt_tokens`: all prompt tokens outstanding. `active_blocks`: KV blocks in use, shared ones
+    once; `expected_blocks`: those the expected outputs will still take. `active_requests`,
+    `active_blocks`, `prompt_tokens` and `prefill_tokens` include what only the engine's reports
+    show: `unseen_requests`, `unseen_blocks`, `unseen_tokens`.
+    `progress_s`: when the prefill backlog last moved, or began.
+    """
+
+    __slots__ = (
+        "active_blocks",
+        "active_requests",
+        "expected_blocks",
+        "prefill_tokens",
+        "prefilling",
+        "progress_s",
+        "prompt_tokens",
+        "shared",
+        "silent",
+        "unseen_blocks",
+        "unseen_requests",
+        "unseen_tokens",
+        "worker",
+    )
+
+    def __init__(self, worker: WorkerId) -> None:
+        self.worker = worker
+        self.prefill_tokens = 0
+        self.prompt_tokens = 0
+        self.active_requests = 0
+        self.active_blocks = 0
+        self.expected_blocks = 0
+        self.progress_s = 0.0
+        self.silent = 0
+        self.unseen_requests = 0
+        self.unseen_blocks = 0
+        self.unseen_tokens = 0
+        self.prefilling: dict[str, Booking] = {}
+        self.shared: dict[int, int] = {}
+
+    def begin(self, booking: Booking, stride: int, now: float) -> None:
+        """Take a booking in, the last of those that wait for their prefill."""
+        if not self.prefilling:
+            self.progress_s = now
+        self.prefilling[booking.request_id] = booking
+        self.prefill_tokens += booking.uncached_tokens
+        self.silent += not booking.streams
+        self.prompt_tokens += booking.prompt_tokens
+        self.active_requests += 1
+        self.expected_blocks += booking.expected_blocks
+        self.active_blocks += booking.private_blocks + stride * self.hold(booking.keys)
+
+    def end_prefill(self, booking: Booking) -> None:
+        """Take a booking that is in `prefilling` out of the backlog."""
+        del self.prefilling[booking.request_id]
+        self.prefill_tokens -= booking.uncached_tokens
+        self.silent -= not booking.streams
+
+    def grow(self, blocks: int, expected_blocks: int) -> None:
+        """Take more blocks, some of them expected."""
+        self.active_blocks += blocks
+        self.expected_blocks -= expected_blocks
+
+    def end(self, booking: Booking, stride: int) -> None:
+        """Let a booking go whose prefill has ended."""
+        self.prompt_tokens -= booking.prompt_tokens
+        self.active_requests -= 1
+        self.expected_blocks -= booking.expected_blocks
+        self.active_blocks -= booking.private_blocks + stride * self.release(booking.keys)
+
+    def correct(self, requests: int, blocks: int, prefill_tokens: int, block_size: int) -> None:
+        """Count load that nobody booked in place of what was counted before."""
+        self.active_requests += requests - self.unseen_requests
+        self.active_blocks += blocks - self.unseen_blocks
+        self.prompt_tokens += (blocks - self.unseen_blocks) * block_size
+        self.prefill_tokens += prefill_tokens - self.unseen_tokens
+        self.unseen_requests = requests
+        self.unseen_blocks = blocks
+        self.unseen_tokens = prefill_tokens
+
+    @property
+    def booked_requests(self) -> int:
+        """Return the requests that routers booked."""
+        return self.active_requests - self.unseen_requests
+
+    @property
+    def booked_blocks(self) -> int:
+        """Return the blocks of the requests that routers booked."""
+        return self.active_blocks - self.unseen_blocks
+
+    @property
+    def booked_tokens(self) -> int:
+        """Return the uncached prompt tokens of the requests that routers booked."""
+        return self.prefill_tokens - self.unseen_tokens
+
+    def wait_ms(self, ms_per_token: float, now: float, step_tokens: float = 0.0) -> float:
+        """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
+
+        A step's fixed time counts as `step_tokens`. Time since the last progress is credited up to
+        the oldest request's own prefill: were more done, its first token would have come.
+        """
+        if not self.prefill_tokens:
+            return 0.0
+        whole_ms = ms_per_token * (self.prefill_tokens + step_tokens)
+        elapsed_ms = (now - self.progress_s) * 1000.0
+        if elapsed_ms <= 0.0 or not self.prefilling:
+            return whole_ms
+        oldest = next(iter(self.prefilling.values()))
+        own_ms = ms_per_token * (oldest.uncached_tokens + step_tokens)
+        return whole_ms - (elapsed_ms if elapsed_ms < own_ms else own_ms)  # noqa: FURB136  # 60 ns sooner
+
+    def shared_blocks(self, keys: Sequence[int], stride: int, overlap: int) -> int:
+        """Return how many of the first `overlap` blocks active requests here already hold.
+
+        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
+        """
+        shared = self.shared
+        high = min(len(keys), overlap // stride)
+        if not shared or not high or keys[0] not in shared:
+            return 0
+        low = 1
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if keys[middle - 1] in shared:
+                low = middle
+            else:
+                high = middle - 1
+        return low * stride
+
+    def hold(self, keys: Sequence[int]) -> int:
+        """Take a reference on each key; return how many had none before."""
+        new = 0
+        for key in keys:
+            count = self.shared.get(key, 0)
+            self.shared[key] = count + 1
+            new += not count
+        return new
+
+    def release(self, keys: Sequence[int]) -> int:
+        """Give a reference of each key back; return how many have none left."""
+        freed = 0
+        for key in keys:
+            count = self.shared[key] - 1
+            if count:
+                self.shared[key] = count
+            else:
+                del self.shared[key]
+                freed += 1
+        return freed
+
+
+new_loads: Final = cast("Callable[[WorkerId], Loads]", NATIVE.Loads) if NATIVE else Loads
+"""Return the sums of a worker with nothing to do."""

@@ -1,0 +1,251 @@
+"""What every worker has been given and has not finished yet: the router's own load view."""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.arrivals import Arrivals
+from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand, Loads, new_loads
+
+LOCAL: Final = ""
+"""Owner of this replica's own bookings; a peer's carry the peer's name."""
+
+DEFAULT_STRIDE: Final = 16
+"""Blocks per sharing key: to add and finish 512 blocks takes 9 us instead of 100."""
+
+SETTLE_EVERY_S: Final = 0.01
+"""So many workers may have prefills nobody sees end that asking each time would be the loop."""
+
+_OVERDUE: Final = 1.5
+
+
+class SequencesStatistics(msgspec.Struct, frozen=True):
+    """Totals over all workers, and what ended other than by `finish`."""
+
+    workers: int
+    active_requests: int
+    prefill_tokens: int
+    active_blocks: int
+    expired: int
+    dropped_with_worker: int
+    dropped_with_owner: int
+
+
+class ActiveSequences:
+    """Bookings of this replica and of its peers, summed per worker.
+
+    Every method is idempotent: a repeated `add`, an unknown id, an event after the end change
+    nothing. Request ids must be unique among all replicas. A booking lives while life signs renew
+    its lease, however long the request runs.
+
+    Blocks shared by requests at one worker are counted once, at a resolution of `stride` blocks,
+    and only as far as the caller has hashed: `add` takes every `stride`-th sequence hash it
+    happens to know (`sharing_keys`) and never asks for more.
+
+    `generation` counts the workers removed, whose `Loads` are then no longer live.
+    `arrivals` counts what anybody books.
+    """
+
+    def __init__(
+        self, block_size: int, *, lease_s: float = 60.0, stride: int = DEFAULT_STRIDE
+    ) -> None:
+        self.block_size = block_size
+        self.lease_s = lease_s
+        self.stride = stride
+        self.generation = 0
+        self.arrivals = Arrivals()
+        self._bookings: dict[str, Booking] = {}
+        self._loads: dict[WorkerId, Loads] = {}
+        self._silent: dict[WorkerId, None] = {}
+        self._settled_s = -inf
+        self._expired = 0
+        self._dropped_with_worker = 0
+        self._dropped_with_owner = 0
+
+    def sharing_keys(self, hashes: Sequence[int]) -> Sequence[int]:
+        """Return what `add` needs of sequence hashes known from the root on."""
+        return hashes[self.stride - 1 :: self.stride]
+
+    def loads(self, worker: WorkerId) -> Loads:
+        """Return the worker's live sums; a worker never seen has zeros."""
+        loads = self._loads.get(worker)
+        if loads is None:
+            loads = self._loads[worker] = new_loads(worker)
+        return loads
+
+    def booking(self, request_id: str) -> Booking | None:
+        """Return the live booking of a request."""
+        return self._bookings.get(request_id)
+
+    def add(
+        self,
+        request_id: str,
+        worker: WorkerId,
+        demand: Demand,
+        now: float,
+        *,
+        owner: str = LOCAL,
+    ) -> bool:
+        """Book a request; return False when it was already booked (at any worker)."""
+        if request_id in self._bookings:
+            return False
+        self.arrivals.fold(now)
+        loads = self.loads(worker)
+        booking = Booking(request_id, worker, owner, demand, now)
+        blocks = -(-booking.prompt_tokens // self.block_size)
+        booking.keys = demand.keys[: blocks // self.stride]
+        booking.private_blocks = blocks - len(booking.keys) * self.stride
+        expected = min(max(0, demand.expected_output_tokens), MOST_TOKENS)
+        booking.expected_blocks = -(-expected // self.block_size)
+        self._bookings[request_id] = booking
+        loads.begin(booking, self.stride, now)
+        if not booking.streams:
+            self._silent[worker] = None
+        return True
+
+    def first_token(self, request_id: str, now: float) -> Booking | None:
+        """Note the end of a request's prefill; return its booking the first time, else None.
+
+        Engines prefill in order of arrival: older requests that show no first token are done too.
+        """
+        booking = self._bookings.get(request_id)
+        if booking is None or not booking.prefilling:
+            return None
+        loads = self._loads[booking.worker]
+        began_s = max(loads.progress_s, booking.booked_s)
+        for older in list(loads.prefilling.values()) if loads.silent else ():
+            if older is booking:
+                break
+            if not older.streams:
+                began_s = max(loads.progress_s, min(began_s, older.booked_s))
+                booking.service_tokens += older.uncached_tokens
+                self._end_prefill(loads, older)
+                older.prefilling = False
+        self._end_prefill(loads, booking)
+        booking.prefilling = False
+        booking.hashes = None
+        booking.service_s = max(0.0, now - began_s)
+        booking.renewed_s = booking.output_s = loads.progress_s = now
+        return booking
+
+    def settle(self, now: float, ms_per_token: Callable[[WorkerId], float]) -> None:
+        """End the prefills that nobody will see end, once they are overdue by half.
+
+        O(workers that have such requests), but not more often than every `SETTLE_EVERY_S`; call it
+        before reading loads.
+        """
+        if 0.0 <= now - self._settled_s < SETTLE_EVERY_S:
+            return
+        self._settled_s = now
+        for worker in tuple(self._silent):
+            loads = self._loads[worker]
+            per_token_s = _OVERDUE * ms_per_token(worker) / 1000.0
+            while loads.prefilling:
+                oldest = next(iter(loads.prefilling.values()))
+                done_s = loads.progress_s + per_token_s * oldest.uncached_tokens
+                if oldest.streams or now < done_s:
+                    break
+                self._end_prefill(loads, oldest)
+                oldest.prefilling = False
+                loads.progress_s = done_s
+
+    def grow(self, request_id: str, output_tokens: int, now: float) -> None:
+        """Raise a request's output to `output_tokens` in total; a lower figure is old news."""
+        booking = self._bookings.get(request_id)
+        if booking is None:
+            return
+        booking.renewed_s = max(booking.renewed_s, now)
+        if output_tokens <= booking.output_tokens:
+            return
+        booking.output_s = now
+        size = self.block_size
+        before = -(-(booking.prompt_tokens + booking.output_tokens) // size)
+        after = -(-(booking.prompt_tokens + output_tokens) // size)
+        booking.output_tokens = output_tokens
+        if after == before:
+            return
+        booking.private_blocks += after - before
+        came_true = min(booking.expected_blocks, after - before)
+        booking.expected_blocks -= came_true
+        self._loads[booking.worker].grow(after - before, came_true)
+
+    def finish(self, request_id: str) -> Booking | None:
+        """Release a request, however it ended; return its booking the first time, else None."""
+        booking = self._bookings.pop(request_id, None)
+        if booking is None:
+            return None
+        loads = self._loads[booking.worker]
+        if booking.prefilling:
+            self._end_prefill(loads, booking)
+        loads.end(booking, self.stride)
+        return booking
+
+    def correct(self, worker: WorkerId, requests: int, blocks: int, prefill_tokens: int) -> None:
+        """Count load at a worker that nobody booked, in place of what was counted before.
+
+        The prompts of those `requests` are taken to fill the `blocks`.
+        """
+        most = MOST_TOKENS
+        self.loads(worker).correct(
+            min(requests, most), min(blocks, most), min(prefill_tokens, most), self.block_size
+        )
+
+    def renew(self, request_ids: Iterable[str], now: float) -> None:
+        """Take a sign of life for each: their leases run from `now`."""
+        for request_id in request_ids:
+            booking = self._bookings.get(request_id)
+            if booking is not None:
+                booking.renewed_s = max(booking.renewed_s, now)
+
+    def expire(self, now: float) -> list[Booking]:
+        """Release and return the bookings without a life sign for `lease_s`. O(requests)."""
+        limit = now - self.lease_s
+        dead = [one for one in self._bookings.values() if one.renewed_s < limit]
+        for booking in dead:
+            self.finish(booking.request_id)
+        self._expired += len(dead)
+        return dead
+
+    def remove_worker(self, worker: WorkerId) -> list[Booking]:
+        """Release and return every booking at `worker`, and forget the worker. O(requests)."""
+        gone = [one for one in self._bookings.values() if one.worker == worker]
+        for booking in gone:
+            self.finish(booking.request_id)
+        self._loads.pop(worker, None)
+        self.generation += 1
+        self._dropped_with_worker += len(gone)
+        return gone
+
+    def remove_owner(self, owner: str) -> list[Booking]:
+        """Release and return every booking of a peer that went away. O(requests)."""
+        gone = self.owned(owner)
+        for booking in gone:
+            self.finish(booking.request_id)
+        self._dropped_with_owner += len(gone)
+        return gone
+
+    def owned(self, owner: str = LOCAL) -> list[Booking]:
+        """Return the live bookings of one owner, oldest first: what a joining peer asks for."""
+        return [one for one in self._bookings.values() if one.owner == owner]
+
+    def statistics(self) -> SequencesStatistics:
+        """Return totals. O(workers)."""
+        loads = self._loads.values()
+        return SequencesStatistics(
+            workers=len(loads),
+            active_requests=len(self._bookings),
+            prefill_tokens=sum(one.prefill_tokens for one in loads),
+            active_blocks=sum(one.active_blocks for one in loads),
+            expired=self._expired,
+            dropped_with_worker=self._dropped_with_worker,
+            dropped_with_owner=self._dropped_with_owner,
+        )
+
+    def _end_prefill(self, loads: Loads, booking: Booking) -> None:
+        """Take a request out of the backlog; whether it is done the caller knows."""
+        loads.end_prefill(booking)
+        if not booking.streams and not loads.silent:
+            self._silent.pop(booking.worker, None)

@@ -1,0 +1,1 @@
+"""`kvmesh doctor`: why an engine's cache would not be seen."""

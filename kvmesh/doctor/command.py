@@ -1,0 +1,102 @@
+"""`kvmesh doctor`: says in words why an engine's cache would not be seen, and what to do."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.text import Text
+
+from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
+from kvmesh.core.engines.diagnosis import Finding, Level, check_engine
+from kvmesh.doctor.probe import Look, look_at_engine, look_at_router
+from kvmesh.doctor.router import check_router
+from kvmesh.errors import ConfigError
+from kvmesh.observe import configure_logging
+from kvmesh.settings.types import Flat
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorSettings:
+    """`kvmesh doctor`: what to look at."""
+
+    engine_url: str
+    """Base URL of the engine's OpenAI server, as its sidecar gets it."""
+    router_url: str = ""
+    """A router that should know this engine: then the way from engine to index is tried too."""
+    tokenizer: Path | None = None
+    """Model directory to compare with the engine's token ids."""
+    kv_events_endpoint: str = ""
+    """The engine's KV event publisher (rank 0's, rank r adds r); default: asked of the engine."""
+    kv_replay_endpoint: str = ""
+    """Its replay socket, beside --kv-events-endpoint."""
+    kv_events_topic: str = ""
+    """Topic prefix to take; empty takes all."""
+    kv_events_bind: bool = False
+    """Bind the event socket instead of connecting; stop the sidecar for it."""
+    probe: bool = True
+    """Send the engine a prompt of four blocks, twice; --no-probe only looks."""
+
+
+async def examine(settings: DoctorSettings) -> list[Finding]:
+    """Return what was found. Raises `ConfigError` for settings that cannot be meant."""
+    for flag, url in (("--engine-url", settings.engine_url), ("--router-url", settings.router_url)):
+        parts = urlsplit(url)
+        if url and (parts.scheme not in {"http", "https"} or not parts.hostname):
+            raise ConfigError(f"{flag} {url!r}: write http://host:port")
+    tokenizer = None
+    if settings.tokenizer is not None:
+        tokenizer = load_tokenizer(str(settings.tokenizer), options=TokenizerOptions())
+    look = Look(
+        engine_url=settings.engine_url.rstrip("/"),
+        endpoint=settings.kv_events_endpoint,
+        replay=settings.kv_replay_endpoint,
+        topic=settings.kv_events_topic,
+        bind=settings.kv_events_bind,
+        tokenizer=tokenizer,
+        probe=settings.probe,
+    )
+    pool = UpstreamPool()
+    try:
+        engine, chat = await look_at_engine(pool, look)
+        findings = check_engine(engine)
+        if settings.router_url and engine.answers:
+            router = await look_at_router(pool, settings.router_url.rstrip("/"), engine, chat)
+            findings += check_router(router, engine)
+    finally:
+        await pool.close()
+    return findings
+
+
+def print_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Write a line each, with the remedy behind what is not right."""
+    for finding in findings:
+        line = Text(f"{finding.level.value:4}", style=STYLES[finding.level])
+        line.append(f"  {finding.topic}: {finding.text}", style="default not bold")
+        if finding.remedy:
+            line.append(f" -> {finding.remedy}", style="default not bold")
+        console.print(line, soft_wrap=True)
+
+
+def command(*, settings: Annotated[DoctorSettings, Flat]) -> None:
+    """Say why an engine's KV cache would not be seen, and what to do; 1 when something is."""
+    configure_logging("error", "auto", role="doctor")
+    findings: list[Finding] = []
+
+    async def main(stop: Stop) -> None:
+        async def look() -> None:
+            findings.extend(await examine(settings))
+
+        await first_of(stop.wait(), look())
+
+    run(main)
+    print_findings(findings, Console())
+    if any(finding.level is Level.FAIL for finding in findings):
+        sys.exit(1)

@@ -1,0 +1,110 @@
+"""One engine event publisher, listened to for a moment by `kvmesh doctor`."""
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from kvmesh.app.engines.probe import EventEndpoint
+from kvmesh.core.engines.diagnosis import SourceSeen
+from kvmesh.core.engines.dialect import EngineStored, decode_engine_batch
+from kvmesh.errors import CodecError, TransportError
+from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
+
+CONNECT_TIMEOUT_S = 2.0
+POLL_S = 0.02
+
+
+class SourceWatch:
+    """Listens to one publisher and counts. An `EventListener`."""
+
+    def __init__(self, endpoint: EventEndpoint, *, topic: str, bind: bool) -> None:
+        self.endpoint = endpoint
+        self.connected = False
+        self.replay_connected = True
+        self.stored_blocks = 0
+        self._batches = self._undecodable = self._unknown = 0
+        self._block_sizes: set[int] = set()
+        self._kinds: set[str] = set()
+        # Live only: the replay of a busy engine's whole history would be no small thing to ask.
+        options = SubscriptionOptions(endpoint.endpoint, topic=topic or endpoint.topic, bind=bind)
+        self._subscription = EventSubscription(options, self)
+
+    async def open(self) -> None:
+        """Connect to both sockets, as far as somebody answers in time."""
+        try:
+            self._subscription.start()
+        except TransportError:
+            return
+        if self.endpoint.replay:
+            self.replay_connected = await _accepts(self.endpoint.replay)
+        await until(lambda: self.connected, CONNECT_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._subscription.close()
+
+    def seen(self) -> SourceSeen:
+        """Return the counts."""
+        return SourceSeen(
+            rank=self.endpoint.rank,
+            endpoint=self.endpoint.endpoint,
+            replay=self.endpoint.replay,
+            connected=self.connected,
+            replay_connected=self.replay_connected,
+            batches=self._batches,
+            undecodable=self._undecodable,
+            stored_blocks=self.stored_blocks,
+            block_sizes=tuple(sorted(self._block_sizes)),
+            kinds=tuple(sorted(self._kinds)),
+            unknown=self._unknown,
+        )
+
+    def on_batch(self, seq: int, payload: bytes) -> None:
+        """Count what is in it."""
+        del seq
+        self._batches += 1
+        try:
+            batch = decode_engine_batch(payload)
+        except CodecError:
+            self._undecodable += 1
+            return
+        self._unknown += batch.unknown_fields + batch.unknown_tags
+        for event in batch.events:
+            if isinstance(event, EngineStored) and event.tokens:
+                self.stored_blocks += len(event.hashes)
+                self._block_sizes.add(event.block_size)
+                self._kinds.add(event.kind or "")
+
+    def on_restarted(self) -> None:
+        """Of no matter here."""
+
+    def on_lost(self, first: int, last: int) -> None:
+        """Of no matter here."""
+
+    def on_caught_up(self, last_seq: int) -> None:
+        """Of no matter here."""
+
+    def on_connection(self, *, connected: bool) -> None:
+        """Remember that somebody answered."""
+        self.connected = self.connected or connected
+
+
+async def _accepts(endpoint: str) -> bool:
+    """Return whether somebody listens at a tcp endpoint; others cannot be tried cheaply."""
+    parts = urlsplit(endpoint)
+    if parts.scheme != "tcp" or parts.hostname is None or parts.port is None:
+        return True
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+async def until(condition: Callable[[], object], within_s: float) -> None:
+    """Return when `condition` holds or time is up."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    while not condition() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110  what is awaited happens in sockets
+        await asyncio.sleep(POLL_S)

@@ -1,0 +1,164 @@
+"""Why a router may not see an engine's cache that is in good order by itself."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kvmesh.core.engines.diagnosis import EngineSeen, Finding, Level
+
+
+class WorkerFacts(msgspec.Struct, frozen=True):
+    """One worker as a router knows it. `why_not` None: requests may go there."""
+
+    worker: str
+    url: str
+    models: tuple[str, ...] = ()
+    block_size: int = 0
+    trust: str = ""
+    why_not: str | None = None
+
+
+class RouterFacts(msgspec.Struct, frozen=True):
+    """A router's status. `prompt_tokens` and `overlap_blocks` (by worker) are what it made of the
+    prompt that the engine was sent before; None when it was not asked.
+    """
+
+    url: str
+    error: str = ""
+    mode: str = "kv"
+    kv_events: bool = True
+    why_not_ready: str = ""
+    block_size: int = 0
+    workers: tuple[WorkerFacts, ...] = ()
+    prompt_tokens: int | None = None
+    overlap_blocks: dict[str, int] | None = None
+    refused: dict[str, str] = {}
+
+
+_TRUST = {
+    "catching-up": ("its events are not all read yet", "wait; see the router's applied_sequence"),
+    "degraded": (
+        "events were lost: the sidecar does not know what the engine holds",
+        "give the engine a replay_endpoint, or restart it, or clear its prefix cache",
+    ),
+    "approx": (
+        "it has no events: overlaps are guessed from routing decisions",
+        "start `kvmesh worker` beside it, and routers with --kv-events",
+    ),
+}
+
+
+def check_router(router: RouterFacts, engine: EngineSeen) -> list[Finding]:
+    """Return what keeps `router` from seeing `engine`'s cache, and what does not."""
+    if router.error:
+        remedy = "give the URL of a kvmesh router (not of the meta-router or an engine)"
+        return [Finding(Level.FAIL, "router", f"{router.url}: {router.error}", remedy)]
+    return [
+        *_check_state(router),
+        *_check_refused(router),
+        *_check_sizes(router, engine),
+        *_check_workers(router, engine),
+    ]
+
+
+def _check_state(router: RouterFacts) -> Iterator[Finding]:
+    if router.why_not_ready:
+        remedy = "see the following lines, and the router's log"
+        yield Finding(Level.WARN, "router", f"not ready: {router.why_not_ready}", remedy)
+    else:
+        yield Finding(Level.OK, "router", f"{router.url} is ready")
+    if router.mode != "kv":
+        text = f"mode {router.mode} does not look at caches"
+        yield Finding(Level.FAIL, "router mode", text, "start it with --router-mode kv")
+    if not router.kv_events:
+        text = "--no-kv-events: overlaps are guessed from what was routed"
+        yield Finding(Level.WARN, "router mode", text, "start it with --kv-events and --nats-url")
+
+
+def _check_refused(router: RouterFacts) -> Iterator[Finding]:
+    remedy = "if it is meant, start routers with --upstream-allow and all that they may reach"
+    for worker, why in router.refused.items():
+        yield Finding(Level.FAIL, f"worker {worker}", why, remedy)
+
+
+def _check_sizes(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:
+    sizes = {size for source in engine.sources for size in source.block_sizes}
+    size = min(sizes, default=engine.block_size)
+    if size and size != router.block_size:
+        text = f"the router's is {router.block_size}, the engine's {size}: no hash can ever match"
+        remedy = f"start routers with --kv-cache-block-size {size}"
+        yield Finding(Level.FAIL, "router block size", text, remedy)
+    elif size:
+        yield Finding(Level.OK, "router block size", f"{size} as the engine's")
+
+
+def _check_workers(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:
+    mine = [one for one in router.workers if _same(one.url, engine.url)]
+    if not mine:
+        names = ", ".join(f"{one.worker} at {one.url}" for one in router.workers) or "none"
+        yield Finding(
+            Level.FAIL,
+            "sidecar",
+            f"no worker of the router has the URL {engine.url} (its workers: {names})",
+            f"run `kvmesh worker --engine-url {engine.url}` with the router's --nats-url, "
+            "--namespace and --bucket; the URL must be the same",
+        )
+    for worker in mine:
+        yield from _check_worker(worker, router, engine)
+    if mine:
+        yield from _check_prompt(mine, router, engine)
+
+
+def _check_worker(
+    worker: WorkerFacts, router: RouterFacts, engine: EngineSeen
+) -> Iterator[Finding]:
+    topic = f"worker {worker.worker}"
+    if worker.why_not is not None:
+        text = f"gets no requests: {worker.why_not}"
+        yield Finding(Level.FAIL, topic, text, "see the log of its sidecar")
+    if worker.trust in _TRUST:
+        text, remedy = _TRUST[worker.trust]
+        level = Level.FAIL if router.kv_events else Level.WARN
+        yield Finding(level, topic, text, remedy)
+    elif worker.why_not is None:
+        yield Finding(Level.OK, topic, "is trusted and takes requests")
+    if worker.block_size and worker.block_size != router.block_size:
+        text = f"publishes blocks of {worker.block_size}, the router reads {router.block_size}"
+        remedy = "restart the sidecar after the engine, and routers with the engine's block size"
+        yield Finding(Level.FAIL, topic, text, remedy)
+    if worker.models and set(worker.models) != set(engine.models):
+        text = f"its sidecar says {list(worker.models)}, the engine serves {list(engine.models)}"
+        remedy = "restart the sidecar: it reads the names once, or --engine-url is another engine"
+        yield Finding(Level.FAIL, topic, text, remedy)
+
+
+def _check_prompt(
+    mine: list[WorkerFacts], router: RouterFacts, engine: EngineSeen
+) -> Iterator[Finding]:
+    """Compare what router and engine made of one and the same prompt."""
+    probe = engine.probe
+    if probe is None or probe.error or router.prompt_tokens is None:
+        return
+    if router.prompt_tokens != probe.prompt_tokens:
+        yield Finding(
+            Level.FAIL,
+            "router tokenizer",
+            f"the router counts {router.prompt_tokens} tokens where the engine counts "
+            f"{probe.prompt_tokens}",
+            "start routers with --tokenizer MODEL_DIR, the engine's own model directory",
+        )
+        return
+    yield Finding(Level.OK, "router tokenizer", f"{probe.prompt_tokens} tokens as the engine")
+    overlaps = router.overlap_blocks or {}
+    best = max(overlaps.get(one.worker, 0) for one in mine)
+    if best:
+        text = f"the router sees {best} blocks of the prompt the engine has just cached"
+        yield Finding(Level.OK, "end to end", text)
+    else:
+        text = "the router sees nothing of the prompt the engine has just cached"
+        remedy = "mend what failed above; else compare token ids: give --tokenizer MODEL_DIR"
+        yield Finding(Level.FAIL, "end to end", text, remedy)
+
+
+def _same(one: str, other: str) -> bool:
+    return one.rstrip("/").lower() == other.rstrip("/").lower()

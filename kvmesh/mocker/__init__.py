@@ -1,0 +1,1 @@
+"""`kvmesh mocker`: a pretend vLLM over real HTTP and ZMQ; no model, no GPU."""

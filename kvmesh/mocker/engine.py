@@ -1,0 +1,116 @@
+"""One rank of the pretend vLLM under the clock: its engine, its timer, its event stream."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from kvmesh.actors.kernel import Message, Send, Wake
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.mocker.actor import (
+    CancelGeneration,
+    EngineStepped,
+    Generate,
+    GenerationRefused,
+    SimulatedEngine,
+)
+from kvmesh.mocker.model.options import EngineOptions
+from kvmesh.mocker.model.request import EngineRequest, EngineStatistics, Step
+from kvmesh.mocker.vllm.events import encode_events
+from kvmesh.transport.zmq.publisher import EventPublisher
+
+MAX_LAG_S = 0.05
+"""Later than this, lost time is not made up for by shorter steps."""
+
+StepListener = Callable[[int, Step, float], None]
+"""Called as each step ends with rank, step and its duration in seconds."""
+
+
+class EngineRunner:
+    """Drives a `SimulatedEngine` in real time; publishes its events as each step ends.
+
+    A step begins when the one before was due, not when its timer fired, so that timers' lateness
+    does not slow the engine down.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        options: EngineOptions,
+        publisher: EventPublisher | None,
+        on_step: StepListener,
+    ) -> None:
+        self.rank = rank
+        self.publisher = publisher
+        self._engine = SimulatedEngine(f"rank-{rank}", options, "server")
+        self._options = options
+        self._on_step = on_step
+        self._refusals: list[str] = []
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Return how many tokens the KV cache holds."""
+        return self._engine.model.capacity_tokens
+
+    @property
+    def load(self) -> int:
+        """Return vLLM's measure for choosing a rank: waiting requests count four times."""
+        statistics = self.statistics()
+        return 4 * statistics.waiting_requests + statistics.running_requests
+
+    def submit(self, request: EngineRequest) -> str | None:
+        """Queue a request; return why not when it can never be served."""
+        self._deliver(Generate(request), asyncio.get_running_loop().time())
+        return self._refusals.pop() if self._refusals else None
+
+    def cancel(self, request_id: str) -> None:
+        """Drop a request at once; its blocks are free when this returns."""
+        self._deliver(CancelGeneration(request_id), asyncio.get_running_loop().time())
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; False while requests hold some."""
+        return self._engine.model.reset_prefix_cache()
+
+    def statistics(self) -> EngineStatistics:
+        """Return the engine's gauges and totals."""
+        return self._engine.model.statistics()
+
+    def dump(self) -> bytes:
+        """Return the content hashes of all cached blocks, each once, as packed u64s."""
+        return pack_hashes(sorted(set(self._engine.model.pool.hashes())))
+
+    def close(self) -> None:
+        """Stop the timer and the event stream; safe to call twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.publisher is not None:
+            self.publisher.close()
+
+    def _deliver(self, message: Message, now: float) -> None:
+        for effect in self._engine.receive(message, now):
+            match effect:
+                case Wake():
+                    self._schedule(effect, now)
+                case Send(message=EngineStepped() as stepped):
+                    self._end_step(stepped.step)
+                case Send(message=GenerationRefused() as refused):
+                    self._refusals.append(refused.reason)
+                case _:
+                    raise AssertionError(effect)
+
+    def _schedule(self, wake: Wake, now: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = now + wake.after_s
+        self._timer = loop.call_at(self._due, self._wake, wake.message)
+
+    def _wake(self, message: Message) -> None:
+        now = asyncio.get_running_loop().time()
+        self._deliver(message, self._due if now - self._due < MAX_LAG_S else now)
+
+    def _end_step(self, step: Step) -> None:
+        if step.events and self.publisher is not None:
+            block_size = self._options.block_size
+            self.publisher.publish(encode_events(step.events, time.time(), self.rank, block_size))
+        self._on_step(self.rank, step, step.duration_s)

@@ -1,0 +1,1 @@
+"""The engine behind the pretend vLLM: paged cache, scheduler, timing, faults; pure."""

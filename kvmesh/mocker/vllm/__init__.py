@@ -1,0 +1,1 @@
+"""vLLM's request and answer shapes, to the byte."""

@@ -1,0 +1,1 @@
+"""`kvmesh replay`: a trace sent to a live endpoint, and what came back."""

@@ -1,0 +1,133 @@
+"""From a trace file to what each request of a run sends."""
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kvmesh.errors import ConfigError
+from kvmesh.replay.options import ReplayOptions
+from kvmesh.replay.policy import policy_headers
+from kvmesh.traces.prompts import PromptWriter
+from kvmesh.traces.trace import (
+    TraceRequest,
+    block_size_in_name,
+    check_block_size,
+    clip_lengths,
+    infer_block_size,
+    parse_trace,
+    prefix_families,
+    scale_times,
+    slice_requests,
+    smooth_timestamps,
+)
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+class TraceSlice(msgspec.Struct, frozen=True):
+    """The requests of one replay, ready to be sent; times start at 0."""
+
+    source: str
+    block_size: int
+    requests: tuple[TraceRequest, ...]
+
+
+class RequestFactory:
+    """Makes the HTTP requests of one run: path, headers, body.
+
+    `policy` is the one asked for (`policy_headers`), empty for the endpoint's own; prompts depend
+    on `salt`.
+    """
+
+    def __init__(
+        self, options: ReplayOptions, trace: TraceSlice, model: str, policy: str, salt: str
+    ) -> None:
+        self.path = PATHS[options.endpoint]
+        self._options = options
+        self._model = model
+        self._writer = PromptWriter(trace.block_size, options.prompt_unit, salt)
+        self._buckets = assign_buckets(options, trace.requests)
+        self._headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
+        if options.api_key:
+            self._headers.append((b"authorization", f"Bearer {options.api_key}".encode()))
+        self._headers += policy_headers(policy)
+
+    def headers(self, request: TraceRequest) -> list[tuple[bytes, bytes]]:
+        """Return the headers, without Host and Content-Length."""
+        bucket = self._buckets.get(request.index)
+        if bucket is None:
+            return self._headers
+        return [*self._headers, (b"x-kvmesh-bucket", bucket.encode())]
+
+    def body(self, request: TraceRequest) -> bytes:
+        """Return the JSON body. O(prompt tokens), 0.2 ms for 13 k."""
+        prompt = self._writer.write(request)
+        body: dict[str, object] = {
+            "model": self._model,
+            "max_tokens": request.output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._options.endpoint == "chat":
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        if self._options.ignore_eos:
+            body["ignore_eos"] = True
+        return msgspec.json.encode(body)
+
+
+def assign_buckets(options: ReplayOptions, requests: Sequence[TraceRequest]) -> dict[int, str]:
+    """Return the bucket named by each request, by index; none when no bucket is to be named.
+
+    Sessions or prefix families are dealt to the buckets in turn, as they first appear.
+    Raises `ConfigError` when the trace has no sessions to go by.
+    """
+    if not options.bucket:
+        return {}
+    if options.bucket_by is None:
+        return {request.index: options.bucket[0] for request in requests}
+    if options.bucket_by == "session" and not any(request.session for request in requests):
+        raise ConfigError(f"{options.trace}: has no session_id; use --bucket-by prefix")
+    keys: list[str | int] = list(prefix_families(requests))
+    if options.bucket_by == "session":
+        keys = [request.session for request in requests]
+    turns = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return {
+        request.index: options.bucket[turns[key] % len(options.bucket)]
+        for request, key in zip(requests, keys, strict=True)
+    }
+
+
+def load_slice(options: ReplayOptions) -> TraceSlice:
+    """Read the trace, take the slice, smooth, scale and clip it. Raises `ConfigError`."""
+    source = str(options.trace)
+    requests = parse_trace(read_lines(options.trace), source)
+    block_size = options.trace_block_size or block_size_in_name(options.trace.name)
+    if block_size is None:
+        block_size = infer_block_size(requests, source)
+    check_block_size(requests, block_size, source)
+    if options.smooth:
+        requests = smooth_timestamps(requests, options.seed)
+    requests = slice_requests(requests, options.skip, options.requests, source)
+    requests = scale_times(requests, options.speedup)
+    requests = clip_lengths(requests, block_size, options.max_input_tokens, options.output_tokens)
+    return TraceSlice(source=source, block_size=block_size, requests=tuple(requests))
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a plain or gzip file, told apart by content. Raises `ConfigError`."""
+    try:
+        data = path.read_bytes()
+        if data.startswith(GZIP_MAGIC):
+            data = gzip.decompress(data)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such trace file") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return data.splitlines()

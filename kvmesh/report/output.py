@@ -1,0 +1,98 @@
+"""Where a replay's report goes: the console, and the files asked for."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, cast
+
+import msgspec
+from rich.console import Console
+
+from kvmesh.errors import ConfigError
+from kvmesh.report.export import write_csv, write_json
+from kvmesh.report.html import render_html
+from kvmesh.report.statistics import ReplayReport
+from kvmesh.report.table import print_report
+
+
+class ReportFiles(msgspec.Struct, frozen=True):
+    """Files to write; None for none. `html` and `plot` need the extra `plots`."""
+
+    json: Path | None = None
+    csv: Path | None = None
+    html: Path | None = None
+    plot: Path | None = None
+
+
+class _Plots(Protocol):
+    """What of `report_plots` is used."""
+
+    def write_plots(self, report: ReplayReport, path: Path) -> None:
+        """Write all plots as one picture."""
+        ...
+
+    def plots_as_svg(self, report: ReplayReport) -> str:
+        """Return all plots as one `<svg>` element."""
+        ...
+
+
+def check_plots(files: ReportFiles) -> None:
+    """Refuse plots without matplotlib, before an hour of replay is spent. Raises `ConfigError`."""
+    wanted = [
+        flag for flag, path in (("--html", files.html), ("--plot", files.plot)) if path is not None
+    ]
+    if wanted and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            f"{' and '.join(wanted)} need matplotlib: pip install 'kvmesh[plots]' "
+            "(--json and --csv do without)"
+        )
+
+
+def deliver_report(report: ReplayReport, files: ReportFiles, console: Console) -> None:
+    """Print the report and write its files.
+
+    Raises `ConfigError` when a file cannot be written, after all others were.
+    """
+    print_report(report, console)
+    deliver_files(report, files, console)
+
+
+def deliver_files(report: ReplayReport, files: ReportFiles, console: Console) -> None:
+    """Write the report's files.
+
+    Raises `ConfigError` when a file cannot be written, after all others were.
+    """
+    writers: tuple[tuple[Path | None, Callable[[ReplayReport, Path], None]], ...] = (
+        (files.json, write_json),
+        (files.csv, write_csv),
+        (files.html, write_html),
+        (files.plot, write_plots),
+    )
+    failed: list[str] = []
+    for path, write in writers:
+        if path is None:
+            continue
+        try:
+            write(report, path)
+        except OSError as error:
+            failed.append(f"{path}: {error.strerror}")
+        else:
+            console.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    if failed:
+        raise ConfigError("cannot write " + "; ".join(failed))
+
+
+def write_html(report: ReplayReport, path: Path) -> None:
+    """Write the report as one page."""
+    path.write_text(render_html(report, load_plots().plots_as_svg(report)), encoding="utf-8")
+
+
+def write_plots(report: ReplayReport, path: Path) -> None:
+    """Write all plots as one picture."""
+    load_plots().write_plots(report, path)
+
+
+def load_plots() -> _Plots:
+    """Return the module that draws: loaded by name, since matplotlib may be missing and is slow."""
+    return cast("_Plots", importlib.import_module("kvmesh.report.plots"))

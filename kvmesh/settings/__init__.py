@@ -1,0 +1,1 @@
+"""Every setting of every role: names, defaults, bounds."""

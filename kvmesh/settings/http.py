@@ -1,0 +1,73 @@
+"""Settings of HTTP: the front door, and the way to the next hop."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kvmesh.settings.types import NonNegative, Port, Positive, Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSettings:
+    """The front door. Loopback by default: name 0.0.0.0 to serve others."""
+
+    http_host: str = "127.0.0.1"
+    """Address to listen on."""
+    http_port: Port = 8000
+    """Port to listen on; 0 takes a free one."""
+    admin_port: Port | None = None
+    """Port of its own for /metrics, /v1/status and /admin/…, which the front door then does not
+    serve; it asks for no API key. Default: the front door serves them."""
+    admin_host: str = "127.0.0.1"
+    """Address of --admin-port."""
+    advertise_url: str = ""
+    """URL under which others reach this process; default from --http-host and --http-port."""
+    max_body_bytes: Positive = 64 * 1024**2
+    """Largest request body taken, bytes; more is answered 413."""
+    max_connections: Positive = 16_384
+    """Client connections at most, so streams at most; more are answered 503. Half of what the
+    limit of open files (`ulimit -Hn`) allows, if that is less."""
+    max_header_bytes: Positive = 64 * 1024
+    """Largest head of a request, bytes; more is answered 431."""
+    drain_s: NonNegative = 30.0
+    """On SIGTERM, seconds open streams may go on before they are cut."""
+    tls_cert: Path | None = None
+    """PEM certificate chain; turns HTTPS on."""
+    tls_key: Path | None = None
+    """PEM private key of --tls-cert."""
+    tls_client_ca: Path | None = None
+    """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
+    api_keys: Path | None = None
+    """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one.
+    Read anew when it changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamSettings:
+    """Deadlines and retries towards the next hop."""
+
+    connect_timeout_s: Seconds = 2.0
+    """Seconds to open a connection."""
+    first_byte_timeout_s: Seconds = 600.0
+    """Seconds from the request's last byte to the answer's first."""
+    idle_timeout_s: Seconds = 120.0
+    """Seconds an answer may pause between two chunks."""
+    max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
+    """Further workers tried when one fails before its first byte."""
+    upstream_allow: tuple[str, ...] = ()
+    """Where requests may be sent when heartbeats or --discover name the URL: a CIDR, an address, a
+    host name, *.domain, each with :PORT or :LOW-HIGH; or any; repeat. Default: everywhere but
+    link-local addresses and the metadata services of clouds. Hosts of --worker and --replica are
+    always allowed."""
+    upstream_key_file: Path | None = None
+    """File with the key to show the next hop as a bearer: a router to its engines, a meta-router
+    to its routers. With --api-keys a router never passes clients' keys on."""
+    upstream_ca: Path | None = None
+    """CA bundle that signs https next hops; default: the system's."""
+    upstream_cert: Path | None = None
+    """PEM certificate chain to show https next hops (mTLS)."""
+    upstream_cert_key: Path | None = None
+    """PEM private key of --upstream-cert."""

@@ -1,0 +1,88 @@
+"""Settings of how a router treats single requests: whether and how they wait, and for how long."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kvmesh.settings.types import Count, NonNegative, Positive, Seconds, Share, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionSettings:
+    """Requests wait at the router while every worker is behind. Off until a bound is set."""
+
+    max_backlog_ms: NonNegative = 0.0
+    """Hold a request while its best worker's predicted backlog is longer, ms; 0 holds nothing."""
+    queue_policy: Literal["fcfs", "wspt", "priority"] = "fcfs"
+    """Order of one tenant's held requests: arrival; least work per priority; priority."""
+    max_queued: Positive = 1024
+    """Requests held at most; more are answered 503."""
+    max_queued_per_tenant: Positive = 256
+    """Requests of one tenant held at most; more are answered 429."""
+    max_wait_s: Seconds = 30.0
+    """Seconds a request is held at most; then it is answered 503."""
+    tenant_header: str = "x-kvmesh-tenant"
+    """Header that names the tenant; tenants take turns by tokens. Set it at a trusted gateway."""
+    quantum_tokens: Positive = 4096
+    """Prompt tokens a tenant may send per turn."""
+    busy_decode_blocks: NonNegative = 0.0
+    """Give a worker nothing new above this share of its KV blocks in use; 0 is off."""
+    busy_prefill_tokens: Count = 0
+    """Give a worker nothing new above so many queued prompt tokens; 0 is off."""
+    admin_token_file: Path | None = None
+    """File with the bearer token that PUT /admin/… asks for; default: only loopback may PUT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Requests of one session go to one worker. In the mesh all replicas share the bindings."""
+
+    session_affinity: Literal["off", "soft", "hard"] = "off"
+    """hard: stay while the worker may be given work; soft: while its backlog is short, too."""
+    session_header: str = "x-kvmesh-session"
+    """Header that names the session; else the body's kvmesh.session."""
+    session_ttl_s: Positive = 3600
+    """Seconds after which an unused session is forgotten."""
+    session_slack_ms: NonNegative = 1000.0
+    """soft: predicted backlog of its worker above which a session moves, ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """What a waiting client is told, and how long it may take."""
+
+    request_timeout_s: NonNegative = 0.0
+    """Seconds from a request's arrival to its answer's last byte; 0 is no limit. A client may ask
+    for less with x-kvmesh-timeout-s."""
+    sse_comment_s: NonNegative = 15.0
+    """A client that asked for a stream gets 200 and a comment after so many seconds without an
+    answer, and again; errors then come as an event. 0 is off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureSettings:
+    """What happens to a request whose worker fails it. See docs/failures.md."""
+
+    retry_statuses: tuple[Status, ...] = (429, 500, 502, 503, 504)
+    """Answers of a worker that mean "ask another", before the client's first byte; repeat."""
+    retry_budget: Share = 0.2
+    """Further attempts for each request in the long run, of all requests together: a fleet that
+    fails everything gets no more load than this. 0: only what no worker has seen is sent again."""
+    hang_s: NonNegative = 5.0
+    """Seconds beyond five times its predicted time after which a request that shows no byte, at a
+    worker that serves nobody else meanwhile, is given to another worker; 0 is never."""
+    wait_for_worker_s: NonNegative = 10.0
+    """Seconds a request waits while no worker may be given one, before it is answered 503."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionSettings:
+    """What is kept of decisions, and by what else they are judged."""
+
+    decision_log: Positive = 4096
+    """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
+    explain_per_s: Count = 100
+    """Decisions a second kept with the terms of every worker, not only of the chosen one."""
+    shadow_policy: tuple[str, ...] = ()
+    """Weigh these decisions by another formula or weights too, without routing by it:
+    `kv:COST[:name=number…]`; repeat. See /v1/status, metrics and the dashboard."""

@@ -1,0 +1,260 @@
+"""Every setting of every role. One name, four spellings, weakest first: the default here, a TOML
+file (`--config FILE`), `KVMESH_NAME` in the environment, `--name` on the command line.
+
+cyclopts reads these dataclasses: it alone of the well-kept libraries prints both the default and
+the variable in `--help`, takes `--x/--no-x`, and names the spelling a bad value came from.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kvmesh.core.buckets.buckets import BucketPolicy
+from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
+from kvmesh.settings.http import HttpSettings, UpstreamSettings
+from kvmesh.settings.requests import (
+    AdmissionSettings,
+    DecisionSettings,
+    FailureSettings,
+    SessionSettings,
+    StreamSettings,
+)
+from kvmesh.settings.types import Count, Flat, NonNegative, Port, Positive, Seconds, Share
+
+RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """How a process speaks."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level written. Per-request lines (the cost formula) are debug."""
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """console for people, json for machines; auto: console on a terminal."""
+    otlp_endpoint: str = ""
+    """Where routers send traces over OTLP/HTTP, e.g. http://collector:4318 (extra `otel`); default:
+    $OTEL_EXPORTER_OTLP_ENDPOINT, else none. The other OTEL_ variables count, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsSettings:
+    """The mesh's NATS server and how this process logs in."""
+
+    nats_url: str = ""
+    """Server URL; several with commas between them; default: nats://127.0.0.1:4222."""
+    namespace: str = "kvmesh"
+    """First word of every subject: meshes with different names share a server unseen."""
+    nats_creds: Path | None = None
+    """Credentials file (JWT and seed)."""
+    nats_nkey_seed: Path | None = None
+    """File that holds an nkey seed."""
+    nats_tls_ca: Path | None = None
+    """CA bundle that signs the server's certificate; turns TLS on."""
+    nats_monitor_url: str = ""
+    """Monitoring URL: is what the server acknowledges synced? default: port 8222 of its host."""
+    stream_replicas: Positive = 1
+    """Copies of each stream, bucket and object; 3 on a three-node cluster."""
+    stream_max_bytes: Positive = 2 * 1024**3
+    """Bound of a bucket's event stream, bytes; the oldest messages go first."""
+    stream_max_age_s: Positive = 24 * 3600
+    """Age at which an event message is discarded, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """How a router chooses."""
+
+    router_mode: RouterMode = "kv"
+    """kv: by cached prefix and load. The others ignore caches; direct obeys x-kvmesh-worker-id."""
+    kv_cost: str = "predicted-time"
+    """Cost formula of mode kv, by name; `kvmesh simulate` compares them. With weights of its own:
+    COST:name=number:…, as `kvmesh simulate --tune COST` finds them."""
+    kv_overlap_score_weight: NonNegative = 1.0
+    """Weight of uncached prefill against decode load (formulas that have one)."""
+    router_temperature: NonNegative = 0.0
+    """Softmax temperature over range-normalised costs; 0 always takes the best."""
+    kv_cache_block_size: Positive = 16
+    """Tokens a KV block; must equal the engines'."""
+    hash_secret_file: Path | None = None
+    """File with a secret of at least 16 bytes that keys all block hashes, so that nobody can craft
+    prompts whose hashes collide; the same for every router and worker of the mesh."""
+    approx_ttl_s: Seconds = 120.0
+    """Without events: seconds a routed prefix is believed cached."""
+    host_tier_weight: Share = 0.75
+    """What a block cached in an engine's host memory counts for; on the device it counts 1."""
+    disk_tier_weight: Share = 0.25
+    """The same of blocks on disk, or farther away."""
+    prefill_threshold: Count = 256
+    """With prefill workers: prompts with fewer uncached tokens at a decode worker stay there."""
+    predict_ttl_s: NonNegative = 5.0
+    """With events: seconds a routed prefix counts as cached until events confirm it; 0 is off."""
+    index_max_blocks: Positive = DEFAULT_MAX_BLOCKS
+    """Hard bound of the index, (worker, block) entries; least recently matched leaves go first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSettings:
+    """When the index is written to the object store; one replica of a bucket does."""
+
+    snapshot_messages: Positive = 100_000
+    """Journal messages after which a snapshot is due."""
+    snapshot_interval_s: Seconds = 300.0
+    """Seconds after which a snapshot is due, if anything changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterSettings:
+    """`kvmesh router`."""
+
+    bucket: str = "default"
+    """Bucket this replica routes for; it reads only that bucket's event stream."""
+    router_id: str = ""
+    """Name of this replica, unique in its bucket; default from host name and pid."""
+    kv_events: bool = True
+    """Follow KV events; --no-kv-events: guess from what this router and its siblings routed."""
+    worker: tuple[str, ...] = ()
+    """Engine URL, `[name=]http://host:port[@model]`; repeat. The router itself then follows the
+    engines' KV events, alone; with --nats-url it shares what it routes with siblings of equal
+    --worker. `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]` tells where an
+    engine's events are, if it does not itself; `,zmq=off`: no events."""
+    discover: tuple[str, ...] = ()
+    """Where more such engines are listed, again and again: file:PATH (one --worker a line),
+    dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
+    probe_panic: bool = True
+    """Alone: when no engine answers its probes, but some only too late, requests go to those all
+    the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""
+    http_processes: Positive = 1
+    """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
+    decides."""
+    tokenizer: Path | None = None
+    """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
+    the engine's ids turn out to be others: then chats count as its /tokenize told of their
+    earlier messages."""
+    tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"
+    """Whose way of filling the chat template to follow: that of the engines served."""
+    parity_sample: Annotated[int, Parameter(validator=Number(gte=0))] = 1000
+    """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
+    the first three of a model always; 0: none."""
+    vocab_size: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
+    vocabulary of --tokenizer."""
+    seed: int = 0
+    """Seed of random choices; 0 takes one from the system."""
+    client_overrides: bool = True
+    """Let requests choose policy, worker, labels and priority with x-kvmesh-… or `kvmesh`."""
+    other_paths: Literal["pass", "refuse"] = "pass"
+    """What is done with /v1/ paths that have no prompt this router knows (rerank, audio, files):
+    passed on by load alone, or answered 404."""
+    model_policy: tuple[str, ...] = ()
+    """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
+    Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +)."""
+    cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
+    http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
+    snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
+    upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
+    admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
+    session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
+    stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
+    failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
+    decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
+    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaRouterSettings:
+    """`kvmesh meta-router`."""
+
+    bucket_policy: BucketPolicy = "round-robin"
+    """Bucket of a request that neither header nor rule names; prefix-spill: by prefix until hot."""
+    rule: tuple[str, ...] = ()
+    """`bucket=code,model=*coder*`: first match; or header, min-chars, max-chars, prefix, family."""
+    redirects: bool = False
+    """Answer 307 with the replica's URL to clients that send x-kvmesh-redirect."""
+    replica: tuple[str, ...] = ()
+    """Static replica `bucket=http://host:port`; repeat. Then no NATS is used."""
+    wait_for_replica_s: NonNegative = 10.0
+    """Seconds a request waits while no replica may be given one, before it is answered 503."""
+    http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
+    upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
+    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """`kvmesh worker`: the sidecar of one engine."""
+
+    engine_url: str
+    """Base URL of the engine's OpenAI server, as routers shall reach it."""
+    engine_key_file: Path | None = None
+    """File with the engine's own API key, if it asks for one."""
+    bucket: str = "default"
+    """Bucket this engine serves."""
+    worker_id: str = ""
+    """Name of the worker, unique in its bucket; default made from the engine's host and port."""
+    kv_events: bool = True
+    """Publish the engine's KV events; --no-kv-events: only that it lives, and its load."""
+    kv_events_endpoint: str = ""
+    """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557 (rank 0's: rank r adds r to both
+    ports); default: asked of the engine."""
+    kv_replay_endpoint: str = ""
+    """Its replay socket; default: asked of the engine."""
+    kv_events_topic: str = ""
+    """Topic prefix to take; empty takes all."""
+    kv_events_bind: bool = False
+    """Bind the event socket instead of connecting (engines that connect out)."""
+    role: Literal["auto", "both", "prefill", "decode"] = "auto"
+    """prefill: computes prompts for others; decode: goes on from there; auto: as the engine says
+    (SGLang does, vLLM not)."""
+    kv_cache_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
+    """Tokens a block; default: asked of the engine."""
+    label: tuple[str, ...] = ()
+    """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
+    taint: tuple[str, ...] = ()
+    """Word without whose x-kvmesh-tolerations no request comes here, e.g. batch; repeat."""
+    hash_secret_file: Path | None = None
+    """File with the secret that keys block hashes; must be the routers'."""
+    load_interval_s: Seconds = 1.0
+    """Seconds between two looks at the engine's load."""
+    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpSettings:
+    """`kvmesh up`: a whole mesh on this machine."""
+
+    engines: Positive = 4
+    """Simulated engines, dealt to the buckets in turn."""
+    buckets: str = "chat,code"
+    """Names of the buckets, commas between them."""
+    replicas: Positive = 2
+    """Router replicas of each bucket."""
+    bucket_policy: BucketPolicy = "prefix-spill"
+    """Bucket of a request that names none; prefix-spill: that of its prefix, until hot."""
+    http_port: Port = 8000
+    """Port of the front door (the meta-router); routers and engines take free ports."""
+    nats_url: str = ""
+    """An existing NATS server; default: an embedded one."""
+    data_dir: Path = Path(".kvmesh")
+    """Where the embedded server keeps its streams and where logs go."""
+    router_mode: RouterMode = "kv"
+    """Mode of all routers."""
+    kv_cache_block_size: Positive = 16
+    """Tokens a block, of engines and routers."""
+    num_gpu_blocks: Positive = 65536
+    """KV blocks of each simulated engine."""
+    speedup_ratio: Seconds = 1.0
+    """How much faster than life the simulated engines run."""
+    timing_profile: str = "dynamo"
+    """Timing of the simulated engines, by name."""
+    tokenizer: Path | None = None
+    """Model directory for routers and engines; default: the byte tokenizer."""
+    hash_secret_file: Path | None = None
+    """File with the secret that keys block hashes, for routers and sidecars."""
+    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)

@@ -1,0 +1,1 @@
+"""`kvmesh simulate`: a trace against simulated engines, policies side by side."""

@@ -1,0 +1,194 @@
+"""`kvmesh simulate`: play a trace against simulated engines, policies side by side."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from rich.console import Console
+
+from kvmesh.observe import configure_logging
+from kvmesh.replay.options import ReplayOptions
+from kvmesh.replay.plan import load_slice
+from kvmesh.report.output import ReportFiles, check_plots, deliver_files
+from kvmesh.report.statistics import ReplayReport, ReplayRun, distribution, summarize
+from kvmesh.report.table import print_report
+from kvmesh.settings.types import Flat
+from kvmesh.simulator.bars import Bars, draw_bars
+from kvmesh.simulator.comparison import Cell, measure
+from kvmesh.simulator.fleet.load import spread
+from kvmesh.simulator.options import SimulateOptions, check_simulation
+from kvmesh.simulator.slices import Setting, Simulator, find_settings
+from kvmesh.simulator.table import print_comparison
+from kvmesh.simulator.tune import split_slice, tune_policy
+from kvmesh.traces.trace import infinite_cache_hit_rate
+
+
+class SimulationResult(msgspec.Struct, frozen=True):
+    """What was found: a report per setting, and the comparison's cells.
+
+    `busy_s` is the processor time all of it took, without finding the settings.
+    """
+
+    reports: tuple[tuple[Setting, ReplayReport], ...]
+    cells: tuple[Cell, ...]
+    busy_s: float
+
+
+def simulate(options: SimulateOptions, console: Console, shown: Console) -> SimulationResult:
+    """Run the simulation, print and write what was found; progress goes to `shown`.
+
+    Raises `ConfigError` before anything is simulated.
+    """
+    check_simulation(options)
+    files = ReportFiles(json=options.json, csv=options.csv, html=options.html, plot=options.plot)
+    check_plots(files)
+    trace = load_slice(_slice_options(options))
+    with draw_bars(shown, enabled=options.progress) as bars:
+        if options.tune is not None:
+            train, trace = split_slice(trace, options.train_share)
+            tuned = tune_policy(options, options.tune, train, bars, console)
+            policies = dict.fromkeys((*options.policy, f"kv:{options.tune}", tuned))
+            options = replace(options, policy=tuple(policies))
+        simulator = Simulator(options, trace)
+        settings = find_settings(options, simulator, bars)
+        found = run_settings(options, simulator, settings, bars)
+    for _, report in found.reports if options.details else ():
+        print_report(report, console)
+    if not options.details:
+        _print_facts(found.reports[0][1], simulator, console)
+    print_comparison(found.cells, console, faulty=bool(options.fail))
+    speed = len(trace.requests) * len(found.cells) / max(found.busy_s, 1e-9)
+    shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
+    _write(found, files, console)
+    return found
+
+
+def run_settings(
+    options: SimulateOptions, simulator: Simulator, settings: Sequence[Setting], bars: Bars
+) -> SimulationResult:
+    """Play every policy at every load."""
+    trace = simulator.trace
+    bound = infinite_cache_hit_rate(trace.requests, trace.block_size)
+    reports: list[tuple[Setting, ReplayReport]] = []
+    cells: list[Cell] = []
+    busy_s = 0.0
+    for setting in settings:
+        runs: list[ReplayRun] = []
+        for policy in options.policy:
+            watch = bars.watch(f"{setting.name} {policy}", len(trace.requests))
+            began_s = time.process_time()
+            fleet = simulator.play(policy, setting.speedup, watch)
+            busy_s += time.process_time() - began_s
+            workers = [engine.worker for engine in fleet.engines]
+            summary = summarize(fleet.outcomes, options.slo(), workers)
+            runs.append(ReplayRun(policy, summary, tuple(fleet.outcomes)))
+            busy = spread(fleet.busy_s)
+            cells.append(
+                measure(setting.name, policy, summary, fleet.outcomes, busy, fleet.retried)
+            )
+        report = ReplayReport(
+            trace=trace.source,
+            facts=describe_simulation(options, simulator, setting),
+            infinite_hit_rate=bound,
+            slo=options.slo(),
+            runs=tuple(runs),
+            title="kvmesh simulate",
+        )
+        reports.append((setting, report))
+    return SimulationResult(tuple(reports), tuple(cells), busy_s)
+
+
+def describe_simulation(
+    options: SimulateOptions, simulator: Simulator, setting: Setting
+) -> dict[str, str]:
+    """Return what was simulated, in words, for the head of the report."""
+    requests, fleet = simulator.trace.requests, simulator.fleet
+    mean_input = sum(request.input_tokens for request in requests) / len(requests)
+    mean_output = sum(request.output_tokens for request in requests) / len(requests)
+    engine = fleet.engine
+    speeds = "" if set(fleet.speed_ratios) == {1.0} else f", speeds {fleet.speed_ratios}"
+    held = f", held above {fleet.max_backlog_ms:g} ms of backlog, {fleet.queue_policy}"
+    facts = {
+        "simulated": f"{fleet.engines} engines ({options.timing_profile}{speeds}), "
+        f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}"
+        f"{held if fleet.max_backlog_ms else ''}",
+        "engine": f"{engine.num_gpu_blocks:,} blocks of {engine.block_size} tokens, "
+        f"{engine.max_num_batched_tokens:,} tokens a step, {engine.max_num_seqs} requests at once",
+        "slice": f"{len(requests):,} requests after the first {options.skip:,}",
+        "tokens": f"{mean_input:,.0f} in and {mean_output:,.0f} out on average",
+        "load": f"{setting.name}, x{setting.speedup:.3g} of the recorded speed",
+        "delays": f"events {options.event_delay_ms:g} ms, bookings {options.sync_delay_ms:g} ms",
+        "SLO": f"TTFT {options.slo_ttft_ms:g} ms, per token {options.slo_itl_ms:g} ms",
+        "seed": str(options.seed),
+        "kvmesh": version("kvmesh"),
+    }
+    if options.fail:
+        flapping = f", flapping {options.flap} s" if options.flap else ""
+        facts["faults"] = (
+            f"{' '.join(options.fail)}{flapping}; up to {options.retries} retries, clients wait "
+            f"{options.client_timeout_ms:g} ms"
+        )
+    return facts
+
+
+def _print_facts(report: ReplayReport, simulator: Simulator, console: Console) -> None:
+    console.print(f"trace      {report.trace}", soft_wrap=True, highlight=False)
+    for name, value in report.facts.items():
+        if name != "load":
+            console.print(f"{name:10} {value}", soft_wrap=True, highlight=False)
+    console.print(f"one infinite cache would hit {report.infinite_hit_rate:.1%}", highlight=False)
+    least = distribution(simulator.alone_ttfts_ms())
+    assert least is not None
+    console.print(
+        f"TTFT alone on an idle engine that has it: p50 {least.p50:,.0f} ms, p90 {least.p90:,.0f} "
+        f"ms, p99 {least.p99:,.0f} ms; no routing answers sooner",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _write(found: SimulationResult, files: ReportFiles, console: Console) -> None:
+    """Write the data of all loads into one file each, pages and pictures one per load."""
+    first = found.reports[0][1]
+    several = len(found.reports) > 1
+    runs = [
+        msgspec.structs.replace(run, name=f"{run.name} @ {setting.name}" if several else run.name)
+        for setting, report in found.reports
+        for run in report.runs
+    ]
+    whole = msgspec.structs.replace(first, runs=tuple(runs))
+    deliver_files(whole, ReportFiles(json=files.json, csv=files.csv), console)
+    for number, (_, report) in enumerate(found.reports, start=1):
+        html, plot = (
+            _numbered(path, number) if several else path for path in (files.html, files.plot)
+        )
+        deliver_files(report, ReportFiles(html=html, plot=plot), console)
+
+
+def _numbered(path: Path | None, number: int) -> Path | None:
+    return None if path is None else path.with_stem(f"{path.stem}-{number}")
+
+
+def _slice_options(options: SimulateOptions) -> ReplayOptions:
+    return ReplayOptions(
+        options.trace,
+        trace_block_size=options.trace_block_size,
+        requests=options.requests,
+        skip=options.skip,
+        smooth=options.smooth,
+        max_input_tokens=options.max_input_tokens,
+        output_tokens=options.output_tokens,
+        seed=options.seed,
+    )
+
+
+def command(options: Annotated[SimulateOptions, Flat]) -> None:
+    """Play a trace against simulated engines and compare routing policies."""
+    configure_logging("warning", "auto")
+    simulate(options, Console(), Console(stderr=True))
+    sys.exit(0)

@@ -1,0 +1,1 @@
+"""Engines and routers in virtual time, with the production decisions."""

@@ -1,0 +1,283 @@
+"""Engines and routers in virtual time: the production decisions without a network or a GPU."""
+
+from collections.abc import Sequence
+from functools import partial
+from heapq import heappop, heappush
+from typing import Final
+
+import xxhash
+
+from kvmesh.core.blocks.events import Event, WorkerId
+from kvmesh.core.cost.selection import Random
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.routing.decision import Decision, RouterOptions
+from kvmesh.errors import NoWorkerError, RequestError
+from kvmesh.mocker.model.faults import Fault
+from kvmesh.mocker.model.request import Step
+from kvmesh.report.statistics import RequestOutcome
+from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
+from kvmesh.simulator.fleet.faults import make_plans
+from kvmesh.simulator.fleet.options import FleetOptions
+from kvmesh.simulator.fleet.oracle import Oracle
+from kvmesh.simulator.fleet.outcome import MS, SERVED, lost, served
+from kvmesh.simulator.fleet.replicas import Action, Replicas
+from kvmesh.simulator.fleet.request import Errand, FleetRequest, Passage
+from kvmesh.simulator.fleet.router import AttemptEnd, FleetRouter
+
+GROW_TOKENS: Final = 16
+"""A router hears of an answer's growth each so many tokens, as from its proxy."""
+
+_REFUSED: Final = 400
+_RETRIED: Final = frozenset({0, 429, 500, 502, 503, 504})
+"""Statuses after which another engine may do better; 0: none that is HTTP."""
+
+
+class SimulatedFleet:
+    """Plays requests against engines and routers; the same arguments give the same outcomes.
+
+    Nothing but the engines takes time. Requests are spread over the replicas by their number,
+    the same under every policy. `outcomes` grows in the order requests end. `busy_s` is how long
+    each engine computed until the last request was sent: then they only run empty. `retried` counts
+    the requests that were sent to a second engine.
+    """
+
+    def __init__(
+        self,
+        options: FleetOptions,
+        policy: RouterOptions,
+        requests: Sequence[FleetRequest],
+        rng: Random,
+        *,
+        speedup: float = 1.0,
+    ) -> None:
+        """Send at `speedup` times the recorded rate. `policy` has the engines' block size.
+
+        Mode direct leaves the choice to an `Oracle`.
+        """
+        self.outcomes: list[RequestOutcome] = []
+        self.busy_s: list[float] = []
+        self.retried = 0
+        self.now = 0.0
+        self.options = options
+        self._requests = requests
+        self._speedup = speedup
+        self.engines = make_engines(options, strides=policy.mode != "direct")
+        # A blind router asks nothing of an index: the same outcomes, a fifth sooner.
+        index = KvIndex() if options.kv_events and policy.mode == "kv" else None
+        workers = [(one.worker, one.model.pool.usable_blocks) for one in self.engines]
+        self.routers = tuple(
+            FleetRouter(f"router-{number}", policy, workers, index, rng)
+            for number in range(options.routers)
+        )
+        for router in self.routers:
+            router.hold(options.max_backlog_ms, options.queue_policy)
+        self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)
+        self._index = index
+        self._oracle = Oracle() if policy.mode == "direct" else None
+        self._plans = make_plans(options.faults, options.seed)
+        self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
+        self._heap: list[tuple[float, int, Action]] = []
+        self._pushed = self._sent = 0
+        for request in requests:
+            if request.is_first:
+                self._at(request.trace.timestamp_ms / MS / speedup, partial(self._send, request))
+        for number, engine in enumerate(self.engines):
+            share = (number + 1) / options.engines
+            self._at(options.report_interval_s * share, partial(self._report, engine))
+
+    def advance(self, events: int) -> bool:
+        """Do about so many events; False when every request has ended."""
+        heap, total = self._heap, len(self._requests)
+        for _ in range(events):
+            if len(self.outcomes) == total:
+                return False
+            self.now, _, action = heappop(heap)
+            action(self.now)
+        return True
+
+    def run(self) -> list[RequestOutcome]:
+        """Play everything; return the outcomes."""
+        while self.advance(1024):
+            pass
+        return self.outcomes
+
+    def _at(self, time_s: float, action: Action) -> None:
+        """Do `action` then; of one time, in the order of calls."""
+        self._pushed += 1
+        heappush(self._heap, (time_s, self._pushed, action))
+
+    def _send(self, request: FleetRequest, now: float) -> None:
+        self._sent += 1
+        if self._sent == len(self._requests):
+            self.busy_s = [engine.busy_until(now) for engine in self.engines]
+        number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self.options.seed % 2**64)
+        place = number % len(self.routers)
+        self._attempt(Errand(request, place, now), now)
+
+    def _attempt(self, errand: Errand, now: float) -> None:
+        """Have an engine chosen that has not failed the request."""
+        named: WorkerId | None = None
+        if self._oracle is not None:
+            usable = frozenset(self.routers[errand.router].scheduler.workers.everyone(now))
+            usable = usable.difference(errand.failed)
+            left = [one for one in self.engines if one.worker in usable] or self.engines
+            named = left[self._oracle.choose(left, errand.request, now)].worker
+        try:
+            decision = self.routers[errand.router].ask(errand, now, named)
+        except NoWorkerError:
+            self._lose(errand, now)
+            return
+        if decision is None:
+            self._replicas.load_fell(errand.router, now)
+        else:
+            self._place(errand, decision)
+
+    def _take(self, errand: Errand, decision: Decision | None) -> None:
+        """Go on with a request whose router held it."""
+        if decision is None:
+            self._lose(errand, self.now)
+        else:
+            self._place(errand, decision)
+
+    def _place(self, errand: Errand, decision: Decision) -> None:
+        """Hand a request to the engine chosen for it."""
+        now, place = self.now, self._engine_of[decision.worker]
+        engine, plan = self.engines[place], self._plans.get(place)
+        fault = None if plan is None else plan.draw(now)
+        self.retried += len(errand.failed) == 1
+        passage = Passage(errand, place, decision.overlap_blocks, fault)
+        if fault is not None and fault.kind not in ("slow", "cut"):
+            self._spoil(passage, fault, now)
+            return
+        try:
+            engine.model.add(passage.model, now)
+        except RequestError as error:
+            end = AttemptEnd(decision.request_id, engine.worker, "refused", _REFUSED)
+            self.routers[errand.router].attempt_ended(end, now)
+            passage.blame(engine.worker, "refused", _REFUSED)
+            errand.detail = str(error)
+            self._lose(errand, now)
+            return
+        engine.passages[decision.request_id] = passage
+        self._replicas.placed(passage.router, decision.request_id, now)
+        if not engine.awake:
+            engine.awake = True
+            self._at(now, partial(self._begin, engine))
+        elif engine.cut(now):
+            self._at(engine.ends_s, partial(self._end, engine, engine.turns))
+
+    def _spoil(self, passage: Passage, fault: Fault, now: float) -> None:
+        """Let a request meet a fault in which its engine does not work on it."""
+        if fault.kind == "hang":
+            self._replicas.placed(passage.router, passage.model.request_id, now)
+            gone_s = passage.errand.sent_s + self.options.client_timeout_s
+            self._at(max(now, gone_s), partial(self._fail, passage, fault))
+        else:
+            self._fail(passage, fault, now)
+
+    def _fail(self, passage: Passage, fault: Fault, now: float) -> None:
+        """End an attempt that failed, and have another engine tried if that makes sense."""
+        errand, worker = passage.errand, self.engines[passage.engine].worker
+        request_id = passage.model.request_id
+        end = AttemptEnd(request_id, worker, fault.kind, fault.status, fault.retry_after_s)
+        self._replicas.ended(passage.router, end, now)
+        passage.blame(worker, fault.name, fault.status)
+        # After these the client has left, or has a part of its answer.
+        final = fault.kind in ("hang", "cut") or fault.status not in _RETRIED
+        if final or len(errand.failed) > self.options.retries:
+            self._lose(errand, now)
+        else:
+            self._at(now, partial(self._attempt, errand))
+
+    def _begin(self, engine: FleetEngine, now: float) -> None:
+        ends_s = engine.begin(now)
+        if ends_s is not None:
+            self._at(ends_s, partial(self._end, engine, engine.turns))
+
+    def _end(self, engine: FleetEngine, turn: int, now: float) -> None:
+        """Pass on what the step or run under way brought, and begin the next."""
+        if turn != engine.turns:
+            return
+        step = engine.step
+        engine.end(now)
+        if step is not None and (step.preempted or step.prefilled):
+            self._prefilled(engine, step, now)
+        for passage in engine.grown():
+            self._grew(engine, passage, now)
+        if step is not None:
+            self._ended(engine, step, now)
+        self._begin(engine, now)
+
+    def _ended(self, engine: FleetEngine, step: Step, now: float) -> None:
+        for model in step.finished:
+            passage = engine.passages.pop(model.request_id)
+            passage.pause(engine.step_number + 1)
+            self._see(passage, partial(self._answered, passage), now)
+        if step.events and self._index is not None:
+            events = engine.fold(step.events)
+            self._at(now + self.options.event_delay_s, partial(self._publish, engine, events))
+
+    def _see(self, passage: Passage, action: Action, now: float) -> None:
+        """Do `action` as soon as what the engine brings is seen: of a slow one, later."""
+        if passage.factor == 1.0:
+            action(now)
+        else:
+            self._at(passage.seen_s(now), action)
+
+    def _answered(self, passage: Passage, now: float) -> None:
+        fault = passage.fault
+        if fault is not None and fault.kind == "cut":
+            self._fail(passage, fault, now)
+            return
+        engine, router = self.engines[passage.engine], self.routers[passage.router]
+        end = AttemptEnd(passage.model.request_id, engine.worker, "served", SERVED)
+        self._replicas.ended(passage.router, end, now)
+        self.outcomes.append(served(passage, engine, router.name, now))
+        self._follow(passage.errand.request, now)
+
+    def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
+        number = engine.step_number
+        for model in step.preempted:
+            engine.passages[model.request_id].pause(number)
+        for model in step.prefilled:
+            passage = engine.passages[model.request_id]
+            passage.open_step = number
+            engine.expect_growth(passage, passage.grown_tokens + GROW_TOKENS)
+            if passage.first_token_s is None:
+                passage.first_token_s = passage.seen_s(now)
+                told = partial(self._replicas.first_token, passage.router, model.request_id)
+                self._see(passage, told, now)
+
+    def _grew(self, engine: FleetEngine, passage: Passage, now: float) -> None:
+        tokens = passage.grown_tokens = passage.produced_tokens(engine.step_number)
+        engine.expect_growth(passage, tokens + GROW_TOKENS)
+        request_id = passage.model.request_id
+        self._see(passage, partial(self._replicas.grew, passage.router, request_id, tokens), now)
+
+    def _publish(self, engine: FleetEngine, events: Sequence[Event], now: float) -> None:
+        del now
+        assert self._index is not None
+        for event in events:
+            self._index.apply(engine.worker, event)
+
+    def _report(self, engine: FleetEngine, now: float) -> None:
+        report = engine.report()
+        for router in self.routers:
+            router.scheduler.workers.report(engine.worker, report)
+        self._at(now + self.options.report_interval_s, partial(self._report, engine))
+
+    def _lose(self, errand: Errand, now: float) -> None:
+        """End a request that nobody answered."""
+        self.outcomes.append(lost(errand, self.routers[errand.router].name, now))
+        self._follow(errand.request, now)
+
+    def _follow(self, ended: FleetRequest, now: float) -> None:
+        """Have the next turn of its session sent."""
+        if ended.following is None:
+            return
+        following = self._requests[ended.following]
+        delay, recorded_s = following.trace.delay_ms, following.trace.timestamp_ms / MS
+        due_s = max(now, recorded_s / self._speedup)
+        if delay is not None:
+            due_s = now + delay / MS / self._speedup
+        self._at(due_s, partial(self._send, following))

@@ -1,0 +1,201 @@
+"""One router replica of a simulated fleet: the production scheduler and its bookings."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+from typing import Final, Literal, assert_never
+
+import msgspec
+
+from kvmesh.core.admission.queue import AdmissionOptions, QueuePolicy
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.selection import Random
+from kvmesh.core.health.outcomes import (
+    SERVED,
+    UNKNOWN,
+    Attempt,
+    Verdict,
+    failed_attempt,
+    status_attempt,
+)
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.thinned import ThinnedIndex
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.late_binding import LateBinding
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import WorkerInfo
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.mocker.model.faults import FaultKind
+from kvmesh.simulator.fleet.request import Errand
+
+KEY_TOKENS: Final = 256
+"""Tokens between two sharing keys, as with 16 blocks of 16."""
+
+SETTLE_S: Final = 0.5
+"""Old failures cost less from time to time, as in `app.failure_care`."""
+
+AttemptKind = Literal["served", "refused"] | FaultKind
+
+
+class AttemptEnd(msgspec.Struct, frozen=True):
+    """How an attempt ended, as a router sees it. `status` 0: no answer, or none that is HTTP.
+
+    `refused`: the client's own fault. A kind of fault otherwise; after `hang` the client left.
+    """
+
+    request_id: str
+    worker: WorkerId
+    kind: AttemptKind
+    status: int
+    retry_after_s: int | None = None
+
+    def attempt(self, lost_s: float) -> Attempt:
+        """Return what the end shows of the worker, as a proxy sees it."""
+        match self.kind:
+            case "served" | "slow":
+                return SERVED
+            case "refused":
+                return Attempt(Verdict.CLIENT, str(self.status))
+            case "status" | "dead":
+                return status_attempt(self.status, lost_s, float(self.retry_after_s or 0))
+            case "hang":
+                return UNKNOWN
+            case "reset" | "cut":
+                return failed_attempt(self.kind, lost_s)
+            case "garbage" | "half-head":
+                return failed_attempt("malformed", lost_s)
+            case _:
+                assert_never(self.kind)
+
+
+class FleetRouter:
+    """Decides for its own requests and counts its peers'; refuses nothing, however long it waits.
+
+    `ended` counts its attempts by worker and by how they ended. All replicas hear the same events
+    at the same time, so they may share one `index`. Nobody asks engines for their health here: one
+    that was left out gets one request when its back-off is over.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        policy: RouterOptions,
+        workers: Sequence[tuple[WorkerId, int]],
+        index: KvIndex | None,
+        rng: Random,
+    ) -> None:
+        """Know `workers`, each with its KV blocks."""
+        self.name = name
+        self.ended: Counter[tuple[WorkerId, AttemptKind]] = Counter()
+        self.sequences = ActiveSequences(
+            policy.block_size, stride=max(1, KEY_TOKENS // policy.block_size)
+        )
+        membership = Membership()
+        self.scheduler = Scheduler(
+            policy,
+            rng,
+            membership=membership,
+            sequences=self.sequences,
+            index=index,
+            routed=ThinnedIndex(ApproxIndex()),
+        )
+        self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
+        self._held: dict[str, Errand] = {}
+        self._settled_s = 0.0
+        for worker, blocks in workers:
+            membership.add(worker, 0.0)
+            self.scheduler.workers.describe(worker, WorkerInfo(total_blocks=blocks))
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests are held."""
+        return len(self._held)
+
+    def hold(self, max_backlog_ms: float, policy: QueuePolicy) -> None:
+        """Hold requests from now on while their worker's predicted backlog is longer."""
+        self._binding.change(
+            AdmissionOptions(
+                policy=policy,
+                max_backlog_ms=max_backlog_ms,
+                max_queued=sys.maxsize,
+                max_queued_per_tenant=sys.maxsize,
+                max_wait_s=inf,
+            )
+        )
+
+    def ask(self, errand: Errand, now: float, named: WorkerId | None = None) -> Decision | None:
+        """Choose a worker, or take the one named, and book the request there; None: it waits.
+
+        Raises `NoWorkerError` when no worker is left that has not failed it.
+        """
+        trace, block_size = errand.request.trace, self.scheduler.options.block_size
+        wanted = RouteRequest(
+            request_id=str(trace.index),
+            hashes=BlockHashes.of(errand.request.hashes, block_size),
+            prompt_tokens=trace.input_tokens,
+            expected_output_tokens=trace.output_tokens,
+            pinned_worker=named,
+            excluded=errand.failed,
+        )
+        if not self._binding.holding:
+            return self.scheduler.schedule(wanted, now)
+        decision = self._binding.ask(wanted, now)
+        if decision is None:
+            self._held[wanted.request_id] = errand
+            return None
+        assert isinstance(decision, Decision), "nothing bounds the queue"
+        return decision
+
+    def release(self, now: float) -> list[tuple[Errand, Decision | None]]:
+        """Return those whose turn it is and where they go; None: no worker is left for it."""
+        released: list[tuple[Errand, Decision | None]] = []
+        for one in self._binding.release(now, bool):
+            decision = one.verdict if isinstance(one.verdict, Decision) else None
+            released.append((self._held.pop(one.request_id), decision))
+        return released
+
+    def attempt_ended(self, end: AttemptEnd, now: float) -> Attempt:
+        """Learn how an attempt of this router's ended, and release its booking; return what its
+        peers are told.
+
+        Every attempt comes through here once, whether it was answered or not.
+        """
+        self.ended[end.worker, end.kind] += 1
+        booking = self.sequences.booking(end.request_id)
+        attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
+        self.scheduler.finish(end.request_id, now, attempt)
+        self._settle(now)
+        return attempt
+
+    def peer_ended(self, request_id: str, worker: WorkerId, attempt: Attempt, now: float) -> None:
+        """Learn how an attempt of a peer's ended, also one that was over before it was told of."""
+        booking = self.sequences.booking(request_id)
+        if booking is not None and booking.worker == worker:
+            self.scheduler.finish(request_id, now, attempt)
+        else:
+            self.scheduler.workers.note(worker, attempt, now, request_id)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        if now >= self._settled_s + SETTLE_S:
+            self._settled_s = now
+            self.scheduler.workers.settle_prices(now)
+
+    def demand(self, request_id: str) -> tuple[WorkerId, Demand] | None:
+        """Return what to tell the peers of a request booked here; None when it has ended."""
+        booking = self.sequences.booking(request_id)
+        if booking is None:
+            return None
+        demand = Demand(
+            prompt_tokens=booking.prompt_tokens,
+            uncached_tokens=booking.uncached_tokens,
+            expected_output_tokens=booking.expected_blocks * self.sequences.block_size,
+            keys=booking.keys,
+            hashes=booking.hashes,
+        )
+        return booking.worker, demand

@@ -1,0 +1,201 @@
+"""What `kvmesh simulate` can be told, and what of it makes no sense."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter, Token
+
+from kvmesh.core.admission.queue import QueuePolicy
+from kvmesh.core.routing.policy import parse_policy
+from kvmesh.errors import ConfigError
+from kvmesh.mocker.model.options import EngineOptions
+from kvmesh.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, parse_profile
+from kvmesh.replay.options import PLOT_SUFFIXES, Words
+from kvmesh.report.statistics import Slo
+from kvmesh.simulator.fleet.faults import parse_fleet_faults
+from kvmesh.simulator.fleet.options import FleetOptions
+from kvmesh.simulator.tuning import tuned_weights
+
+DEFAULT_POLICIES: Final = (
+    "round-robin",
+    "kv:predicted-time",
+    "kv:prefill-decode",
+    "kv:dynamo",
+    "kv:lmetric",
+    "kv:preble",
+    "kv:sglang",
+)
+
+
+def split_numbers(_: type, tokens: Sequence[Token]) -> tuple[float, ...]:
+    """Return the numbers of one or several comma-separated values. Raises `ValueError`."""
+    return tuple(float(word) for token in tokens for word in token.value.split(",") if word)
+
+
+Numbers = Annotated[tuple[float, ...], Parameter(converter=split_numbers)]
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """One simulation. `trace` is all that most need.
+
+    A dataclass, since the command line is made from it.
+    """
+
+    trace: Path
+    """Trace file in Mooncake's format, JSON lines, gzip or plain."""
+    _: KW_ONLY
+    policy: Words = DEFAULT_POLICIES
+    """Policies side by side, the first is the baseline: round-robin, random, least-loaded,
+    power-of-two, kv, kv:COST, kv:COST:name=number (e.g. kv:dynamo:overlap_score_weight=2);
+    oracle sees into the engines, to show what perfect knowledge would be worth."""
+    tune: str | None = None
+    """Search the weights of this formula on the first part of the slice, compare on the rest."""
+    train_share: float = 0.5
+    """Part of the slice to search on."""
+    engines: int = 8
+    """Simulated engines."""
+    routers: int = 1
+    """Router replicas; requests are spread over them."""
+    load: Numbers = (0.5, 0.7, 0.9)
+    """Loads, relative to the rate at which round robin saturates."""
+    rate: Numbers = ()
+    """Requests per second instead of relative loads."""
+    event_delay_ms: float = 5.0
+    """How long KV events take to reach the routers, ms."""
+    sync_delay_ms: float = 5.0
+    """How long bookings take to reach the other replicas, ms."""
+    max_backlog_ms: float = 0.0
+    """Routers hold requests while their worker's predicted backlog is longer, ms; 0: never."""
+    queue_policy: QueuePolicy = "fcfs"
+    """Order of held requests: fcfs, or wspt (little work first)."""
+    kv_events: bool = True
+    """Route by KV events; without them by what was sent where."""
+    block_size: int | None = None
+    """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
+    blocks: int | None = None
+    """KV blocks of an engine; default: a million tokens."""
+    max_num_seqs: int = 256
+    """Requests an engine runs at once."""
+    max_num_batched_tokens: int = 8192
+    """Tokens an engine computes in one step."""
+    timing_profile: str = "dynamo"
+    """How long a step takes: dynamo, preble-70b, linear, instant; or NAME,coefficient=ms,…"""
+    engine_speeds: Numbers = (1.0,)
+    """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
+    fail: Words = ()
+    """WHO=SHARE:KIND[=VALUE], repeatable: a share (0 to 1) of what an engine is sent meets a fault.
+    WHO is its number from 0 (3, w3, worker-3) or all. KIND is a status of 400 to 599, dead (500),
+    reset, garbage, half-head (these fail at once), hang (no answer until the client leaves),
+    slow=10 (seen 10 times as late) or cut (after half of the tokens); e.g. w3=0.3:500."""
+    flap: str = ""
+    """GOOD:BAD in seconds, e.g. 2:2: good and bad phases take turns, faults apply in bad ones."""
+    retries: int = 2
+    """Further engines tried, one by one, when an answer fails before it begins (429, 500, 502, 503,
+    504, dead, reset, garbage, half-head)."""
+    client_timeout_ms: float = 60_000.0
+    """How long a client waits for an answer that never comes, ms."""
+    trace_block_size: int | None = None
+    """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
+    requests: int | None = None
+    """Requests to play; default: all."""
+    skip: int = 0
+    """Requests at the start of the trace to leave out."""
+    smooth: bool = True
+    """Spread times that were rounded (Mooncake: to 3 s) over the rounding interval."""
+    max_input_tokens: int | None = None
+    """Longest prompt, tokens; longer ones are cut at their end."""
+    output_tokens: int | None = None
+    """Longest answer, tokens."""
+    seed: int = 0
+    """Seed of everything random. The same seed gives the same figures."""
+    slo_ttft_ms: float = 2_000.0
+    """Goodput counts requests whose first token came within so many ms …"""
+    slo_itl_ms: float = 100.0
+    """… and whose time per further token was at most this, ms."""
+    details: bool = False
+    """Print every metric and who served what, not only the comparison."""
+    json: Path | None = None
+    """Write summaries and every request as JSON."""
+    csv: Path | None = None
+    """Write one line per request as CSV."""
+    html: Path | None = None
+    """Write a self-contained HTML report per load, with plots (extra `plots`)."""
+    plot: Path | None = None
+    """Write the plots per load as .svg, .png or .pdf (extra `plots`)."""
+    progress: bool = True
+    """Show a progress bar on a terminal."""
+
+    def slo(self) -> Slo:
+        """Return the bounds goodput is counted at."""
+        return Slo(ttft_ms=self.slo_ttft_ms, itl_ms=self.slo_itl_ms)
+
+    def fleet(self, trace_block_size: int) -> FleetOptions:
+        """Return the fleet for a trace of such blocks. Raises `ConfigError`."""
+        block_size = self.block_size or trace_block_size
+        engine = EngineOptions(
+            block_size=block_size,
+            num_gpu_blocks=self.blocks or -(-DYNAMO_CAPACITY_TOKENS // block_size),
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            timing=parse_profile(self.timing_profile),
+        )
+        return FleetOptions(
+            engines=self.engines,
+            routers=self.routers,
+            engine=engine,
+            speed_ratios=self.engine_speeds,
+            event_delay_s=self.event_delay_ms / 1000.0,
+            sync_delay_s=self.sync_delay_ms / 1000.0,
+            kv_events=self.kv_events,
+            max_backlog_ms=self.max_backlog_ms,
+            queue_policy=self.queue_policy,
+            seed=self.seed,
+            faults=parse_fleet_faults(self.fail, self.flap, self.engines),
+            retries=self.retries,
+            client_timeout_s=self.client_timeout_ms / 1000.0,
+        )
+
+
+def check_simulation(options: SimulateOptions) -> None:
+    """Refuse values that cannot work, before anything is simulated. Raises `ConfigError`."""
+    positive: dict[str, Sequence[float | None]] = {
+        "--requests": (options.requests,),
+        "--block-size": (options.block_size,),
+        "--blocks": (options.blocks,),
+        "--trace-block-size": (options.trace_block_size,),
+        "--max-input-tokens": (options.max_input_tokens,),
+        "--output-tokens": (options.output_tokens,),
+        "--load": options.load,
+        "--rate": options.rate,
+        "--engine-speeds": options.engine_speeds,
+        "--client-timeout-ms": (options.client_timeout_ms,),
+    }
+    for flag, values in positive.items():
+        wrong = [one for one in values if one is not None and not 0 < one < float("inf")]
+        if wrong:
+            raise ConfigError(f"{flag} {wrong[0]}: must be more than 0")
+    if options.skip < 0:
+        raise ConfigError(f"--skip {options.skip}: must be 0 or more")
+    if not options.policy or not (options.load or options.rate):
+        raise ConfigError("name at least one --policy and one --load")
+    if len(set(options.policy)) != len(options.policy):
+        raise ConfigError(f"--policy {','.join(options.policy)}: name each policy once")
+    for policy in options.policy:
+        parse_policy(policy, options.block_size or 1)
+    if options.tune is not None:
+        tuned_weights(options.tune)
+    if not 0 < options.train_share < 1:
+        raise ConfigError(f"--train-share {options.train_share}: must be between 0 and 1")
+    options.fleet(options.trace_block_size or 1)
+    _check_files(options)
+
+
+def _check_files(options: SimulateOptions) -> None:
+    if options.plot is not None and options.plot.suffix not in PLOT_SUFFIXES:
+        raise ConfigError(f"--plot {options.plot}: name it {', '.join(PLOT_SUFFIXES)}")
+    for path in (options.json, options.csv, options.html, options.plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(f"{path}: its directory does not exist")

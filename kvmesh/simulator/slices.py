@@ -1,0 +1,92 @@
+"""Plays a slice of a trace under any policy and load."""
+
+import random
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.routing.policy import parse_policy
+from kvmesh.replay.plan import TraceSlice
+from kvmesh.simulator.bars import Bars, Watch
+from kvmesh.simulator.fleet.fleet import SimulatedFleet
+from kvmesh.simulator.fleet.load import backlog_share, find_saturation, largest_backlog
+from kvmesh.simulator.fleet.options import FleetOptions
+from kvmesh.simulator.fleet.oracle import alone_ttfts_ms
+from kvmesh.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh.simulator.options import SimulateOptions
+
+SLICE_EVENTS: Final = 2_000
+"""Events between two looks at the progress bar, some 20 ms."""
+
+SATURATING_POLICY: Final = "round-robin"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One load: its name, and how many times faster than recorded that is."""
+
+    name: str
+    speedup: float
+
+
+class Simulator:
+    """Plays one slice of a trace under any policy and load."""
+
+    def __init__(self, options: SimulateOptions, trace: TraceSlice) -> None:
+        self.trace = trace
+        self.fleet: FleetOptions = options.fleet(trace.block_size)
+        self._options = options
+        self._requests: tuple[FleetRequest, ...] = make_requests(
+            trace.requests, trace.block_size, self.fleet.engine.block_size
+        )
+
+    @property
+    def recorded_rate(self) -> float:
+        """Return the requests per second of the recorded slice."""
+        requests = self.trace.requests
+        return len(requests) / max(requests[-1].timestamp_ms / 1000.0, 0.001)
+
+    def alone_ttfts_ms(self) -> list[float]:
+        """Return the TTFTs below which no routing gets."""
+        return alone_ttfts_ms(self.trace.requests, self.trace.block_size, self.fleet.engine)
+
+    def play(
+        self, policy: str, speedup: float, watch: Watch, fleet: FleetOptions | None = None
+    ) -> SimulatedFleet:
+        """Return the fleet after the run; `watch` hears how many requests have ended."""
+        options = fleet or self.fleet
+        simulated = SimulatedFleet(
+            options,
+            parse_policy(policy, options.engine.block_size),
+            self._requests,
+            random.Random(self._options.seed),  # noqa: S311  a simulation, not a secret
+            speedup=speedup,
+        )
+        while simulated.advance(SLICE_EVENTS):
+            watch(len(simulated.outcomes))
+        watch(len(simulated.outcomes))
+        return simulated
+
+    def saturation_speedup(self, watch: Watch) -> float:
+        """Return the speedup at which round robin saturates with one router and no fault."""
+        alone = msgspec.structs.replace(self.fleet, routers=1, faults=())
+
+        def backlog_at(speedup: float) -> float:
+            return backlog_share(self.play(SATURATING_POLICY, speedup, watch, alone).outcomes)
+
+        allowed = largest_backlog(len(self._requests), self.fleet.engines)
+        return find_saturation(backlog_at, 1.0, allowed)
+
+
+def find_settings(
+    options: SimulateOptions, simulator: Simulator, bars: Bars
+) -> tuple[Setting, ...]:
+    """Return the loads to play, from --rate, or from --load by finding the saturation first."""
+    recorded = simulator.recorded_rate
+    if options.rate:
+        return tuple(Setting(f"{rate:g} requests/s", rate / recorded) for rate in options.rate)
+    watch = bars.watch("finding saturation", len(simulator.trace.requests))
+    saturated = simulator.saturation_speedup(watch)
+    return tuple(
+        Setting(f"load {load:g} ({load * saturated * recorded:.3g}/s)", load * saturated)
+        for load in options.load
+    )

@@ -1,0 +1,1 @@
+"""Test machinery: nothing that serves imports it."""

@@ -1,0 +1,1 @@
+"""Every port in memory, able to fail on purpose."""

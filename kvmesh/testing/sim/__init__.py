@@ -1,0 +1,1 @@
+"""The simulator: actors in virtual time, from a seed, through seeded faults."""

@@ -1,0 +1,1 @@
+"""Request traces: read, checked, and turned into prompts."""

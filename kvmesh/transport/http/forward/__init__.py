@@ -1,0 +1,1 @@
+"""One exchange forwarded: attempts, the answer, its end."""

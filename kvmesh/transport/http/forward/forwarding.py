@@ -1,0 +1,334 @@
+"""The state machine of one forwarded exchange: attempts, the answer, its end."""
+
+from math import ceil
+from typing import Final, Literal
+
+from kvmesh.core.engines.sse import EventGate
+from kvmesh.errors import KvMeshError
+from kvmesh.transport.http.forward.clock import ForwardClock
+from kvmesh.transport.http.forward.headers import forwarded_block
+from kvmesh.transport.http.forward.held_answer import HeldAnswer
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target, Wait
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.upstream.client import (
+    UpstreamCall,
+    UpstreamFailure,
+    UpstreamPool,
+    UpstreamRequest,
+)
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.wire.headers import Headers, retry_after_s
+from kvmesh.transport.http.wire.problem import Problem
+
+_COMMENTED: Final[Headers] = (
+    (b"content-type", b"text/event-stream"),
+    (b"x-accel-buffering", b"no"),
+)
+_COMMENT: Final = b": waiting\n\n"
+_MAX_ERROR_BYTES: Final = 64 * 1024
+_SUCCESS: Final = range(200, 300)
+_ROUTED: Final = b"x-kvmesh-worker"
+"""An answer that names its worker comes from a router that has tried the others already."""
+_NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
+
+
+class Forward:
+    """One exchange on its way; the sink of its upstream call."""
+
+    __slots__ = (
+        "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
+        "_finished", "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict",
+    )  # fmt: skip
+
+    def __init__(
+        self, exchange: Exchange, plan: ForwardPlan, pool: UpstreamPool, options: ForwardOptions
+    ) -> None:
+        self._exchange = exchange
+        self._plan = plan
+        self._pool = pool
+        self._options = options
+        self._call: UpstreamCall | None = None
+        self._clock: ForwardClock | None = None
+        self._gate: EventGate | None = None
+        self._error: list[bytes] | None = None
+        self._failure: UpstreamFailure | None = None
+        self._held: HeldAnswer | None = None
+        self._verdict: Problem | None = None
+        self._origin = ""
+        self._attempts = 0
+        self._deaths = 0
+        self._answering = False
+        self._finished = False
+
+    def begin(self, *, stream: bool) -> None:
+        """Take the first target. `stream`: the client may be sent comments."""
+        exchange = self._exchange
+        exchange.on_disconnect = self._client_gone
+        exchange.on_pause = self._pause
+        exchange.on_resume = self._resume
+        options = self._options
+        comments_s = options.comments_s if stream else None
+        if comments_s is not None or options.deadline_s is not None:
+            self._clock = ForwardClock(self, self._pool.wheel, options.deadline_s, comments_s)
+        self.proceed()
+
+    def proceed(self) -> None:
+        """Ask the plan for the next target; a plan that said `Wait` calls this."""
+        if not self._finished:
+            self._take(self._plan.next_target())
+
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        """Give the present attempt up unless its answer has begun: it cannot succeed any more."""
+        if self._call is not None and not self._answering:
+            self._cancel()
+            self.on_failure(failure)
+
+    # the upstream's side
+
+    def on_head(self, head: ResponseHead) -> None:
+        """Keep the head until the answer cannot be taken back any more, or leave this upstream."""
+        if head.status in self._options.retry_statuses and self._leave(head):
+            return
+        self._held = HeldAnswer(head)
+
+    def _commit(self, held: HeldAnswer) -> None:
+        """Pass on what was kept back: from now on this is the client's answer."""
+        self._held = None
+        head, exchange = held.head, self._exchange
+        status = head.status
+        self._answering = True
+        exchange.request.release_body()
+        if self._clock is not None and not self._clock.answering():
+            self._clock = None
+        added = self._plan.on_head(status, head.headers)
+        if exchange.started:
+            if not head.events or status not in _SUCCESS:
+                self._error = []
+                return
+        else:
+            exchange.pass_head(status, head.lines(ours=not added), added, head.length)
+        if head.events:
+            self._gate = EventGate()
+        self.on_body(held.body())
+        if head.events:
+            self._pass_chunks()
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a piece on, in an event stream up to the end of its last whole event."""
+        if self._held is not None:
+            if self._held.take(data):
+                self._commit(self._held)
+            return
+        if self._gate is not None:
+            self._exchange.write(self._gate.feed(data))
+        elif self._error is None:
+            self._exchange.write(data)
+        else:
+            self._error.append(data)
+            if sum(map(len, self._error)) > _MAX_ERROR_BYTES:
+                self._error = [b""]
+        if data:
+            self._plan.on_body(data)
+
+    def _pass_chunks(self) -> None:
+        if self._call is not None and self._exchange.chunked:
+            self._call.pass_chunks(self._pass_chunk)
+
+    def _pass_chunk(self, chunk: bytes, start: int) -> None:
+        """Pass a chunk of whole events on as it came; 2 us less than unpacking it."""
+        body = chunk[start:-2]
+        assert self._gate is not None
+        if self._gate.passes(body):
+            self._exchange.write_chunk(chunk)
+        else:
+            self._exchange.write(self._gate.feed(body))
+        self._plan.on_body(body)
+
+    def on_end(self) -> None:
+        """Complete the answer."""
+        if self._held is not None:
+            self._commit(self._held)
+        self._call = None
+        if self._error is not None:
+            text = b"".join(self._error) or Problem(502, "upstream failed").body()
+            self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
+            self._break_off()
+        else:
+            if self._gate is not None and (rest := self._gate.flush()):
+                self._exchange.write(rest)
+            self._exchange.end()
+        self._finish("finished")
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        """Try another upstream, or tell the client."""
+        self._call = self._held = None
+        self._failure = failure
+        if self._answering:
+            self._cut(Problem(502, f"upstream failed: {failure.message}", "upstream_failed"))
+        elif self._may_retry(failure):
+            self._take(self._plan.next_target())
+        else:
+            self._give_up()
+
+    # the client's side
+
+    def _client_gone(self) -> None:
+        self._cancel()
+        self._finish("client_gone")
+
+    def _pause(self) -> None:
+        if self._call is not None:
+            self._call.pause()
+
+    def _resume(self) -> None:
+        if self._call is not None:
+            self._call.resume()
+
+    # the clock's side
+
+    def expire(self) -> None:
+        """Give up: the exchange has taken too long."""
+        self._cancel()
+        problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
+        self._failure = None  # it was no upstream's doing
+        if self._answering:
+            self._cut(problem)
+        else:
+            self._answer(problem, "failed")
+
+    def comment(self) -> None:
+        """Tell a client that waits for an event stream that it is not forgotten."""
+        exchange = self._exchange
+        if not exchange.started:
+            exchange.pass_head(200, b"", _COMMENTED, None)
+        exchange.write(_COMMENT)
+
+    def _take(self, target: Target | Problem | Wait | None) -> None:
+        match target:
+            case Target():
+                self._send(target)
+            case Problem():
+                self._answer(target, "refused")
+            case Wait():
+                pass
+            case None:
+                self._give_up()
+
+    def _send(self, target: Target) -> None:
+        request = self._exchange.request
+        self._attempts += 1
+        self._origin = target.origin
+        message = UpstreamRequest(
+            origin=target.origin,
+            method=request.method,
+            target=request.target if target.path is None else target.path,
+            headers=target.headers,
+            body=request.body if target.body is None else target.body,
+            # An id is printable: see `RequestIds`.
+            block=b"%bx-request-id: %b\r\n"
+            % (
+                forwarded_block(request, (*target.headers, *self._pool.own_headers)),
+                self._exchange.request_id,
+            ),
+        )
+        try:
+            self._call = self._pool.send(message, self)
+        except (KvMeshError, ValueError) as error:
+            self.on_failure(UpstreamFailure("before_send", "refused", str(error), target.origin))
+
+    def _may_retry(self, failure: UpstreamFailure) -> bool:
+        """Ask the plan, then the rules. A timeout after sending is not tried again: the first
+        upstream may still be at work, and the next would be as slow.
+        """
+        allowed = self._plan.on_attempt_failed(failure)
+        if isinstance(allowed, Problem):
+            self._verdict, allowed = allowed, False
+        sent = failure.stage != "before_send"
+        if sent and failure.kind != "status":
+            self._deaths += 1
+            self._pool.note_death(failure, self._exchange.request.body)
+        return (
+            allowed
+            and self._attempts <= self._options.max_retries
+            and self._deaths <= self._options.max_deaths
+            and not (sent and failure.kind == "timeout")
+        )
+
+    def _leave(self, head: ResponseHead) -> bool:
+        """Go to another upstream if there is one; else this one's answer is passed on."""
+        if any(name == _ROUTED for name, _ in head.headers):
+            return False
+        status, origin = head.status, self._origin
+        failure = UpstreamFailure(
+            stage="mid_response",
+            kind="status",
+            message=f"{origin}: answered {status}",
+            origin=origin,
+            status=status,
+            retry_after_s=retry_after_s(head.headers),
+        )
+        if not self._may_retry(failure):
+            return False
+        target = self._plan.next_target()
+        if target is None:
+            return False
+        self._cancel()
+        self._failure = failure
+        self._take(target)
+        return True
+
+    def _give_up(self) -> None:
+        failure = self._failure
+        if failure is None or self._verdict is not None:
+            self._answer(self._verdict or _NO_WORKER, "failed")
+            return
+        status = failure.status or (504 if failure.kind in {"timeout", "hung"} else 502)
+        text = f"no upstream answered in {self._attempts} attempts; the last: {failure.message}"
+        wait_s = ceil(failure.retry_after_s)
+        problem = Problem(status, text, f"upstream_{failure.kind}", retry_after_s=wait_s)
+        self._answer(problem, "failed")
+
+    def _answer(self, problem: Problem, kind: Literal["failed", "refused"]) -> None:
+        exchange = self._exchange
+        if exchange.started:
+            exchange.write(problem.event(exchange.request_id.decode("latin-1")))
+            self._break_off()
+        else:
+            exchange.fail(problem)
+        self._finish(kind)
+
+    def _cut(self, problem: Problem) -> None:
+        exchange = self._exchange
+        if self._gate is None:
+            exchange.abort()
+        elif self._gate.is_complete():
+            self.on_end()
+            return
+        else:
+            event = problem.event(exchange.request_id.decode("latin-1"))
+            exchange.write(b"\n\n" + event if self._gate.torn else event)
+            self._break_off()
+        self._finish("cut")
+
+    def _break_off(self) -> None:
+        """End an event stream behind an error event; in HTTP/1.0 a reset might overtake it."""
+        if self._exchange.request.http_1_0:
+            self._exchange.end()
+        else:
+            self._exchange.abort()
+
+    def _cancel(self) -> None:
+        call, self._call = self._call, None
+        self._held = None
+        if call is not None:
+            call.cancel()
+
+    def _finish(self, kind: Literal["finished", "client_gone", "failed", "cut", "refused"]) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        if self._clock is not None:
+            self._clock.stop()
+            self._clock = None
+        status = self._exchange.status
+        self._plan.on_finish(Outcome(kind, status, self._attempts, self._failure))

@@ -1,0 +1,42 @@
+"""The beginning of an upstream's answer, kept back while another upstream could still be asked."""
+
+from typing import Final
+
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+
+MAX_KEPT_BYTES: Final = 64 * 1024
+"""Of a whole answer; a longer one is passed on from there."""
+
+
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class HeldAnswer:
+    """A head, and what came of its body.
+
+    An event stream is kept back until its first event is whole, any other answer until its end: no
+    client can use less. So an upstream that dies before is one more that can be replaced.
+    """
+
+    __slots__ = ("_pieces", "_size", "head")
+
+    def __init__(self, head: ResponseHead) -> None:
+        self.head = head
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def take(self, data: bytes) -> bool:
+        """Keep a piece; return whether all that was kept must be passed on now."""
+        if not data:
+            return False
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > MAX_KEPT_BYTES:
+            return True
+        return self.head.events and any(end in self.body() for end in _EVENT_ENDS)
+
+    def body(self) -> bytes:
+        """Return what came of the body."""
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""

@@ -1,0 +1,102 @@
+"""What a forwarded exchange asks of router or meta-router, and tells them."""
+
+from enum import Enum
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from kvmesh.transport.http.upstream.messages import UpstreamFailure
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import Problem
+
+
+class Target(msgspec.Struct, frozen=True, gc=False):
+    """Where one attempt goes. `path` and `body` None: as the client sent them.
+
+    `headers` replace the client's of the same name.
+    """
+
+    origin: str
+    path: bytes | None = None
+    headers: Headers = ()
+    body: bytes | None = None
+
+
+class Wait(Enum):
+    """No target yet: the plan calls `Forward.proceed` when there is one."""
+
+    WAIT = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """How it ended. `status` is what the client got, 0 for nothing.
+
+    finished: all of an upstream's answer was passed on, whatever its status. client_gone: the
+    client left. failed: no upstream answered, the client got 502 or 504. cut: the upstream
+    (`failure`), or the deadline (None), ended an answer that had begun. refused: the plan gave a
+    `Problem`.
+    """
+
+    kind: Literal["finished", "client_gone", "failed", "cut", "refused"]
+    status: int
+    attempts: int
+    failure: UpstreamFailure | None = None
+
+
+class ForwardPlan(Protocol):
+    """What router and meta-router decide; called on the event loop, in this order."""
+
+    def next_target(self) -> Target | Problem | Wait | None:
+        """Return the next attempt's target, or what to answer; None when nothing is left to try."""
+        ...
+
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+        """Learn of an attempt that failed before its answer began; False forbids another (the
+        options may forbid it, too), a `Problem` is what to answer instead.
+        """
+        ...
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Learn that an upstream's answer begins, return headers to add to it.
+
+        Not called for errors made here; what it returns is lost when a comment went out before.
+        """
+        ...
+
+    def on_body(self, data: bytes) -> None:
+        """See a piece of the answer's body, after it was passed on."""
+        ...
+
+    def on_finish(self, outcome: Outcome) -> None:
+        """Learn the end: called exactly once, on every path."""
+        ...
+
+
+DEFAULT_RETRY_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
+
+
+class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Retries and deadlines of one exchange.
+
+    `max_retries`: further attempts, only before the client's first byte. `max_deaths`: upstreams
+    that may close the connection on this request unanswered; one more and it is taken for a
+    request that kills them. `retry_statuses`: answers that mean "ask another", unless a kvmesh
+    router says that it has.
+    `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
+    gets its head and then a comment each so many seconds while the first byte is awaited.
+    """
+
+    max_retries: int = 2
+    max_deaths: int = 1
+    retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
+    deadline_s: float | None = None
+    comments_s: float | None = None
+
+
+def nobody_waits() -> None:
+    """Stand for a plan's `proceed` while no forwarding waits."""
+
+
+def nobody_cares(failure: UpstreamFailure) -> None:
+    """Stand for a plan's `fail_attempt` while there is no forwarding."""
+    del failure

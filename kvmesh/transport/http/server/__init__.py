@@ -1,0 +1,1 @@
+"""Client connections: bytes in, whole requests out, answers back."""

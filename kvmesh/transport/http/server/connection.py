@@ -1,0 +1,310 @@
+"""One client connection: requests out of bytes, one exchange at a time, deadlines, closing."""
+
+import asyncio
+import socket
+import struct
+from typing import cast
+
+import structlog
+
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.half_close import HalfClosed
+from kvmesh.transport.http.server.listener import Listener
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
+from kvmesh.transport.http.wire.deadlines import NEVER
+from kvmesh.transport.http.wire.problem import Problem
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FULL = Problem(503, "too many connections", code="too_many_connections", retry_after_s=1)
+_PATIENT = 32
+"""Connections above the limit that are waited for, so that they read why they were turned away."""
+_SLOW = Problem(408, "the request took too long to arrive", code="request_timeout")
+_CRASHED = Problem(500, "internal error", code="internal_error")
+
+
+class Connection(asyncio.Protocol):
+    """Reads requests, runs the handler on one at a time, keeps the others waiting.
+
+    While requests wait (pipelining) nothing more is read, so a client's leaving is then noticed
+    only with the answer in progress.
+    """
+
+    __slots__ = (
+        "_awaits_end", "_body_mark", "_client", "_exchange", "_half_closed", "_lingering",
+        "_listener", "_reader", "_reading_paused", "_secure", "_serving", "_writing_paused",
+        "date", "deadline_s", "spoke", "transport",
+    )  # fmt: skip
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._reader = RequestReader(listener.limits, listener.bodies)
+        self._exchange: Exchange | None = None
+        self._half_closed: HalfClosed | None = None
+        self._awaits_end = False
+        self._lingering = False
+        self._reading_paused = False
+        self._writing_paused = False
+        self._serving = False
+        self._body_mark = 0
+        self._client = ""
+        self._secure = False
+        self.date = listener.date
+        self.deadline_s = NEVER
+        self.spoke = -1
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a request is being read or answered."""
+        return self._exchange is not None or self._reader.phase is not IDLE
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or refuse it when there are too many."""
+        self.transport = cast("asyncio.Transport", transport)
+        listener = self._listener
+        listener.accepted += 1
+        limits = listener.limits
+        self.transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self._client = peer[0] if isinstance(peer, tuple) else ""
+        self._secure = transport.get_extra_info("sslcontext") is not None
+        served = len(listener.connections) - listener.turned_away
+        listener.connections.add(self)
+        listener.wheel.add(self)
+        self.deadline_s = listener.wheel.now_s + limits.header_timeout_s
+        if served >= limits.max_connections or listener.draining:
+            listener.refused += 1
+            # A request that comes behind the refusal would turn it into a reset.
+            self._awaits_end = listener.turned_away < _PATIENT
+            listener.turned_away += self._awaits_end
+            self._refuse(_FULL)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the handler, and let go of everything."""
+        del exc
+        listener = self._listener
+        listener.wheel.discard(self)
+        listener.connections.discard(self)
+        listener.turned_away -= self._awaits_end
+        self._lose_exchange()
+        self._drop_ready()
+        self._reader.close()
+        if listener.on_connection_gone is not None:
+            listener.on_connection_gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the reader, then serve what became whole."""
+        if self._lingering:
+            return
+        reader = self._reader
+        before = reader.phase
+        reader.feed(data)
+        phase = reader.phase
+        if self._exchange is None:
+            if reader.ready:
+                self._serve()
+                return
+            self._watch_arrival(before, phase)
+        elif reader.ready and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Take the client's FIN: it has no further request, or it is gone. TLS cannot tell."""
+        if self._lingering or self._exchange is None:
+            return False
+        sock = self.transport.get_extra_info("socket")
+        if self._secure or sock is None:
+            self._leave()
+            return False
+        self._half_closed = HalfClosed(sock, self._leave)
+        self._exchange.reach_out()
+        return True
+
+    def pause_writing(self) -> None:
+        """Tell the exchange that its client is slow, and watch that it moves at all."""
+        self._writing_paused = True
+        self.deadline_s = self._listener.wheel.now_s + self._listener.limits.write_stall_s
+        if self._exchange is not None and self._exchange.on_pause is not None:
+            self._exchange.on_pause()
+
+    def resume_writing(self) -> None:
+        """Tell the exchange to go on."""
+        self._writing_paused = False
+        if self._exchange is None:
+            self._rest()
+            return
+        self.deadline_s = NEVER
+        if self._exchange.on_resume is not None:
+            self._exchange.on_resume()
+
+    def on_deadline(self, now: float) -> None:
+        """Act on what took too long in the present phase."""
+        phase = self._reader.phase
+        limits = self._listener.limits
+        if self._writing_paused or self._lingering or self.transport.is_closing():
+            self._leave()
+        elif self._exchange is not None:
+            self.deadline_s = NEVER
+        elif phase is BODY:
+            grown = self._reader.body_bytes - self._body_mark
+            self._body_mark = self._reader.body_bytes
+            self.deadline_s = now + limits.body_window_s
+            if grown < limits.min_body_bytes_per_s * limits.body_window_s:
+                self._refuse(_SLOW)
+        elif phase is HEAD:
+            self._refuse(_SLOW)
+        else:
+            self.transport.close()
+
+    # the exchange's side
+
+    def keeps_alive(self, request: Request) -> bool:
+        """Tell whether another request may follow `request` here."""
+        return request.keep_alive and self._half_closed is None and not self._listener.draining
+
+    def reset(self) -> None:
+        """Close with a TCP reset."""
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.transport.abort()
+
+    def answered(self, *, reusable: bool) -> None:
+        """Go on to the next request, or close."""
+        exchange = self._exchange
+        self._exchange = None
+        if self._half_closed is not None:
+            self._half_closed.stop()
+            reusable = False
+        if exchange is not None:
+            exchange.request.uncharge()
+        if not reusable:
+            self._close()
+        elif not self._serving:
+            self._rest()
+
+    def shut(self, *, at_once: bool) -> None:
+        """Close an idle connection; with `at_once` cut a busy one too."""
+        if at_once:
+            self._leave()
+        elif not self.busy and not self._writing_paused:
+            self.transport.close()
+
+    # inside
+
+    def _watch_arrival(self, before: Phase, phase: Phase) -> None:
+        """Set the deadline of a request that has only begun to arrive."""
+        listener = self._listener
+        if phase is BODY and before is not BODY:
+            self._body_mark = 0
+            self.deadline_s = listener.wheel.now_s + listener.limits.body_window_s
+        elif phase is HEAD and before is IDLE:
+            self.deadline_s = listener.wheel.now_s + listener.limits.header_timeout_s
+        if self._reader.wants_continue:
+            self._reader.wants_continue = False
+            self.transport.write(_CONTINUE)
+
+    def _rest(self) -> None:
+        """Serve a waiting request, or wait for the next one."""
+        if self._reader.ready:
+            self._serve()
+            return
+        listener = self._listener
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+        if self._reader.phase is IDLE:
+            self.deadline_s = listener.wheel.now_s + listener.limits.idle_timeout_s
+            if listener.draining:
+                self.transport.close()
+        else:
+            self._watch_arrival(IDLE, self._reader.phase)
+
+    def _serve(self) -> None:
+        """Run the handler on waiting requests until one stays unanswered."""
+        ready = self._reader.ready
+        self._serving = True
+        self.deadline_s = NEVER
+        while ready and self._exchange is None and not self._writing_paused:
+            item = ready.pop(0)
+            if self.transport.is_closing() or self._lingering:
+                self._drop_ready()
+            elif isinstance(item, Problem):
+                self._refuse(item)
+            else:
+                self._handle(item)
+        self._serving = False
+        if self._exchange is None and not self._writing_paused and not self._lingering:
+            if not self.transport.is_closing():
+                self._rest()
+        elif ready and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _handle(self, request: Request) -> None:
+        listener = self._listener
+        listener.requests += 1
+        request.client = self._client
+        request.secure = self._secure
+        sent_id = request.header(b"x-request-id")
+        exchange = Exchange(request, self, listener.request_ids.accept(sent_id))
+        self._exchange = exchange
+        try:
+            listener.handler(exchange)
+        except Exception:  # noqa: BLE001  the HTTP edge: logged, counted, answered
+            listener.crashes += 1
+            structlog.get_logger().exception("request handler failed", path=request.path)
+            if not exchange.started and not exchange.disconnected:
+                exchange.fail(_CRASHED)
+            else:
+                exchange.abort()
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer a request that is not one, and close."""
+        listener = self._listener
+        listener.problems += 1
+        request = Request("GET", b"/", [])
+        request.keep_alive = False
+        self._exchange = exchange = Exchange(request, self, listener.request_ids.next())
+        exchange.fail(problem)
+
+    def _close(self) -> None:
+        """Close so that the last answer arrives: unread bytes would turn the close into a reset."""
+        self._drop_ready()
+        if self.transport.is_closing():
+            return
+        self.deadline_s = self._listener.wheel.now_s + self._listener.limits.write_stall_s
+        idle = self._reader.phase is IDLE and not self._awaits_end
+        if idle or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        listener = self._listener
+        self._lingering = True
+        self.deadline_s = listener.wheel.now_s + listener.limits.linger_s
+        self.transport.write_eof()
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def _drop_ready(self) -> None:
+        for item in self._reader.ready:
+            if isinstance(item, Request):
+                item.uncharge()
+        self._reader.ready.clear()
+
+    def _leave(self) -> None:
+        """Give up a client that is gone."""
+        self._lose_exchange()
+        self.transport.abort()
+
+    def _lose_exchange(self) -> None:
+        exchange = self._exchange
+        self._exchange = None
+        if self._half_closed is not None:
+            self._half_closed.stop()
+        if exchange is not None:
+            exchange.request.uncharge()
+            exchange.lost()

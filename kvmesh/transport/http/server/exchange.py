@@ -1,0 +1,304 @@
+"""One request and its answer, as the handler sees them."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from enum import Enum
+from os import urandom
+from typing import Final, Protocol
+
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import Headers, HttpDate, render, status_line
+from kvmesh.transport.http.wire.problem import Problem
+
+JSON: Final = b"application/json"
+_REQUEST_ID: Final = re.compile(rb"[!-~]{1,200}")
+_ANY_ANSWER: Final = b"HTTP/1.1 "
+_WITHOUT_BODY: Final = frozenset({204, 304})
+_JOIN_BELOW: Final = 64 * 1024
+
+
+class Channel(Protocol):
+    """The connection an exchange answers on."""
+
+    transport: asyncio.Transport
+    date: HttpDate
+
+    def keeps_alive(self, request: Request) -> bool:
+        """Tell whether the connection serves another request behind this one."""
+        ...
+
+    def reset(self) -> None:
+        """Close so that the client gets an error, not an end."""
+        ...
+
+    def answered(self, *, reusable: bool) -> None:
+        """Take the connection back: the answer is written, or cut."""
+        ...
+
+
+class Framing(Enum):
+    """How the end of the body is told; NONE: not begun."""
+
+    NONE = 0
+    CHUNKED = 1
+    LENGTH = 2
+    UNTIL_CLOSE = 3
+    BODILESS = 4
+    ENDED = 5
+
+
+_NONE: Final = Framing.NONE
+_CHUNKED: Final = Framing.CHUNKED
+_LENGTH: Final = Framing.LENGTH
+_UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+_BODILESS: Final = Framing.BODILESS
+_ENDED: Final = Framing.ENDED
+
+
+class RequestIds:
+    """Ids that are unique without asking the system for randomness each time."""
+
+    __slots__ = ("_count", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix = urandom(8).hex().encode()
+        self._count = 0
+
+    def next(self) -> bytes:
+        """Return a new id, e.g. `9f1c…-2a`."""
+        self._count += 1
+        return b"%b-%x" % (self._prefix, self._count)
+
+    def accept(self, sent: bytes | None) -> bytes:
+        """Return the id a client sent when it is short and plain, else a new one."""
+        if sent is not None and _REQUEST_ID.fullmatch(sent):
+            return sent
+        return self.next()
+
+
+class Exchange:
+    """One request and the answer to it; all calls are synchronous and none blocks.
+
+    Either `respond` once, or `start`, any number of `write`, then `end` or `abort`. After a
+    disconnect they all do nothing, so that callers need not look.
+
+    `on_disconnect` is called once if the client goes away before the answer is complete;
+    `on_pause` and `on_resume` when the client reads slower than the answer is written.
+    """
+
+    __slots__ = (
+        "_begun", "_channel", "_framing", "_held", "_keep_alive", "_remaining", "disconnected",
+        "on_disconnect", "on_pause", "on_resume", "request", "request_id", "status",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, channel: Channel, request_id: bytes) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.status = 0
+        self.disconnected = False
+        self.on_disconnect: Callable[[], None] | None = None
+        self.on_pause: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+        self._channel = channel
+        self._framing = _NONE
+        self._keep_alive = True
+        self._remaining = 0
+        self._held = b""
+        self._begun = 0
+
+    @property
+    def started(self) -> bool:
+        """Return whether a status line was written: no other can follow."""
+        return self._framing is not _NONE
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the answer is complete, cut, or has nobody to read it."""
+        return self.disconnected or self._framing is _ENDED
+
+    def respond(
+        self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
+    ) -> None:
+        """Write a whole answer at once. The request id is added. Raises `RuntimeError` twice."""
+        if self.disconnected:
+            return
+        own = ((b"content-type", content_type), (b"x-request-id", self.request_id))
+        head = self._head(
+            status, render((*own, *headers) if body else (own[1], *headers)), len(body)
+        )
+        if self._framing is _BODILESS:
+            body = b""
+        if len(body) < _JOIN_BELOW:
+            self._channel.transport.write(head + body)
+        else:
+            self._channel.transport.write(head)
+            self._channel.transport.write(body)
+        self._finish(reusable=True)
+
+    def fail(self, problem: Problem, headers: Headers = ()) -> None:
+        """Answer with an error in OpenAI's shape, request id included."""
+        body = problem.body(self.request_id.decode("latin-1"))
+        self.respond(problem.status, body, headers=(*problem.headers(), *headers))
+
+    def start(self, status: int, headers: Headers, content_length: int | None = None) -> None:
+        """Write status and headers; without `content_length` the body is framed as it comes."""
+        if not self.disconnected:
+            head = self._head(status, render(headers), content_length)
+            self._channel.transport.write(head)
+
+    def pass_head(
+        self, status: int, lines: bytes, headers: Headers, content_length: int | None
+    ) -> None:
+        """Begin with header lines that are rendered already, then the request id and `headers`.
+
+        The head leaves with the first `write`, which may be one of nothing: one system call and
+        one packet fewer.
+        """
+        if not self.disconnected:
+            block = b"%bx-request-id: %b\r\n%b" % (lines, self.request_id, render(headers))
+            self._held = self._head(status, block, content_length)
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body. Raises `RuntimeError` before `start` and after the end."""
+        if self.disconnected:
+            return
+        held = self._held
+        if held:
+            self._held = b""
+        framing = self._framing
+        if framing is _CHUNKED and data:
+            data = b"%b%x\r\n%b\r\n" % (held, len(data), data)
+        elif framing is _LENGTH:
+            self._remaining -= len(data)
+            if self._remaining < 0:
+                raise RuntimeError("body is longer than its content length")
+            data = held + data
+        elif framing is _BODILESS:
+            data = held
+        elif framing is _NONE or framing is _ENDED:
+            raise RuntimeError(f"write to an answer in state {framing.name}")
+        else:
+            data = held + data
+        if data:
+            self._channel.transport.write(data)
+
+    @property
+    def chunked(self) -> bool:
+        """Return whether the body is framed in chunks: then `write_chunk` may be used."""
+        return self._framing is _CHUNKED
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """Write one chunk that is framed already."""
+        if self.disconnected:
+            return
+        if self._held:
+            chunk = self._held + chunk
+            self._held = b""
+        self._channel.transport.write(chunk)
+
+    def end(self) -> None:
+        """Complete the body; a body shorter than its announced length is cut visibly."""
+        if self.disconnected:
+            return
+        framing = self._framing
+        if framing is _NONE or framing is _ENDED:
+            raise RuntimeError(f"end of an answer in state {framing.name}")
+        if framing is _LENGTH and self._remaining:
+            self.abort()
+            return
+        last = self._held + b"0\r\n\r\n" if framing is _CHUNKED else self._held
+        if last:
+            self._held = b""
+            self._channel.transport.write(last)
+        self._finish(reusable=True)
+
+    def abort(self) -> None:
+        """Break off so that the client sees it: no last chunk, a short body, or a reset.
+
+        What was written before is still delivered, unless only a reset can tell the client.
+        """
+        if self.ended:
+            return
+        if self._held:
+            self._channel.transport.write(self._held)
+            self._held = b""
+        if self._framing is _UNTIL_CLOSE:
+            self._channel.reset()
+        self._finish(reusable=False)
+
+    def reset(self) -> None:
+        """Close with a TCP reset, whatever was answered so far."""
+        if not self.ended:
+            self._channel.reset()
+            self._finish(reusable=False)
+
+    def break_off(self, data: bytes) -> None:
+        """Write `data` as it is, HTTP or not, and close."""
+        if not self.ended:
+            self._channel.transport.write(data)
+            self._finish(reusable=False)
+
+    def reach_out(self) -> None:
+        """Write what comes next in any case, if anything does, so that a client that is gone shows.
+
+        That is the answer's first bytes, a head that waits, or a zero in front of the size of the
+        next chunk. Call it once at most.
+        """
+        ahead = self._held
+        if ahead:
+            self._held = b""
+        elif self._framing is _NONE:
+            ahead = _ANY_ANSWER
+            self._begun = len(ahead)
+        elif self._framing is _CHUNKED:
+            ahead = b"0"
+        if ahead and not self.disconnected:
+            self._channel.transport.write(ahead)
+
+    def lost(self) -> None:
+        """Learn from the connection that the client is gone; tells the handler once."""
+        if self.ended:
+            return
+        self.disconnected = True
+        callback = self.on_disconnect
+        self._forget_callbacks()
+        if callback is not None:
+            callback()
+
+    def _head(self, status: int, block: bytes, length: int | None) -> bytes:
+        if self._framing is not _NONE:
+            raise RuntimeError(f"second answer ({status}) to one request")
+        request = self.request
+        self.status = status
+        self._keep_alive = keep_alive = self._channel.keeps_alive(request)
+        lines = self._channel.date.line
+        if status in _WITHOUT_BODY:
+            self._framing = _BODILESS
+        elif length is not None:
+            self._framing = _LENGTH
+            self._remaining = length
+            lines = b"content-length: %d\r\n%b" % (length, lines)
+        elif request.http_1_0:
+            self._framing = _UNTIL_CLOSE
+            self._keep_alive = keep_alive = False
+        else:
+            self._framing = _CHUNKED
+            lines = b"transfer-encoding: chunked\r\n" + lines
+        if request.method == "HEAD":
+            self._framing = _BODILESS
+        if not keep_alive:
+            lines = b"connection: close\r\n" + lines
+        elif request.http_1_0:
+            lines = b"connection: keep-alive\r\n" + lines
+        head = b"%b%b%b\r\n" % (status_line(status), block, lines)
+        return head[self._begun :] if self._begun else head
+
+    def _finish(self, *, reusable: bool) -> None:
+        self._framing = _ENDED
+        self._forget_callbacks()
+        self._channel.answered(reusable=reusable and self._keep_alive)
+
+    def _forget_callbacks(self) -> None:
+        """Break the cycle exchange -> callback -> handler's state -> exchange."""
+        self.on_disconnect = self.on_pause = self.on_resume = None

@@ -1,0 +1,46 @@
+"""What the connections of one server share."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.server.exchange import Exchange, RequestIds
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.wire.deadlines import DeadlineWheel
+from kvmesh.transport.http.wire.headers import HttpDate
+
+Handler = Callable[[Exchange], None]
+
+
+class OpenConnection(Protocol):
+    """A connection as its server sees it."""
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a request is being read or answered."""
+        ...
+
+    def shut(self, *, at_once: bool) -> None:
+        """Close an idle connection; with `at_once` cut a busy one too."""
+        ...
+
+
+class Listener:
+    """Settings, clocks and counters of one server."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits, wheel: DeadlineWheel) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.wheel = wheel
+        self.bodies = BodyBudget(limits.max_total_body_bytes)
+        self.date = HttpDate()
+        self.request_ids = RequestIds()
+        self.connections: set[OpenConnection] = set()
+        self.draining = False
+        self.accepted = 0
+        self.refused = 0
+        self.turned_away = 0
+        self.requests = 0
+        self.problems = 0
+        self.crashes = 0
+        self.on_connection_gone: Callable[[], None] | None = None

@@ -1,0 +1,113 @@
+"""One whole request, as handlers see it."""
+
+from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.wire.head_pattern import HeadPattern
+from kvmesh.transport.http.wire.headers import Headers
+
+
+class Request:
+    """A request without its framing (content-length, transfer-encoding): the body is whole.
+
+    `target` is the raw origin-form, `path` and `query` are its halves. Header names are lower
+    case, in the order sent. `client` is the peer's address without port. `keep_alive` is what the
+    client asked for. `twin` stands for all requests of a connection with one and the same head;
+    `block` of a twin is that head rendered for forwarding, once it was, `notes` what handlers read
+    of it, by whatever they find it under.
+    """
+
+    __slots__ = (
+        "block", "body", "budget", "client", "headers", "http_1_0", "keep_alive",
+        "method", "notes", "path", "query", "secure", "target", "twin", "values_seen",
+    )  # fmt: skip
+
+    def __init__(self, method: str, target: bytes, headers: Headers, body: bytes = b"") -> None:
+        self.method = method
+        self.target = target
+        path, _, query = target.decode("ascii").partition("?")
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.client = ""
+        self.secure = False
+        self.http_1_0 = False
+        self.keep_alive = True
+        self.budget: BodyBudget | None = None
+        self.twin: Request | None = None
+        self.block: bytes | None = None
+        self.values_seen: dict[bytes, bytes] | None = None
+        self.notes: dict[object, object] | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first value of header `name` (lower case), as it was at the first question."""
+        return (self.twin or self).known().get(name)
+
+    def known(self) -> dict[bytes, bytes]:
+        """Return the first value of each header, as they were when this was first asked."""
+        if self.values_seen is None:
+            self.values_seen = dict(reversed(self.headers))
+        return self.values_seen
+
+    def replace_headers(self, headers: Headers) -> None:
+        """Have other headers than were sent: whatever was made of those is forgotten."""
+        self.headers = headers
+        self.twin = self.block = self.values_seen = None
+
+    def release_body(self) -> None:
+        """Drop the body: once an answer has begun nobody needs it, and streams are long.
+
+        What can be made again goes with it.
+        """
+        self.uncharge()
+        self.body = b""
+        self.block = self.values_seen = None
+
+    def uncharge(self) -> None:
+        """Take the body off its budget, once."""
+        if self.budget is not None:
+            self.budget.used -= len(self.body)
+            self.budget = None
+
+
+class RepeatedHead:
+    """A head that a connection may send again, and the twin of the requests that have it."""
+
+    __slots__ = ("_pattern", "_twin")
+
+    def __init__(self, pattern: HeadPattern, twin: Request) -> None:
+        self._pattern = pattern
+        self._twin = twin
+
+    @classmethod
+    def learn(cls, data: bytes, request: Request) -> "RepeatedHead | None":
+        """Return the head of `data`, which was parsed as just `request`; None if unfit."""
+        pattern = HeadPattern.learn(data, request.body)
+        if pattern is None:
+            return None
+        twin = Request(request.method, request.target, request.headers)
+        twin.http_1_0 = request.http_1_0
+        request.twin = twin
+        return cls(pattern, twin)
+
+    def match(self, data: bytes, max_body: int) -> Request | None:
+        """Return the request in `data` if it is one whole request with this head, else None."""
+        body = self._pattern.match(data, max_body)
+        if body is None:
+            return None
+        twin = self._twin
+        request = Request.__new__(Request)
+        request.method = twin.method
+        request.target = twin.target
+        request.path = twin.path
+        request.query = twin.query
+        request.headers = twin.headers
+        request.http_1_0 = twin.http_1_0
+        request.keep_alive = True
+        request.body = body
+        request.budget = None
+        request.twin = twin
+        request.block = None
+        request.values_seen = request.notes = None
+        request.client = ""
+        request.secure = False
+        return request

@@ -1,0 +1,309 @@
+"""Bytes of one client connection in, whole requests out; strict where request smuggling starts.
+
+llhttp parses. What it leaves to its user is done here: Host, transfer codings, versions, sizes.
+Source: RFC 9112; what llhttp refuses by itself is pinned in tests/unit/transport/http.
+"""
+
+import re
+from enum import Enum
+from typing import Final, NoReturn
+
+import httptools
+
+from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.request import RepeatedHead, Request
+from kvmesh.transport.http.wire.headers import Header
+from kvmesh.transport.http.wire.problem import Problem
+
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
+_CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"content-length", b"expect"})
+_FRAMING: Final = frozenset({b"transfer-encoding", b"content-length"})
+_MAX_LESSONS: Final = 8
+_MEMORY_FULL: Final = Problem(
+    503, "too many large requests at once", code="too_many_bodies", retry_after_s=1
+)
+
+
+class Phase(Enum):
+    """Where the reader is: between requests, in a head, in a body, or past a fatal error."""
+
+    IDLE = 0
+    HEAD = 1
+    BODY = 2
+    BROKEN = 3
+
+
+IDLE: Final = Phase.IDLE
+HEAD: Final = Phase.HEAD
+BODY: Final = Phase.BODY
+BROKEN: Final = Phase.BROKEN
+"""Looking a member up in its class costs 40 ns, a module's name 5, and this is done per read."""
+
+
+class _Rejected(Exception):  # noqa: N818  never leaves this module: it stops llhttp
+    """The request in the reader is refused; `RequestReader._rejected` says why."""
+
+
+class RequestReader:
+    """The parser of one connection.
+
+    After each `feed`: `ready` holds the whole requests so far, a `Problem` last if the connection
+    is past saving (then `phase` is BROKEN and all further bytes are ignored). `wants_continue` is
+    set once when a client waits for "100 Continue". `body_bytes` counts the body now arriving.
+    llhttp's parser is made when a request begins (0.25 us) and dropped when it is whole.
+    """
+
+    __slots__ = (
+        "_arrived_bytes", "_body", "_budget", "_charged", "_closing", "_framing", "_head_bytes",
+        "_headers", "_http_1_0", "_keep_alive", "_lessons", "_limits", "_method", "_parser",
+        "_rejected", "_repeated", "_replaying", "_target", "_upgrading", "body_bytes", "phase",
+        "ready", "wants_continue",
+    )  # fmt: skip
+
+    def __init__(self, limits: HttpLimits, budget: BodyBudget | None = None) -> None:
+        self._limits = limits
+        self._budget = budget or BodyBudget(limits.max_total_body_bytes)
+        self._charged = 0
+        self._parser: httptools.HttpRequestParser | None = None
+        self.ready: list[Request | Problem] = []
+        self.phase = IDLE
+        self.wants_continue = False
+        self.body_bytes = 0
+        self._rejected: Problem | None = None
+        self._repeated: RepeatedHead | None = None
+        self._lessons = 0
+        self._closing = False
+        self._upgrading = False
+        self._replaying = False
+        self._http_1_0 = False
+        self._keep_alive = True
+        self._method = ""
+        self._head_bytes = self._arrived_bytes = 0
+        self._target = b""
+        self._headers: list[Header] = []
+        self._framing: list[Header] = []
+        self._body: list[bytes] = []
+
+    def close(self) -> None:
+        """Break the reference cycle with the C parser, so that no garbage collection is needed."""
+        self._parser = None
+        self._fail(None)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes; never raises."""
+        phase = self.phase
+        if phase is IDLE and self._repeated is not None and not self._closing:
+            request = self._repeated.match(data, self._limits.max_body_bytes)
+            if request is not None:
+                self._budget.used += len(request.body)
+                request.budget = self._budget
+                self.ready.append(request)
+                return
+        if phase is not BROKEN and not self._closing:
+            before = len(self.ready)
+            self._parse(data)
+            if phase is IDLE and self.phase is IDLE and len(self.ready) == before + 1:
+                self._learn(data)
+            elif self.phase is HEAD:
+                self._count_head(data, fresh=len(self.ready) > before)
+
+    def _parse(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpRequestParser(self)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._fail(self._problem_of(error))
+        if self.phase is IDLE:
+            self._parser = None
+
+    def _learn(self, data: bytes) -> None:
+        """Remember the head of the request that just arrived in one piece, if it may come again.
+
+        Not of a connection's first: it may stay the only one, and its answer be long.
+        """
+        request = self.ready[-1]
+        if isinstance(request, Request) and request.keep_alive and self._lessons < _MAX_LESSONS:
+            self._lessons += 1
+            if self._lessons > 1:
+                self._repeated = RepeatedHead.learn(data, request)
+
+    def _count_head(self, data: bytes, *, fresh: bool) -> None:
+        """Bound a head that is still arriving: llhttp keeps one long header to itself."""
+        self._arrived_bytes = 0 if fresh else self._arrived_bytes + len(data)
+        if self._arrived_bytes > self._limits.max_header_bytes + self._limits.max_target_bytes:
+            self._fail(self._too_large())
+
+    def _problem_of(self, error: Exception) -> Problem | None:
+        """Return what to answer; None for bytes behind a last request: they mean nothing."""
+        if self._rejected is not None:
+            return self._rejected
+        if self._closing:
+            return None
+        return Problem(400, f"malformed HTTP request: {error}", code="malformed_request")
+
+    def _fail(self, problem: Problem | None) -> None:
+        self.phase = BROKEN
+        self._headers = []
+        self._body = []
+        self._budget.used -= self._charged
+        self._charged = 0
+        if problem is not None:
+            self.ready.append(problem)
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1 after an offer to upgrade, e.g. the h2c of Java's HttpClient.
+
+        llhttp stops behind the head and would lose the body: a fresh parser gets a head that
+        frames the body alike.
+        """
+        framing = b"".join([b"%b: %b\r\n" % header for header in self._framing])
+        self._parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        self._parse(b"POST / HTTP/1.1\r\n%b\r\n%b" % (framing, rest))
+
+    # llhttp's callbacks
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        if self._replaying:
+            return
+        if len(self.ready) >= self._limits.max_pipelined:
+            self._reject(Problem(400, "too many pipelined requests", code="pipelining"))
+        self.phase = HEAD
+        self._target = b""
+        self._head_bytes = self._arrived_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        if not self._replaying:
+            self._target += url
+            if len(self._target) > self._limits.max_target_bytes:
+                self._reject(Problem(414, "request target is too long", code="uri_too_long"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; those behind a chunked body (trailers) are counted and dropped."""
+        if self._replaying:
+            return
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._limits.max_header_bytes:
+            self._reject(self._too_large())
+        if self.phase is HEAD:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Check the head as a whole."""
+        if self._replaying:
+            self._replaying = False
+            return
+        parser = self._parser
+        assert parser is not None
+        version = parser.get_http_version()
+        if version != "1.1" and version != "1.0":  # noqa: PLR1714  a set costs a hash
+            self._reject(Problem(505, f"HTTP/{version} is not served", code="http_version"))
+        self._http_1_0 = version == "1.0"
+        self._keep_alive = parser.should_keep_alive()
+        self._method = parser.get_method().decode()
+        self._take_headers()
+        self._target = self._origin_form(self._target)
+        self._upgrading = parser.should_upgrade()
+        self.phase = BODY
+        self.body_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self.body_bytes += len(body)
+        self._check_length(self.body_bytes)
+        self._charged += len(body)
+        self._budget.used += len(body)
+        if self._budget.exceeded:
+            self._reject(_MEMORY_FULL)
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Hand the request over."""
+        if self._upgrading:
+            self._upgrading = False
+            return
+        pieces = self._body
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        request = Request(self._method, self._target, self._headers, body)
+        request.http_1_0 = self._http_1_0
+        request.keep_alive = self._keep_alive
+        request.budget = self._budget
+        self._charged = 0
+        self.ready.append(request)
+        self._body = []
+        self._headers = []
+        self._closing = not self._keep_alive
+        self.wants_continue = False
+        self.phase = IDLE
+
+    # checks
+
+    def _take_headers(self) -> None:
+        if len(self._headers) > self._limits.max_headers:
+            self._reject(self._too_large())
+        headers = [(name.lower(), value.rstrip(b" \t")) for name, value in self._headers]
+        checked = [header for header in headers if header[0] in _CHECKED]
+        self._framing = [header for header in checked if header[0] in _FRAMING]
+        self._headers = [header for header in headers if header[0] not in _FRAMING]
+        hosts = 0
+        for name, value in checked:
+            if name == b"host":
+                hosts += 1
+                if not _HOST.fullmatch(value):
+                    self._reject(Problem(400, f"Host {value!r} is malformed", code="bad_host"))
+            elif name == b"content-length":
+                self._check_length(int(value))
+            elif name == b"expect":
+                self._check_expect(value)
+            else:
+                self._check_coding(value)
+        if hosts > 1 or (hosts == 0 and not self._http_1_0):
+            self._reject(Problem(400, f"{hosts} Host headers: send exactly one", code="bad_host"))
+
+    def _check_expect(self, value: bytes) -> None:
+        if value.lower() != b"100-continue":
+            self._reject(Problem(417, f"cannot meet Expect: {value!r}", code="expectation"))
+        self.wants_continue = not self._http_1_0
+
+    def _check_coding(self, value: bytes) -> None:
+        """Only `chunked` is taken: a coding that one hop reads and the next does not smuggles."""
+        if self._http_1_0:
+            self._reject(Problem(400, "Transfer-Encoding in HTTP/1.0", code="malformed_request"))
+        if value.lower() != b"chunked":
+            self._reject(Problem(501, f"Transfer-Encoding {value!r} is not served", code="coding"))
+
+    def _origin_form(self, target: bytes) -> bytes:
+        """Return the target as path and query; refuse what has neither."""
+        if self._method == "CONNECT":
+            self._reject(Problem(405, "CONNECT is not served", code="method_not_allowed"))
+        if not target.startswith(b"/") and (absolute := _ABSOLUTE.match(target)):
+            target = target[absolute.end() :]
+            if not target.startswith(b"/"):
+                target = b"/" + target
+        if not target.startswith(b"/") and not (target == b"*" and self._method == "OPTIONS"):
+            self._reject(Problem(400, f"target {target!r} is not a path", code="bad_target"))
+        if b"#" in target:
+            self._reject(Problem(400, "fragment in request target", code="bad_target"))
+        return target
+
+    def _too_large(self) -> Problem:
+        limits = self._limits
+        text = f"head exceeds {limits.max_headers} headers or {limits.max_header_bytes} bytes"
+        return Problem(431, text, code="headers_too_large")
+
+    def _check_length(self, length: int) -> None:
+        if length > self._limits.max_body_bytes:
+            text = f"body exceeds {self._limits.max_body_bytes} bytes"
+            self._reject(Problem(413, text, code="body_too_large"))
+
+    def _reject(self, problem: Problem) -> NoReturn:
+        self._rejected = problem
+        raise _Rejected

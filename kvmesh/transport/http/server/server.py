@@ -1,0 +1,128 @@
+"""The HTTP server of every front door: a listener, its connections, and an orderly end."""
+
+import asyncio
+import contextlib
+import ssl as tls
+from typing import Final
+
+import msgspec
+
+from kvmesh.transport.http.server.connection import Connection
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.listener import Handler, Listener
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.deadlines import DeadlineWheel
+from kvmesh.transport.http.wire.sockets import BACKLOG, listen
+
+__all__ = ["Exchange", "Handler", "HttpLimits", "HttpServer", "HttpStatistics", "Request"]
+
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+
+
+class HttpStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; `open_connections` and `open_requests` are of now."""
+
+    open_connections: int
+    open_requests: int
+    accepted_connections: int
+    refused_connections: int
+    requests: int
+    malformed_requests: int
+    handler_failures: int
+
+
+class HttpServer:
+    """An HTTP/1.1 server. `handler` is called with each whole request, on the event loop.
+
+    It may answer at once or keep the `Exchange` and answer later; it must not block.
+    """
+
+    def __init__(self, handler: Handler, *, limits: HttpLimits | None = None) -> None:
+        self._handler = handler
+        self._limits = limits or HttpLimits()
+        self._listener: Listener | None = None
+        self._servers: list[asyncio.Server] = []
+        self._quiet = asyncio.Event()
+        self.port = 0
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        reuse_port: bool = False,
+        ssl: tls.SSLContext | None = None,
+        backlog: int = BACKLOG,
+    ) -> None:
+        """Listen on every address of `host`; afterwards `port` is the real one.
+
+        Raises `TransportError` when the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        wheel = DeadlineWheel(loop)
+        listener = Listener(self._handler, self._limits, wheel)
+        wheel.on_tick = listener.date.refresh
+        listener.on_connection_gone = self._check_quiet
+        sockets = listen(host, port, reuse_port=reuse_port, backlog=backlog)
+        self.port = sockets[0].getsockname()[1]
+        self._listener = listener
+        for sock in sockets:
+            server = await loop.create_server(
+                lambda: Connection(listener),
+                sock=sock,
+                ssl=ssl,
+                backlog=backlog,
+                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if ssl else None,
+            )
+            self._servers.append(server)
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop accepting, let open exchanges finish for `grace_s` seconds, cut the rest."""
+        if self._listener is None:
+            return
+        self._stop_accepting()
+        self._listener.draining = True
+        for connection in list(self._listener.connections):
+            connection.shut(at_once=False)
+        self._check_quiet()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), grace_s)
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop at once: every connection is cut. Safe to call twice."""
+        if self._listener is None:
+            return
+        self._stop_accepting()
+        self._listener.draining = True
+        for connection in list(self._listener.connections):
+            connection.shut(at_once=True)
+        self._check_quiet()
+        await self._quiet.wait()
+        self._listener.wheel.close()
+
+    def statistics(self) -> HttpStatistics:
+        """Return the counters."""
+        listener = self._listener
+        if listener is None:
+            return HttpStatistics(0, 0, 0, 0, 0, 0, 0)
+        return HttpStatistics(
+            open_connections=len(listener.connections),
+            open_requests=sum(connection.busy for connection in listener.connections),
+            accepted_connections=listener.accepted,
+            refused_connections=listener.refused,
+            requests=listener.requests,
+            malformed_requests=listener.problems,
+            handler_failures=listener.crashes,
+        )
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def _check_quiet(self) -> None:
+        listener = self._listener
+        if listener is not None and listener.draining and not listener.connections:
+            self._quiet.set()

@@ -1,0 +1,1 @@
+"""Connections to engines and replicas: requests out, answers in."""

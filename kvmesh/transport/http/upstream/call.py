@@ -1,0 +1,119 @@
+"""One request on its way to an origin."""
+
+from typing import Protocol
+
+import msgspec
+
+from kvmesh.transport.http.upstream.connection import OnChunk, UpstreamConnection
+from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamRequest, UpstreamSink
+
+
+class Host(Protocol):
+    """The origin, as a call needs it."""
+
+    def render(self, request: UpstreamRequest) -> bytes:
+        """Return the request's head."""
+        ...
+
+    def connect(self, call: "UpstreamCall") -> None:
+        """Open a connection for `call`."""
+        ...
+
+    def is_stale(self, connection: UpstreamConnection) -> bool:
+        """Tell whether a reset means "closed while idle"."""
+        ...
+
+    def forget(self, call: "UpstreamCall") -> None:
+        """Drop a cancelled call that has no connection yet."""
+        ...
+
+
+class UpstreamCall:
+    """A request on its way, until its response begins."""
+
+    __slots__ = (
+        "_connection", "_fresh", "_head", "_host", "_paused", "_resent", "request", "sink",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, request: UpstreamRequest, sink: UpstreamSink) -> None:
+        self._host = host
+        self._head = host.render(request)
+        self.request: UpstreamRequest | None = request
+        self.sink: UpstreamSink | None = sink
+        self._connection: UpstreamConnection | None = None
+        self._fresh = True
+        self._paused = False
+        self._resent = False
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether the request is not yet sent, and still wanted."""
+        return self._connection is None and self.sink is not None
+
+    def cancel(self) -> None:
+        """Give up: the upstream connection is closed at once. Does nothing after the end."""
+        self.sink = None
+        self.request = None
+        if self._connection is not None:
+            self._connection.cancel(self)
+        else:
+            self._host.forget(self)
+
+    def pause(self) -> None:
+        """Stop reading the response until `resume`; what TCP buffers is the upstream's to hold."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause(self)
+
+    def resume(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume(self)
+
+    def pass_chunks(self, on_chunk: OnChunk) -> None:
+        """Give whole chunks of the response that began to `on_chunk`, framed as they came."""
+        if self._connection is not None:
+            self._connection.pass_chunks(self, on_chunk)
+
+    def send_on(self, connection: UpstreamConnection) -> None:
+        """Send the request on `connection`."""
+        request, sink = self.request, self.sink
+        assert request is not None
+        assert sink is not None
+        self._connection = connection
+        self._fresh = connection.served == 0
+        message = self._head, request.body
+        connection.begin(message, self, sink, bodiless=request.method == "HEAD")
+        if self._paused:
+            connection.pause(self)
+
+    def answered(self) -> None:
+        """Let go of the request: its body may be long, and streams are."""
+        self.request = None
+        self._head = b""
+
+    def failed(self, failure: UpstreamFailure) -> None:
+        """Send once more if the connection was closed while idle, else tell the sink.
+
+        An upstream that is gone when the request is sent once more may have died of it.
+        """
+        connection = self._connection
+        self._connection = None
+        if self.sink is None:
+            return
+        stale = (
+            failure.kind == "reset"
+            and not self._fresh
+            and connection is not None
+            and self._host.is_stale(connection)
+        )
+        if stale:
+            self._resent = True
+            self._host.connect(self)
+            return
+        if self._resent and failure.stage == "before_send":
+            failure = msgspec.structs.replace(failure, stage="after_send", kind="reset")
+        sink = self.sink
+        self.sink = self.request = None
+        sink.on_failure(failure)

@@ -1,0 +1,314 @@
+"""One connection to an upstream: a request out, its response's bytes in, how it failed."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal, Protocol, cast
+
+import msgspec
+
+from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamSink
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.upstream.response_reader import (
+    BODY,
+    COMPLETE,
+    HEAD,
+    ReadStage,
+    ResponseReader,
+)
+from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
+from kvmesh.transport.http.wire.head_pattern import HeadPattern
+from kvmesh.transport.http.wire.sockets import tune
+
+_JOIN_BELOW = 64 * 1024
+MAX_KNOWN_BODY = 64 * 1024
+OK = 200
+
+OnChunk = Callable[[bytes, int], None]
+"""Takes one whole chunk as it was framed: size line, content from that position on, CRLF."""
+
+
+class CarriedRequest(Protocol):
+    """The request a connection carries."""
+
+    def answered(self) -> None:
+        """Learn that a response began: the request will not be sent again."""
+        ...
+
+    def failed(self, failure: UpstreamFailure) -> None:
+        """Learn that there will be no whole response."""
+        ...
+
+
+KnownAnswer = tuple[HeadPattern, ResponseHead]
+"""A head that an origin's responses repeat, and what it says."""
+
+
+class Home(Protocol):
+    """Where a connection belongs."""
+
+    known_answer: KnownAnswer | None
+
+    def whole_answer(self, data: bytes, body: bytes, head: ResponseHead) -> None:
+        """Learn of a response that came in one piece, and may be followed by others like it."""
+        ...
+
+    def opened(self, connection: "UpstreamConnection") -> None:
+        """Learn of a connection."""
+        ...
+
+    def released(self, connection: "UpstreamConnection") -> None:
+        """Take the connection back for another request."""
+        ...
+
+    def lost(self, connection: "UpstreamConnection") -> None:
+        """Learn that the connection is no more."""
+        ...
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """Seconds from the request to the response's first byte, and between two reads of it."""
+
+    first_byte_s: float
+    idle_s: float
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Carries one request at a time. `served` counts responses; a fresh connection has none."""
+
+    __slots__ = (
+        "_attempt", "_deadlines", "_home", "_on_chunk", "_origin", "_paused", "_reader",
+        "_responded", "_sink", "_state", "_wheel", "deadline_s", "sent_at_s", "served", "spoke",
+        "transport",
+    )  # fmt: skip
+
+    def __init__(self, home: Home, origin: str, wheel: DeadlineWheel, deadlines: Deadlines) -> None:
+        self._home = home
+        self._origin = origin
+        self._wheel = wheel
+        self._deadlines = deadlines
+        self._reader = ResponseReader()
+        self._attempt: CarriedRequest | None = None
+        self._sink: UpstreamSink | None = None
+        self._on_chunk: OnChunk | None = None
+        self._responded = False
+        self._paused = False
+        self._state: Literal["new", "unwanted", "open", "lost"] = "new"
+        self.served = 0
+        self.sent_at_s = 0.0
+        self.deadline_s = NEVER
+        self.spoke = -1
+
+    def begin(
+        self,
+        message: tuple[bytes, bytes],
+        attempt: CarriedRequest,
+        sink: UpstreamSink,
+        *,
+        bodiless: bool,
+    ) -> None:
+        """Send head and body; the response goes to `sink`. `bodiless`: it will have no body."""
+        self._attempt = attempt
+        self._sink = sink
+        self._responded = False
+        self._reader.begin(expect_body=not bodiless)
+        self.sent_at_s = self._wheel.now_s
+        self.deadline_s = self.sent_at_s + self._deadlines.first_byte_s
+        head, body = message
+        if len(body) < _JOIN_BELOW:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self.transport.write(body)
+
+    def cancel(self, attempt: CarriedRequest) -> None:
+        """Close at once: the upstream sees that nobody waits, and stops.
+
+        Does nothing when the connection has gone on to another request.
+        """
+        if self._attempt is attempt:
+            self._attempt = self._sink = self._on_chunk = None
+            self.transport.abort()
+
+    def pass_chunks(self, attempt: CarriedRequest, on_chunk: OnChunk) -> None:
+        """Give whole chunks of this response to `on_chunk` as they came, not to the sink."""
+        if self._attempt is attempt:
+            self._on_chunk = on_chunk
+
+    def abandon(self) -> None:
+        """Close a connection whose making was given up.
+
+        uvloop may have made it all the same, then closes it without `connection_lost`.
+        """
+        if self._state == "new":
+            self._state = "unwanted"
+        elif self._state == "open":
+            self.transport.abort()
+            self.connection_lost(None)
+
+    def pause(self, attempt: CarriedRequest) -> None:
+        """Stop reading; TCP holds the upstream back, and its idle deadline is suspended."""
+        if self._attempt is attempt and not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.deadline_s = NEVER
+            self.transport.pause_reading()
+
+    def resume(self, attempt: CarriedRequest) -> None:
+        """Read on."""
+        if self._attempt is attempt and self._paused:
+            self._paused = False
+            if not self.transport.is_closing():
+                self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+                self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Close an idle connection, or fail the request on it."""
+        if self._sink is None:
+            self.transport.abort()
+        else:
+            self._fail("reset", "the connection pool was closed")
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self.transport = cast("asyncio.Transport", transport)
+        tune(transport.get_extra_info("socket"))
+        self._wheel.add(self)
+        self._home.opened(self)
+        unwanted = self._state == "unwanted"
+        self._state = "open"
+        if unwanted:
+            self.abandon()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the bytes hold; 0.5 us beyond the parser's own time."""
+        on_chunk = self._on_chunk
+        if on_chunk is not None and (start := self._reader.whole_chunk(data)):
+            on_chunk(data, start)
+            if not self._paused:
+                self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+            return
+        sink = self._sink
+        if sink is None:
+            self.transport.abort()
+        elif self._responded or not self._take_known(sink, data):
+            self._parse(sink, data)
+
+    def _parse(self, sink: UpstreamSink, data: bytes) -> None:
+        """Pass on what the parser finds."""
+        reader = self._reader
+        before = reader.stage
+        try:
+            body = reader.feed(data)
+        except ValueError as error:
+            self._fail("malformed", str(error))
+            return
+        after = reader.stage
+        if after is HEAD:
+            return
+        if before is HEAD:
+            self._begin_response(sink, data, body)
+            if self._sink is not sink:
+                return
+        if body or before is HEAD:
+            sink.on_body(body)
+            if self._sink is not sink:
+                return
+        self._go_on(sink, after)
+
+    def _take_known(self, sink: UpstreamSink, data: bytes) -> bool:
+        """Pass `data` on unparsed if it is a whole response with the head that is known here."""
+        self._responded = True
+        known = self._home.known_answer
+        if known is None:
+            return False
+        pattern, head = known
+        body = pattern.match(data, MAX_KNOWN_BODY)
+        if body is None or not self._reader.take_whole():
+            return False
+        if self._attempt is not None:
+            self._attempt.answered()
+        head.length = len(body)
+        sink.on_head(head)
+        if self._sink is sink:
+            sink.on_body(body)
+        if self._sink is sink:
+            self._complete(sink)
+        return True
+
+    def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:
+        if self._attempt is not None:
+            self._attempt.answered()
+        reader = self._reader
+        headers, reader.headers = reader.headers, []
+        head = ResponseHead(reader.status, headers)
+        if reader.stage is COMPLETE and reader.reusable and reader.status == OK:
+            self._home.whole_answer(data, body, head)
+        sink.on_head(head)
+
+    def _go_on(self, sink: UpstreamSink, after: ReadStage) -> None:
+        if after is COMPLETE:
+            self._complete(sink)
+        elif not self._paused:
+            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+
+    def eof_received(self) -> bool:
+        """Take the upstream's FIN: the end of a response without a length, else a failure."""
+        self._closed(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything."""
+        if self._state == "lost":
+            return
+        self._state = "lost"
+        self._wheel.discard(self)
+        self._closed(exc)
+        self._home.lost(self)
+        self._reader.close()
+
+    def on_deadline(self, now: float) -> None:
+        """Give up on a silent upstream, or close a connection idle for too long."""
+        del now
+        if self._sink is None:
+            self.transport.abort()
+            return
+        limit = self._deadlines.idle_s if self._responded else self._deadlines.first_byte_s
+        self._fail("timeout", f"nothing received for {limit:g} s")
+
+    def _complete(self, sink: UpstreamSink) -> None:
+        if self._paused and self._attempt is not None:
+            self.resume(self._attempt)
+        self._attempt = self._sink = self._on_chunk = None
+        self.served += 1
+        unsent = self.transport.get_write_buffer_size()
+        if self._reader.reusable and not unsent and not self.transport.is_closing():
+            self._home.released(self)
+        else:
+            self.transport.abort()
+        sink.on_end()
+
+    def _closed(self, exc: Exception | None) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        if self._reader.stage is BODY and self._reader.until_close and exc is None:
+            self._complete(sink)
+        elif self._responded:
+            self._fail("truncated", "connection closed in the middle of the response")
+        else:
+            reason = f": {exc}" if exc else ""
+            self._fail("reset", f"connection closed before the response{reason}")
+
+    def _fail(
+        self, kind: Literal["timeout", "reset", "truncated", "malformed"], message: str
+    ) -> None:
+        attempt = self._attempt
+        self._attempt = self._sink = self._on_chunk = None
+        self.transport.abort()
+        if attempt is not None:
+            stage: Literal["after_send", "mid_response"] = (
+                "mid_response" if self._responded else "after_send"
+            )
+            text = f"{self._origin}: {message}"
+            attempt.failed(UpstreamFailure(stage, kind, text, self._origin))

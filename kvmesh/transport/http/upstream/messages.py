@@ -1,0 +1,106 @@
+"""What goes to an upstream, what comes back, and the bounds of both."""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.wire.headers import Headers
+
+Stage = Literal["before_send", "after_send", "mid_response"]
+Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status", "hung"]
+
+
+class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines (seconds) and bounds towards upstreams.
+
+    `keepalive_s` is under the 5 s after which uvicorn (vLLM, SGLang) closes idle connections.
+    `stale_window_s`: a pooled connection reset this soon after a request was closed while idle,
+    so the request is sent once more; later than that the upstream may have died of the request.
+    `max_connections` bounds each origin; more requests wait for up to `connect_timeout_s`.
+    `authorization`, if not empty, is sent with every request in place of its own.
+    `why_not_peer` is told a host, its port and the address found for it, and returns why nothing
+    may be sent there, or "".
+    """
+
+    connect_timeout_s: float = 2.0
+    first_byte_timeout_s: float = 600.0
+    idle_timeout_s: float = 120.0
+    keepalive_s: float = 4.0
+    stale_window_s: float = 1.0
+    max_connections: int | None = None
+    max_idle: int = 512
+    authorization: bytes = b""
+    why_not_peer: Callable[[str, int, str], str] | None = None
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request; Host and Content-Length are added. `origin` is `http[s]://host[:port]`.
+
+    `block` is header lines already rendered, CRLF behind each; they go before `headers`.
+    """
+
+    origin: str
+    method: str
+    target: bytes
+    headers: Headers = ()
+    body: bytes = b""
+    block: bytes = b""
+
+
+class UpstreamStatistics(msgspec.Struct, frozen=True):
+    """Connections now, and counts since the start."""
+
+    open_connections: int
+    idle_connections: int
+    connects: int
+    reuses: int
+    stale_retries: int
+
+
+class UpstreamFailure(msgspec.Struct, frozen=True):
+    """Why a request got no whole response.
+
+    `stage`: before_send, no byte of the request left, so repeating it is always safe; after_send,
+    the upstream may have begun to work on it; mid_response, a part of the response arrived.
+    `status` is set only for kind "status": the upstream answered, but not with an answer;
+    `retry_after_s` is then what it asked for, 0 for nothing. "hung": whoever watches the upstream
+    gave it up.
+    """
+
+    stage: Literal["before_send", "after_send", "mid_response"]
+    kind: Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", "status", "hung"]
+    message: str
+    origin: str
+    status: int = 0
+    retry_after_s: float = 0.0
+
+    @property
+    def responded(self) -> bool:
+        """Return whether any byte of a response arrived."""
+        return self.stage == "mid_response"
+
+
+class UpstreamSink(Protocol):
+    """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
+
+    `on_head` is followed by an `on_body` in the same turn, of nothing if no more has arrived.
+    `on_failure` may come at any point; nothing comes after `cancel`.
+    """
+
+    def on_head(self, head: ResponseHead) -> None:
+        """Take status and headers."""
+        ...
+
+    def on_body(self, data: bytes) -> None:
+        """Take body bytes, chunk framing removed."""
+        ...
+
+    def on_end(self) -> None:
+        """Learn that the response is complete for certain."""
+        ...
+
+    def on_failure(self, failure: UpstreamFailure) -> None:
+        """Learn that no more will come, and why."""
+        ...

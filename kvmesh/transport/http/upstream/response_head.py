@@ -1,0 +1,58 @@
+"""The head of a response, and what is passed on of it."""
+
+from typing import Final
+
+from kvmesh.transport.http.wire.headers import Header, Headers, end_to_end, render
+
+_EVENT_STREAM: Final = b"text/event-stream"
+_UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
+_OURS: Final = b"x-kvmesh-"
+"""Whoever adds such headers to an answer is the last word: an upstream's are dropped."""
+_REPLACED: Final = frozenset({b"content-length", b"date", b"x-request-id"})
+
+
+class ResponseHead:
+    """Status and headers (lower-case names), those of one hop included.
+
+    `length` is that of the body, None when not told; `events`: the body is an event stream.
+    One object may stand for responses that differ in their length alone: then `headers` do not
+    tell it, and what is made of them is made once.
+    """
+
+    __slots__ = ("_lines", "_lines_without_ours", "events", "headers", "length", "status")
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        self.length: int | None = None
+        self.events = False
+        for name, value in headers:
+            if name == b"content-length":
+                self.length = int(value)
+            elif name == b"content-type":
+                self.events = value.startswith(_EVENT_STREAM)
+        self._lines: bytes | None = None
+        self._lines_without_ours: bytes | None = None
+
+    def without_length(self) -> "ResponseHead":
+        """Return the head of responses like this one; `length` is set for each."""
+        return ResponseHead(
+            self.status, [header for header in self.headers if header[0] != b"content-length"]
+        )
+
+    def lines(self, *, ours: bool) -> bytes:
+        """Return the lines that are passed on, without `ours` all but the x-kvmesh- ones.
+
+        Raises `ValueError` for a header that holds a line break.
+        """
+        lines = self._lines if ours else self._lines_without_ours
+        if lines is None:
+            kept = end_to_end(self.headers, _REPLACED)
+            if self.events and _UNBUFFERED not in kept:
+                kept.append(_UNBUFFERED)
+            if ours:
+                lines = self._lines = render(kept)
+            else:
+                kept = [header for header in kept if not header[0].startswith(_OURS)]
+                lines = self._lines_without_ours = render(kept)
+        return lines

@@ -1,0 +1,193 @@
+"""Bytes of one upstream connection in, one response out: head, body pieces, a certain end."""
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+import httptools
+
+from kvmesh.transport.http.wire.headers import Header
+
+_MAX_HEAD_BYTES: Final = 128 * 1024
+_MAX_HEADERS: Final = 256
+_SWITCHING: Final = 101
+_FIRST_INTERIM: Final = 100
+_FIRST_FINAL: Final = 200
+_BODILESS: Final = frozenset({204, 304})
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+_SIZE: Final = re.compile(rb"[0-9a-fA-F]{1,6}")
+_MAX_SIZE_LINE: Final = 8
+
+
+@lru_cache(maxsize=4096)
+def chunk_size(line: bytes) -> int:
+    """Return the size in a plain chunk size line; for any other, and the last chunk's, a value
+    that fits no length.
+    """
+    size = int(line, 16) if _SIZE.fullmatch(line) else 0
+    return size or -_MAX_SIZE_LINE - 4
+
+
+class ReadStage(Enum):
+    """How far the response is."""
+
+    HEAD = 0
+    BODY = 1
+    COMPLETE = 2
+
+
+HEAD: Final = ReadStage.HEAD
+BODY: Final = ReadStage.BODY
+COMPLETE: Final = ReadStage.COMPLETE
+"""As in `request_reader`: a module's name is eight times as quick as a member of an Enum."""
+
+
+class ResponseReader:
+    """The parser of one upstream connection; `begin` before each response.
+
+    `feed` returns the body bytes that arrived, chunk framing taken off. Once `stage` is BODY,
+    `status` and `headers` are final (1xx are skipped). `reusable` after COMPLETE tells whether
+    the connection may carry another request. `until_close`: only the connection's end ends it.
+    """
+
+    __slots__ = (
+        "_after_chunk", "_between_chunks", "_expect_body", "_head_bytes", "_interim",
+        "_keep_alive", "_parser", "_pieces", "_surplus", "headers", "stage", "status",
+        "until_close",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._pieces: list[bytes] = []
+        self.begin()
+
+    def begin(self, *, expect_body: bool = True) -> None:
+        """Await a response; `expect_body` False for HEAD."""
+        self._expect_body = expect_body
+        self._head_bytes = 0
+        self._interim = False
+        self._keep_alive = False
+        self._surplus = False
+        self._after_chunk = False
+        self._between_chunks = False
+        self.until_close = False
+        self.stage = HEAD
+        self.status = 0
+        self.headers: list[Header] = []
+
+    def close(self) -> None:
+        """Break the reference cycle with the C parser."""
+        del self._parser
+
+    @property
+    def reusable(self) -> bool:
+        """Return whether another request may follow on the connection."""
+        return self._keep_alive and not self._surplus and self._expect_body
+
+    def whole_chunk(self, data: bytes) -> int:
+        """Return where the content of `data` begins if it is exactly one chunk; else 0: `feed` it.
+
+        A stream of tokens is one chunk a read. The parser, which stands between two chunks before
+        and after, need not see it; the content ends 2 before the end.
+        """
+        if self._between_chunks:
+            line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
+            if (
+                line > 0
+                and len(data) == line + 4 + chunk_size(data[:line])
+                and data.endswith(b"\r\n")
+            ):
+                return line + 2
+        return 0
+
+    def take_whole(self) -> bool:
+        """Learn that the response came whole, unseen by the parser; False if it may have no body.
+
+        The parser, which stands between two responses, need not know.
+        """
+        if self._expect_body:
+            self._keep_alive = True
+            self.stage = COMPLETE
+        return self._expect_body
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1."""
+        self._after_chunk = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise ValueError("upstream switched protocols unasked") from error
+        except httptools.HttpParserError as error:
+            if self.stage is not COMPLETE:
+                raise ValueError(f"malformed response: {error.__context__ or error}") from error
+            self._surplus = True
+        if self.stage is HEAD:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
+        # What a chunk's end or the head is followed by up to a line's end could only be the next
+        # chunk's size, and that would have been told.
+        self._between_chunks = self._after_chunk and data.endswith(b"\r\n")
+        pieces = self._pieces
+        if len(pieces) == 1:
+            return pieces.pop()
+        if not pieces:
+            return b""
+        body = b"".join(pieces)
+        pieces.clear()
+        return body
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; trailers are dropped."""
+        if self.stage is HEAD:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Take the status; an interim response (1xx) is forgotten, but for the end of HTTP."""
+        if self.stage is COMPLETE:
+            self._surplus = True
+            return
+        parser = self._parser
+        status = parser.get_status_code()
+        if status < _FIRST_FINAL:
+            if status == _SWITCHING or status < _FIRST_INTERIM:
+                raise ValueError(f"status {status}, which nothing asked for")
+            self._interim = True
+            self.headers.clear()
+            return
+        if len(self.headers) > _MAX_HEADERS:
+            raise ValueError(f"response has more than {_MAX_HEADERS} headers")
+        self.headers = [(name.lower(), value.rstrip(b" \t")) for name, value in self.headers]
+        self.status = status
+        self._keep_alive = parser.should_keep_alive()
+        self.until_close = (
+            not self._keep_alive
+            and status not in _BODILESS
+            and _FRAMING.isdisjoint([name for name, _ in self.headers])
+        )
+        self._after_chunk = self._expect_body and (b"transfer-encoding", b"chunked") in self.headers
+        self.stage = BODY if self._expect_body else COMPLETE
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        if self.stage is BODY:
+            self._pieces.append(body)
+        else:
+            self._surplus = True
+
+    def on_chunk_header(self) -> None:
+        """Learn that a chunk begins."""
+        self._after_chunk = False
+
+    def on_chunk_complete(self) -> None:
+        """Learn that a chunk has ended."""
+        self._after_chunk = self.stage is BODY
+
+    def on_message_complete(self) -> None:
+        """Learn the end, unless it is that of an interim response."""
+        self._after_chunk = False
+        if self._interim:
+            self._interim = False
+            return
+        self.stage = COMPLETE

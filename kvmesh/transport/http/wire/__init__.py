@@ -1,0 +1,1 @@
+"""What both sides of HTTP share: headers, errors, deadlines, sockets."""

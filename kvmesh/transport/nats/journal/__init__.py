@@ -1,0 +1,1 @@
+"""The journal on JetStream: appended, followed, kept."""

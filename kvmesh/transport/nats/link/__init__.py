@@ -1,0 +1,1 @@
+"""One NATS connection, and what needs nothing but it: bus and control."""

@@ -1,0 +1,1 @@
+"""Key-value and object stores on JetStream."""

@@ -1,0 +1,1 @@
+"""Engines' ZMQ publishers: events followed with replay, load heard."""

@@ -1,0 +1,139 @@
+"""A router alone looks at its engines: one that hangs must not cost the others their place."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.app.alone import static_workers
+from tests.conftest import Eventually
+from tests.integration.http.peers import Turn, Upstream, answer
+from tests.integration.support.live_router import chat, router
+
+pytestmark = pytest.mark.integration
+MODELS = b'{"object":"list","data":[{"id":"mock","object":"model"}]}'
+
+
+async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the_others(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
+    good, hung = Upstream(), Upstream()
+    hanging = asyncio.Event()
+
+    async def models(turn: Turn) -> None:
+        turn.send(answer(MODELS, b"Content-Type: application/json"))
+
+    async def models_once(turn: Turn) -> None:
+        if hanging.is_set():
+            await turn.gone()
+        else:
+            await models(turn)
+
+    good.script, hung.script = models, models_once
+    await good.start()
+    await hung.start()
+    async with (
+        router([good.origin, hung.origin]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        hanging.set()
+        await eventually(lambda: any(b"/v1/models" in turn.head for turn in hung.turns[-1:]))
+        looks, at_hung = len(good.turns), len(hung.turns)
+
+        # In turn with the other, which is waited for 2 s each time, it would be as often there.
+        await eventually(lambda: len(good.turns) > looks + 20)
+
+        assert len(hung.turns) < at_hung + 10
+        assert (await chat(client, "hello", worker_id="w0")).status_code == 200
+    await good.close()
+    await hung.close()
+
+
+async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
+    engine = Upstream()
+    busy = asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        if not turn.head.startswith(b"GET"):
+            headers = (b"Content-Type: application/json", b"X-KVMesh-Worker: impostor")
+            turn.send(answer(b"{}", *headers))
+        elif busy.is_set():
+            await turn.gone()
+        else:
+            turn.send(answer(MODELS, b"Content-Type: application/json"))
+
+    engine.script = script
+    await engine.start()
+    async with (
+        router([engine.origin]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        calm = await calmly(client)
+        busy.set()
+        status: dict[str, Any] = {}
+        async with asyncio.timeout(60):
+            while not status.get("panic"):
+                status = (await client.get("/v1/status")).json()["mesh"]
+                await asyncio.sleep(0.05)
+        served = await chat(client, "hello")
+        ready = await client.get("/ready")
+        metrics = (await client.get("/metrics")).text
+        busy.clear()
+        await calmly(client)
+    await engine.close()
+
+    assert calm.headers.get_list("x-kvmesh-worker") == ["w0"]
+    assert (served.status_code, served.headers["x-kvmesh-panic"]) == (200, "1")
+    assert "panic" in " ".join(ready.json()["warnings"])
+    assert "kvmesh_panic 1.0" in metrics
+
+
+async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
+    engine = Upstream()
+
+    async def models(turn: Turn) -> None:
+        turn.send(answer(MODELS, b"Content-Type: application/json"))
+
+    engine.script = models
+    await engine.start()
+    body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
+    async with (
+        router([engine.origin]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        up = await client.post("/v1/route", json=body)
+        await engine.close()
+        async with asyncio.timeout(60):
+            down = up
+            while down.status_code == 200:
+                down = await client.post("/v1/route", json=body)
+                await asyncio.sleep(0.02)
+        sent = await client.post("/v1/chat/completions", json=body)
+        workers = (await client.get("/v1/status")).json()["workers"]
+
+    assert up.json()["worker"] == "w0"
+    assert (down.status_code, sent.status_code) == (503, 503)
+    assert down.json()["error"]["code"] == sent.json()["error"]["code"] == "no_worker"
+    assert [one["worker"] for one in workers if not one["usable"]] == ["w0"]
+    assert (
+        "no worker may take it (w0: its engine does not answer probes)"
+        in down.json()["error"]["message"]
+    )
+
+
+async def calmly(client: httpx.AsyncClient) -> httpx.Response:
+    """Ask until there is no panic: on a machine that stands still for 2 s there may be some."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await chat(client, "hello")
+            if "x-kvmesh-panic" not in answer.headers:
+                return answer
+            await asyncio.sleep(0.05)

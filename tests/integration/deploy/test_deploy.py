@@ -1,0 +1,469 @@
+"""The manifests and the compose file: what a cluster or Docker would refuse is found here."""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from kvmesh.app.ops.nats_accounts import AccountsOptions, plan_members
+from kvmesh.app.process.running import Stop
+from kvmesh.app.router.command import RouterServer
+from kvmesh.cli import COMMANDS
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
+
+pytestmark = pytest.mark.integration
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+ALERTS = DEPLOY / "prometheus/kvmesh-alerts.yml"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+ROUTERS = 4
+ENGINES = 4
+
+
+@functools.cache
+def kustomize(overlay: str) -> list[dict[str, Any]]:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl on this machine")
+    built = subprocess.run(
+        [kubectl, "kustomize", DEPLOY / "k8s/overlays" / overlay], capture_output=True, check=False
+    )
+    assert built.returncode == 0, built.stderr.decode()
+    return list(yaml.safe_load_all(built.stdout))
+
+
+@pytest.fixture(scope="module", params=["dev", "prod"])
+def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return kustomize(request.param)
+
+
+def workloads(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in manifests if one["kind"] in {"Deployment", "StatefulSet", "Job"}]
+
+
+def pods(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["spec"]["template"] for one in workloads(manifests)]
+
+
+def test_every_manifest_is_strictly_valid(manifests: list[dict[str, Any]]) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+
+    for manifest in manifests:
+        if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+            validate.validate(manifest, "1.32", strict=True)
+
+
+MONITORING = {
+    "ServiceMonitor": {
+        "selector": {"matchLabels": {}, "matchExpressions": []},
+        "namespaceSelector": {"any": True, "matchNames": []},
+        "jobLabel": "",
+        "targetLabels": [""],
+        "podTargetLabels": [""],
+        "sampleLimit": 0,
+        "endpoints": [
+            {
+                "port": "",
+                "path": "",
+                "scheme": "",
+                "interval": "",
+                "scrapeTimeout": "",
+                "honorLabels": True,
+                "relabelings": [
+                    {
+                        "sourceLabels": [""],
+                        "separator": "",
+                        "targetLabel": "",
+                        "regex": "",
+                        "replacement": "",
+                        "action": "",
+                    }
+                ],
+            }
+        ],
+    },
+    "PrometheusRule": {
+        "groups": [
+            {
+                "name": "",
+                "interval": "",
+                "limit": 0,
+                "rules": [
+                    {
+                        "alert": "",
+                        "record": "",
+                        "expr": "",
+                        "for": "",
+                        "keep_firing_for": "",
+                        "labels": {},
+                        "annotations": {},
+                    }
+                ],
+            }
+        ]
+    },
+}
+"""Fields of the Prometheus operator's definitions (v1) that may be used, by an example's type."""
+
+
+def misfits(value: Any, form: Any, place: str = "spec") -> list[str]:
+    if type(value) is not type(form):
+        return [f"{place}: {value!r} is no {type(form).__name__}"]
+    if isinstance(value, list):
+        return [
+            found
+            for number, one in enumerate(value)
+            for found in misfits(one, form[0], f"{place}[{number}]")
+        ]
+    if not isinstance(value, dict) or not form:
+        return []
+    return [
+        found
+        for key, one in value.items()
+        for found in (
+            misfits(one, form[key], f"{place}.{key}")
+            if key in form
+            else [f"{place}.{key}: no such field"]
+        )
+    ]
+
+
+def test_what_the_prometheus_operator_reads_has_its_form() -> None:
+    found = [one for one in kustomize("prod") if one["kind"] in MONITORING]
+
+    assert {one["kind"] for one in found} == set(MONITORING)
+    for one in found:
+        assert one["apiVersion"] == "monitoring.coreos.com/v1"
+        assert misfits(one["spec"], MONITORING[one["kind"]]) == []
+    wrong = {"endpoints": [{"port": 8000, "intervall": "5s"}]}
+    assert misfits(wrong, MONITORING["ServiceMonitor"]) == [
+        "spec.endpoints[0].port: 8000 is no str",
+        "spec.endpoints[0].intervall: no such field",
+    ]
+
+
+def test_every_container_of_ours_is_confined_and_every_image_has_a_version(
+    manifests: list[dict[str, Any]],
+) -> None:
+    for pod in pods(manifests):
+        for container in pod["spec"]["containers"]:
+            assert ":" in container["image"], container["name"]
+            if "kvmesh" in container["image"] or "nats" in container["image"]:
+                context = container["securityContext"]
+                assert context["readOnlyRootFilesystem"]
+                assert context["allowPrivilegeEscalation"] is False
+                assert context["capabilities"] == {"drop": ["ALL"]}
+                runner = context | pod["spec"].get("securityContext", {})
+                assert runner["runAsNonRoot"]
+
+
+def test_arguments_and_variables_are_commands_and_settings(
+    manifests: list[dict[str, Any]],
+) -> None:
+    known = {name.upper() for name in settings_names()} | {"POD_IP", "POD_NAME"}
+    for pod in pods(manifests):
+        for container in pod["spec"]["containers"]:
+            if "kvmesh" in container["image"]:
+                assert container["args"][0] in COMMANDS
+                names = {one["name"].removeprefix("KVMESH_") for one in container.get("env", [])}
+                assert names <= known, names - known
+
+
+def settings_names() -> set[str]:
+    names: set[str] = set()
+    for settings in (RouterSettings, WorkerSettings):
+        for name, field in settings.__dataclass_fields__.items():
+            names |= {name} | set(getattr(field.default_factory, "__dataclass_fields__", {}))
+    return names | set(NatsSettings.__dataclass_fields__)
+
+
+def test_every_reference_leads_somewhere(manifests: list[dict[str, Any]]) -> None:
+    maps = {one["metadata"]["name"] for one in manifests if one["kind"] == "ConfigMap"}
+    scripts = (DEPLOY / "k8s/make-secrets.sh").read_text()
+    secrets = set(re.findall(r"secret \"?(kvmesh-nats-[a-z-]+)", scripts))
+    labels = [pod["metadata"]["labels"] for pod in pods(manifests)]
+    for pod in pods(manifests):
+        for volume in pod["spec"].get("volumes", []):
+            if "secret" in volume:
+                name = volume["secret"]["secretName"]
+                assert any(name.startswith(secret) for secret in secrets), name
+        for container in pod["spec"]["containers"]:
+            for source in container.get("envFrom", []):
+                assert source["configMapRef"]["name"] in maps
+    for one in manifests:
+        if one["kind"] in {"Service", "PodDisruptionBudget", "NetworkPolicy"}:
+            spec = one["spec"]
+            selector = spec.get("podSelector", spec.get("selector"))
+            wanted = selector.get("matchLabels", selector).items()
+            assert any(wanted <= known.items() for known in labels), one["metadata"]["name"]
+
+
+def test_every_pod_that_logs_in_to_nats_may_reach_it(manifests: list[dict[str, Any]]) -> None:
+    for pod in pods(manifests):
+        mounts = [
+            mount["mountPath"]
+            for container in pod["spec"]["containers"]
+            for mount in container.get("volumeMounts", [])
+        ]
+        if any(path.startswith("/run/secrets/kvmesh") for path in mounts):
+            assert pod["metadata"]["labels"]["kvmesh/nats-client"] == "true"
+
+
+def test_the_sidecar_leaves_the_engine_container_as_it_is() -> None:
+    (written,) = yaml.safe_load_all((DEPLOY / "k8s/overlays/prod/vllm-chat.yaml").read_text())
+    (built,) = (one for one in kustomize("prod") if one["metadata"]["name"] == "vllm-chat")
+
+    engine = written["spec"]["template"]["spec"]["containers"][0]
+    containers = {one["name"]: one for one in built["spec"]["template"]["spec"]["containers"]}
+
+    assert containers["vllm"] == engine
+    assert containers["kvmesh-worker"]["args"] == ["worker"]
+
+
+async def test_an_engine_is_stopped_only_when_its_last_stream_is_over() -> None:
+    """The manifest's own preStop against a pretend vLLM, at its port instead of 8000."""
+    [engine] = [
+        container
+        for pod in pods(kustomize("prod"))
+        for container in pod["spec"]["containers"]
+        if container["name"] == "vllm"
+    ]
+    command = engine["lifecycle"]["preStop"]["exec"]["command"]
+    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
+    await mocker.start()
+    script = command[-1].replace(":8000/", f":{mocker.url.rpartition(':')[2]}/")
+    assert mocker.url in script
+    async with httpx.AsyncClient(timeout=60.0) as http:
+        body = {"model": "mock", "prompt": "A long story.", "max_tokens": 4000, "ignore_eos": True}
+        url = f"{mocker.url}/v1/completions"
+        async with http.stream("POST", url, json=body | {"stream": True}) as answer:
+            chunks = answer.aiter_raw()
+            await anext(chunks)
+            waiting = await asyncio.create_subprocess_exec(sys.executable, *command[1:-1], script)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiting.wait()), 5.0)
+            assert waiting.returncode is None
+        assert await asyncio.wait_for(waiting.wait(), 60.0) == 0
+    await mocker.stop()
+
+
+def test_production_has_three_servers_with_three_copies_and_routers_that_may_be_moved() -> None:
+    manifests = kustomize("prod")
+    named = {(one["kind"], one["metadata"]["name"].split("-8")[0]): one for one in manifests}
+
+    (mesh,) = (one for one in manifests if one["kind"] == "ConfigMap")
+    assert named["StatefulSet", "nats"]["spec"]["replicas"] == 3
+    assert mesh["data"]["KVMESH_STREAM_REPLICAS"] == "3"
+    for bucket in ("chat", "code"):
+        router = named["Deployment", f"router-{bucket}"]["spec"]["template"]["spec"]
+        probes = router["containers"][0]
+        assert probes["readinessProbe"]["httpGet"]["path"] == "/ready"
+        assert probes["livenessProbe"]["httpGet"]["path"] == "/health"
+        assert ("HorizontalPodAutoscaler", f"router-{bucket}") in named
+        assert ("PodDisruptionBudget", f"router-{bucket}") in named
+        drain = next(one for one in probes["env"] if one["name"] == "KVMESH_DRAIN_S")
+        assert router["terminationGracePeriodSeconds"] > float(drain["value"])
+
+
+def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on this machine")
+    script = DEPLOY / "k8s/make-secrets.sh"
+    launcher = tmp_path / "kvmesh"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvmesh "$@"\n')
+    launcher.chmod(0o755)
+
+    made = subprocess.run(
+        [script, tmp_path / "keys", "3", "kvmesh", "chat", "code"],
+        env={"KVMESH": str(launcher), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=False,
+    )
+
+    assert made.returncode == 0, made.stderr.decode()
+    secrets = {one["metadata"]["name"]: one for one in yaml.safe_load_all(made.stdout)}
+    wanted = {
+        volume["secret"]["secretName"]
+        for pod in pods(kustomize("prod"))
+        for volume in pod["spec"].get("volumes", [])
+        if "secret" in volume
+    }
+    assert wanted <= set(secrets)
+    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk"}
+    config = secrets["kvmesh-nats-config"]["data"]
+    assert "cluster.conf" in config
+    assert b"http: 0.0.0.0:8222" in base64.b64decode(config["nats.conf"]), "kubelets probe the pod"
+
+
+def test_compose_has_a_whole_mesh_and_a_key_for_each_process() -> None:
+    services = COMPOSE["services"]
+    commands = [one["command"] for one in services.values() if "kvmesh" in str(one.get("image"))]
+    keys = {
+        Path(volume.split(":")[0]).name
+        for one in services.values()
+        for volume in one.get("volumes", [])
+        if "/seeds/" in volume
+    }
+    numbered = [(bucket, number) for bucket in ("chat", "code") for number in (0, 1)]
+    made = plan_members(
+        AccountsOptions(
+            worker=tuple(f"{bucket}/worker-{number}" for bucket, number in numbered),
+            router=tuple(f"{bucket}/{bucket}-{number}" for bucket, number in numbered),
+        )
+    )
+
+    assert all(command[0] in COMMANDS for command in commands)
+    assert [command[0] for command in commands].count("router") == ROUTERS
+    assert [command[0] for command in commands].count("mocker") == ENGINES
+    assert len([name for name in services if re.fullmatch(r"nats-\d", name)]) == 3
+    assert keys == {member.file_name for member in made}
+
+
+def test_compose_confines_every_container_of_ours() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        if "kvmesh" in service["image"] or "nats" in service["image"]:
+            assert service["read_only"], name
+            assert service["user"] == "65532:65532", name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+
+
+def test_compose_variables_are_settings() -> None:
+    known = {f"KVMESH_{name.upper()}" for name in settings_names()}
+    for name, service in COMPOSE["services"].items():
+        if "KVMESH_IMAGE" in service["image"]:
+            assert set(service.get("environment", {})) <= known, name
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    program = shutil.which("docker-compose")
+    if program is None:
+        pytest.skip("no docker-compose on this machine")
+
+    check = subprocess.run(
+        [program, "--file", DEPLOY / "compose/compose.yaml", "config", "--quiet"],
+        capture_output=True,
+        check=False,
+    )
+
+    assert check.returncode == 0, check.stderr.decode()
+
+
+async def test_dashboard_and_alarms_ask_only_for_metrics_that_exist() -> None:
+    expressions = [*dashboard_expressions(), *alarms().values()]
+    asked = {
+        name
+        for expression in expressions
+        for name in re.findall(r"(?:kvmesh_|vllm:)[a-z_]+", expression)
+    }
+
+    known = documented() | await exported()
+
+    assert asked <= known, asked - known
+
+
+def dashboard_expressions() -> list[str]:
+    board = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+
+
+def alarms() -> dict[str, str]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def documented() -> set[str]:
+    """Return the samples of docs/metrics.md, which a test holds against what routers serve."""
+    rows = (DEPLOY.parent / "docs/metrics.md").read_text().splitlines()
+    parts = [row.split("|") for row in rows if row.startswith("| `kvmesh_")]
+    names = {part[1].strip(" `"): part[2].strip() for part in parts}
+    suffixes = {
+        "counter": ("_total",),
+        "histogram": ("_bucket", "_sum", "_count"),
+        "summary": ("_sum", "_count"),
+    }
+    return {
+        f"{name}{suffix}" for name, kind in names.items() for suffix in suffixes.get(kind, ("",))
+    }
+
+
+def test_dashboard_panels_do_not_overlap_and_ids_are_their_own() -> None:
+    board = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
+    cells: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        mine = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & mine, panel["title"]
+        assert max(x for x, _ in mine) < 24, panel["title"]
+        cells |= mine
+    identities = [panel["id"] for panel in board["panels"]]
+    assert len(set(identities)) == len(identities)
+
+
+def test_the_alarms_of_the_cluster_are_those_of_the_file_and_the_runbook_explains_each() -> None:
+    (rule,) = (one for one in kustomize("prod") if one["kind"] == "PrometheusRule")
+    runbook = (DEPLOY.parent / "docs/runbook.md").read_text()
+
+    assert rule["spec"]["groups"] == yaml.safe_load(ALERTS.read_text())["groups"]
+    assert [name for name in alarms() if f"`{name}`" not in runbook] == []
+
+
+def test_alarms_are_raised_by_what_is_wrong_and_by_nothing_else() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool on this machine: apt-get install prometheus")
+    tests = ALERTS.with_suffix(".test.yml")
+    for verb, file in (("check", ALERTS), ("test", tests)):
+        done = subprocess.run([promtool, verb, "rules", file], capture_output=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+async def exported() -> set[str]:
+    """Return the names of the metrics of a router and of a pretend engine."""
+    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
+    await engine.start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = RouterSettings(
+        kv_events=False, worker=(engine.url,), http=HttpSettings(http_port=port, drain_s=0)
+    )
+    stop = Stop()
+    serving = asyncio.create_task(RouterServer(settings).serve(stop))
+    names: set[str] = set()
+    async with httpx.AsyncClient(timeout=60) as client, asyncio.timeout(60):
+        for url in (engine.url, f"http://127.0.0.1:{port}"):
+            page = await read(client, f"{url}/metrics")
+            names |= set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+            names |= set(re.findall(r"^([a-z_:]+)", page, re.MULTILINE))
+    stop.request()
+    await serving
+    await engine.stop()
+    return names
+
+
+async def read(client: httpx.AsyncClient, url: str) -> str:
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            return (await client.get(url)).text
+        await asyncio.sleep(0.02)

@@ -1,0 +1,174 @@
+"""The compose file for real, for `make chaos`: twenty containers, a restart, a killed server."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.integration.support.live_router import free_port
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.integration,
+    pytest.mark.chaos,
+    pytest.mark.timeout(600),
+]
+
+COMPOSE = Path(__file__).parents[3] / "deploy/compose"
+WITHOUT_IMAGES = {"grafana"}
+IMAGES = {
+    "KVMESH_IMAGE": "kvmesh:local",
+    "NATS_IMAGE": "nats:local",
+    "PROMETHEUS_IMAGE": "prometheus:local",
+}
+CLIENTS = 4
+TARGETS = 9
+
+
+class Project:
+    """One `docker-compose` project of its own name and ports."""
+
+    def __init__(self, port: int, prometheus_port: int) -> None:
+        self.name = f"kvmesh-test-{uuid.uuid4().hex[:8]}"
+        self.url = f"http://127.0.0.1:{port}"
+        self.prometheus = f"http://127.0.0.1:{prometheus_port}/api/v1"
+        self.environment = (
+            os.environ
+            | IMAGES
+            | {
+                "COMPOSE_PROJECT_NAME": self.name,
+                "KVMESH_PORT": str(port),
+                "PROMETHEUS_PORT": str(prometheus_port),
+            }
+        )
+
+    def run(self, *words: str | Path) -> str:
+        done = subprocess.run(
+            words, cwd=COMPOSE, env=self.environment, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    def compose(self, *words: str) -> str:
+        return self.run("docker-compose", "--file", "compose.yaml", *words)
+
+    async def in_background(self, *words: str) -> None:
+        await asyncio.to_thread(self.compose, *words)
+
+    def ask(self, service: str, path: str) -> dict[str, Any]:
+        """Return what a container answers itself: its port is not published."""
+        read = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000{path}').read().decode())"
+        answer: dict[str, Any] = yaml.safe_load(
+            self.compose("exec", "-T", service, "python", "-c", read)
+        )
+        return answer
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> Iterator[Project]:
+    if "chaos" not in request.config.getoption("-m"):
+        pytest.skip("starts twenty containers: make chaos")
+    for program in ("docker", "docker-compose"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine")
+    for image in IMAGES.values():
+        look = ["docker", "image", "inspect", image]
+        if subprocess.run(look, capture_output=True, check=False).returncode:
+            pytest.skip(f"no image {image}: deploy/docker/build-local.sh makes it")
+    project = Project(free_port(), free_port())
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    try:
+        project.run(COMPOSE / "up.sh", *sorted(set(services) - WITHOUT_IMAGES))
+        yield project
+    finally:
+        project.compose("down", "--volumes", "--timeout", "5")
+
+
+async def test_no_request_is_lost_when_a_router_restarts_and_a_server_dies(
+    project: Project,
+) -> None:
+    answers: Counter[int] = Counter()
+    overlaps: list[int] = []
+    done = asyncio.Event()
+    async with httpx.AsyncClient(timeout=60) as client:
+        await until_ready(client, project.url)
+
+        async def converse(name: int) -> None:
+            number = 0
+            while not done.is_set():
+                text = f"Client {name} tells a long story. " * 60 + str(number)
+                body = {"model": "mock", "max_tokens": 4, "messages": [turn(text)]}
+                headers = {"x-kvmesh-bucket": "chat"}
+                url = f"{project.url}/v1/chat/completions"
+                answer = await client.post(url, json=body, headers=headers)
+                answers[answer.status_code] += 1
+                overlaps.append(int(answer.headers.get("x-kvmesh-overlap-blocks", 0)))
+                number += 1
+
+        clients = [asyncio.create_task(converse(name)) for name in range(CLIENTS)]
+        await project.in_background("restart", "router-chat-0")
+        await project.in_background("kill", "nats-0")
+        await until_ready(client, project.url)
+        await project.in_background("start", "nats-0")
+        await until_ready(client, project.url)
+        done.set()
+        await asyncio.gather(*clients)
+
+    assert set(answers) == {200}, answers
+    assert sum(overlap > 100 for overlap in overlaps) > len(overlaps) / 2
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(agree, project):  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(1)
+    await all_is_read(project)
+    assert "permissions violation" not in project.compose("logs", "--no-color").lower()
+
+
+def turn(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def agree(project: Project) -> bool:
+    first, second = (project.ask(f"router-chat-{n}", "/v1/status")["mesh"] for n in (0, 1))
+    return bool(
+        first["applied_sequence"] == second["applied_sequence"] > 0
+        and first["digest"] == second["digest"]
+    )
+
+
+async def all_is_read(project: Project) -> None:
+    """Wait until Prometheus reads every process and has evaluated every alarm."""
+    state: object = None
+    async with httpx.AsyncClient(timeout=60) as client:
+        for _ in range(60):
+            told = (await client.get(f"{project.prometheus}/targets")).json()["data"]
+            groups = (await client.get(f"{project.prometheus}/rules")).json()["data"]["groups"]
+            targets = Counter(one["health"] for one in told["activeTargets"])
+            alarms = Counter(rule["health"] for group in groups for rule in group["rules"])
+            state = (targets, alarms)
+            if (set(targets), set(alarms)) == ({"up"}, {"ok"}):
+                assert targets["up"] == TARGETS
+                return
+            await asyncio.sleep(1)
+    pytest.fail(f"Prometheus reads not all: {state}")
+
+
+async def until_ready(client: httpx.AsyncClient, url: str) -> None:
+    """Wait until the front door has a replica of each bucket."""
+    async with asyncio.timeout(120):
+        while True:
+            with contextlib.suppress(httpx.TransportError, KeyError):
+                status = (await client.get(f"{url}/v1/status")).json()
+                ready = status["ready_replicas"]
+                if {bucket for bucket in ready if ready[bucket]} == {"chat", "code"}:
+                    return
+            await asyncio.sleep(0.2)

@@ -1,0 +1,44 @@
+"""Every file in examples/ runs as it stands, in a process of its own."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvmesh.mocker.command import Mocker, MockerOptions
+from tests.integration.support import live_router
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EXPECTED = {
+    "chat.py": "blocks cached",
+    "custom_router.py": "second w",
+    "formulas.py": "overlap-load: w2",
+    "index_library.py": "restored   {'worker-1': 2, 'worker-0': 3} True",
+}
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+async def test_an_example_runs(name: str) -> None:
+    engine = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await engine.start()
+    async with live_router.router([engine.url]) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(EXAMPLES / name), url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+    await engine.stop()
+
+    assert process.returncode == 0, err.decode()
+    assert EXPECTED[name] in out.decode()
+    assert not err

@@ -1,0 +1,159 @@
+"""The Python client against real routers, meta-routers and engines."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kvmesh.client import Client, Metrics
+from kvmesh.errors import NoWorkerError, RequestError, TransportError
+from kvmesh.mocker.command import Mocker, MockerOptions
+from tests.integration.support import live_router
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "What everybody asks about, again and again. " * 50
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[list[str]]:
+    mockers = [
+        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
+        for _ in range(3)
+    ]
+    for mocker in mockers:
+        await mocker.start()
+    yield [mocker.url for mocker in mockers]
+    for mocker in mockers:
+        await mocker.stop()
+
+
+@pytest.fixture
+async def client(engines: list[str]) -> AsyncIterator[Client]:
+    async with live_router.router(engines) as url, Client(url) as client:
+        yield client
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return {"model": "mock", "max_tokens": 4, "messages": messages, **more}
+
+
+async def read_stream(client: Client) -> None:
+    async with client.stream(chat("x")) as stream:
+        async for _ in stream:
+            pass
+
+
+async def test_a_prefix_is_found_again(client: Client) -> None:
+    first = await client.kv(chat(PREFIX + "one"))
+    second = await client.kv(chat(PREFIX + "two"))
+
+    assert second.worker_id == first.worker_id
+    assert (first.overlap_blocks, second.overlap_blocks > 100) == (0, True)
+    assert second.text
+    assert second.bucket == "default"
+
+
+async def test_round_robin_takes_turns_and_direct_obeys(client: Client) -> None:
+    turns = {(await client.round_robin(chat("x"))).worker_id for _ in range(3)}
+    named = [(await client.direct(chat("x"), name)).worker_id for name in ("w2", "w0")]
+    anyone = await client.random(chat("x"))
+
+    assert turns == {"w0", "w1", "w2"}
+    assert named == ["w2", "w0"]
+    assert anyone.worker_id in turns
+
+
+async def test_a_completion_goes_to_its_own_endpoint(client: Client) -> None:
+    answer = await client.generate({"model": "mock", "prompt": "Once upon", "max_tokens": 3})
+
+    assert answer.body["object"] == "text_completion"
+    assert answer.text
+
+
+async def test_a_stream_comes_in_chunks_and_says_where_from(client: Client) -> None:
+    async with client.stream(chat("Count.", max_tokens=5), router_mode="round-robin") as stream:
+        chunks = [chunk async for chunk in stream]
+
+    assert stream.head.worker_id in {"w0", "w1", "w2"}
+    assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) == 5
+
+
+async def test_a_router_of_ones_own_sees_matches_and_metrics(client: Client) -> None:
+    held = await client.direct(chat(PREFIX), "w1")
+    seen: list[tuple[dict[str, int], Metrics]] = []
+
+    def custom_router(matches: dict[str, int], metrics: Metrics) -> str:
+        seen.append((matches, metrics))
+        return max(matches, key=matches.__getitem__)
+
+    answer = await client.custom(chat(PREFIX), custom_router)
+
+    assert answer.worker_id == held.worker_id == "w1"
+    ((matches, metrics),) = seen
+    assert matches["w1"] > 100 > matches["w0"] == matches["w2"] == 0
+    assert {one.worker_id for one in metrics.endpoints} == {"w0", "w1", "w2"}
+    assert all(0.0 <= one.gpu_cache_usage_perc <= 1.0 for one in metrics.endpoints)
+
+
+async def test_a_served_request_can_be_explained(client: Client) -> None:
+    answer = await client.kv(chat(PREFIX))
+
+    detail = await client.decision(answer.request_id)
+
+    assert detail["decision"]["worker"] == answer.worker_id
+
+
+async def test_a_meta_router_takes_the_bucket(engines: list[str]) -> None:
+    async with (
+        live_router.router(engines[:1], bucket="code") as code,
+        live_router.router(engines[1:], bucket="chat") as talk,
+        live_router.meta_router([f"code={code}", f"chat={talk}"]) as url,
+        Client(url) as client,
+    ):
+        buckets = [(await client.kv(chat("x"), bucket=name)).bucket for name in ("chat", "code")]
+
+    assert buckets == ["chat", "code"]
+
+
+async def test_refusals_say_what_is_wrong(client: Client) -> None:
+    with pytest.raises(RequestError, match="one of messages, prompt, input, this has"):
+        await client.kv({"model": "mock"})
+    with pytest.raises((NoWorkerError, RequestError), match="w9"):
+        await client.direct(chat("x"), "w9")
+    with pytest.raises(RequestError, match="router") as refused:
+        await client.generate(chat("x"), router_mode="clairvoyant")
+    assert refused.value.status == 400
+    with pytest.raises(RequestError):
+        async with client.stream(chat("x"), router_mode="clairvoyant"):
+            pytest.fail("nothing may stream")
+
+
+async def test_a_front_door_that_is_not_there_is_named() -> None:
+    with socket.socket() as gone:
+        gone.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+        async with Client(url) as client:
+            with pytest.raises(TransportError, match="is a kvmesh router or meta-router serving"):
+                await client.kv(chat("x"))
+
+
+async def test_a_stream_that_breaks_off_is_an_error() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+            b'\r\n16\r\ndata: {"choices": []}\n\n'[:-1]
+            + b"\n\r\n"
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Client(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(TransportError):
+            await read_stream(client)

@@ -1,0 +1,121 @@
+"""Processes that start before their NATS server: they wait for it, say so, and then serve."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from kvmesh.app.ops.nats_server import NatsServer
+from tests.chaos.process import MeshProcess, fixed_ports
+from tests.integration.nats.cluster import NatsCluster
+from tests.integration.support.small_mesh import WITHIN_S, SmallMesh, answer_with, running
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_mesh_that_starts_before_its_server_waits_for_it_and_serves(
+    tmp_path: Path,
+) -> None:
+    server = NatsServer(tmp_path / "store", port=fixed_ports(1)[0])
+    mesh = SmallMesh(tmp_path, server.url)
+    prompt = {"model": "mock", "prompt": "hello", "max_tokens": 3}
+    async with running(*mesh.all()) as client:
+        for place in (mesh.router, mesh.front):
+            waiting = f"waiting for NATS at {server.url}"
+            answer = await answer_with(client, place, "/ready", 503, waiting)
+            assert answer.json()["reason"] == waiting
+            assert (await client.get(f"{place.url}/health")).status_code == 200
+            asked = await client.post(f"{place.url}/v1/completions", json=prompt)
+            assert asked.status_code == 503
+        await answer_with(client, mesh.engine, "/health", 200)
+        while "waiting for NATS" not in mesh.said(mesh.sidecar):
+            assert mesh.sidecar.alive, mesh.sidecar.last_words()
+            await asyncio.sleep(0.05)
+
+        await server.start()
+        try:
+            for place in (mesh.router, mesh.front):
+                await answer_with(client, place, "/ready", 200)
+            asked = await client.post(f"{mesh.front.url}/v1/completions", json=prompt)
+            assert asked.status_code == 200, asked.text
+        finally:
+            await server.stop()
+
+    for process in (mesh.router, mesh.front, mesh.sidecar):
+        assert mesh.said(process).count("waiting for NATS") == 1, mesh.said(process)
+
+
+async def test_a_router_of_named_workers_serves_while_it_waits_for_its_siblings(
+    tmp_path: Path,
+) -> None:
+    server = NatsServer(tmp_path / "store", port=fixed_ports(1)[0])
+    mesh = SmallMesh(tmp_path, server.url)
+    async with running(mesh.engine, mesh.sharing) as client:
+        waiting = f"waiting for NATS at {server.url}: siblings are not heard"
+        answer = await answer_with(client, mesh.sharing, "/ready", 200, waiting)
+        assert answer.json()["warnings"] == [waiting]
+        prompt = {"model": "mock", "prompt": "hello", "max_tokens": 3}
+        asked = await client.post(f"{mesh.sharing.url}/v1/completions", json=prompt)
+        assert asked.status_code == 200, asked.text
+
+        await server.start()
+        try:
+            while "warnings" in (await client.get(f"{mesh.sharing.url}/ready")).json():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        finally:
+            await server.stop()
+
+
+async def test_a_router_waits_for_a_cluster_that_has_no_leader_yet(tmp_path: Path) -> None:
+    cluster = NatsCluster(tmp_path)
+    first, *others = cluster.servers.values()
+    await first.start()
+    try:
+        router = SmallMesh(tmp_path, first.url).router
+        async with running(router) as client:
+            await answer_with(client, router, "/ready", 503, "waiting for JetStream at")
+            assert (await client.get(f"{router.url}/health")).status_code == 200
+
+            for server in others:
+                await server.start()
+
+            # No worker is there: all that is left to wait for.
+            await answer_with(client, router, "/ready", 503, "no usable worker")
+    finally:
+        await cluster.stop()
+
+
+@pytest.mark.parametrize("role", ["router", "front", "sidecar"])
+async def test_sigterm_ends_a_process_that_waits(tmp_path: Path, role: str) -> None:
+    mesh = SmallMesh(tmp_path, f"nats://127.0.0.1:{fixed_ports(1)[0]}")
+    process: MeshProcess = getattr(mesh, role)
+    async with running(mesh.engine, process):
+        while "waiting for NATS" not in mesh.said(process):
+            assert process.alive, process.last_words()
+            await asyncio.sleep(0.05)
+
+        started = time.monotonic()
+        process.stop()
+
+        assert process.returncode == 0, process.last_words()
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("role", ["router", "front"])
+async def test_a_refused_login_ends_a_process_at_once(tmp_path: Path, role: str) -> None:
+    config = "authorization { users = [ { user: admin, password: secret } ] }"
+    server = NatsServer(tmp_path / "store", config=config)
+    await server.start()
+    try:
+        mesh = SmallMesh(tmp_path, server.url)
+        process: MeshProcess = getattr(mesh, role)
+        async with running(process):
+            deadline_s = time.monotonic() + WITHIN_S
+            while process.alive and time.monotonic() < deadline_s:  # noqa: ASYNC110  its own end
+                await asyncio.sleep(0.05)
+
+            assert process.returncode == 2, process.last_words()
+            assert "authorization" in process.last_words().lower()
+    finally:
+        await server.stop()

@@ -1,0 +1,234 @@
+"""A meta-router over static replicas, on real sockets: rules, redirects, other paths, headers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.transport.http.server.server import HttpServer
+from tests.integration.support.failing_engine import answer_status, failing_engines, never_answer
+from tests.integration.support.gated_engine import GatedEngine, gated_engine
+from tests.integration.support.live_router import chat, meta_router, router
+from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def buckets() -> AsyncIterator[list[str]]:
+    """Two buckets of one router and one engine each, written as --replica wants them."""
+    async with contextlib.AsyncExitStack() as stack:
+        listed: list[str] = []
+        for bucket in ("chat", "code"):
+            engine = ReplayEndpoint(workers=1)
+            await stack.enter_async_context(serve(engine))
+            url = await stack.enter_async_context(router([engine.url], bucket=bucket))
+            listed.append(f"{bucket}={url}")
+        yield listed
+
+
+def body(text: str = "Hello", **more: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": text}]
+    return {"model": "mock", "stream": True, "max_tokens": 2, "messages": turns} | more
+
+
+def bucket_of(answer: httpx.Response) -> str:
+    """Return the bucket a router tells; the tiny engines tell of one of their own before."""
+    told: str = answer.headers.get("x-kvmesh-bucket", answer.text)
+    return told.rpartition(", ")[2]
+
+
+async def test_a_client_that_follows_redirects_is_sent_to_its_replica(buckets: list[str]) -> None:
+    ask = {"x-kvmesh-redirect": "yes", "x-kvmesh-bucket": "code"}
+    async with (
+        meta_router(buckets, redirects=True) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, follow_redirects=True) as client,
+    ):
+        sent = await client.post(
+            "/v1/chat/completions?x=1", json=body(), headers=ask, follow_redirects=False
+        )
+        followed = await client.post("/v1/chat/completions", json=body(), headers=ask)
+        plain = await chat(client, "Hello", bucket="code")
+        unknown = await client.post(
+            "/v1/chat/completions", json=body(), headers=ask | {"x-kvmesh-bucket": "none"}
+        )
+
+    replica = buckets[1].partition("=")[2]
+    assert sent.status_code == 307
+    assert sent.headers["location"] == f"{replica}/v1/chat/completions?x=1"
+    assert (sent.headers["cache-control"], sent.headers["x-kvmesh-bucket"]) == ("no-store", "code")
+    assert followed.status_code == 200
+    assert str(followed.url).startswith(replica)
+    assert bucket_of(followed) == "code"
+    assert str(plain.url).startswith(url)
+    assert unknown.status_code == 404
+
+
+async def test_nobody_is_redirected_where_that_is_off(buckets: list[str]) -> None:
+    async with (
+        meta_router(buckets) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        answer = await client.post(
+            "/v1/chat/completions", json=body(), headers={"x-kvmesh-redirect": "yes"}
+        )
+
+    assert answer.status_code == 200
+
+
+async def test_rules_go_by_header_model_length_prefix_and_family(buckets: list[str]) -> None:
+    family_text = "You are the assistant of a bank. " * 20
+    async with (
+        meta_router(buckets) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        seen = (await client.post("/v1/bucket", json=body(family_text + "first"))).json()
+        other = (await client.post("/v1/bucket", json=body(family_text + "second"))).json()
+    rules = (
+        "bucket=code,header=x-team:search",
+        "bucket=code,model=*coder*",
+        "bucket=code,min-chars=5000",
+        "bucket=code,prefix=def ",
+        f"bucket=code,family={seen['family']}",
+        "bucket=chat,max-chars=4999",
+    )
+    async with (
+        meta_router(buckets, rule=rules) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+
+        async def bucket(text: str, model: str = "mock", **headers: str) -> str:
+            answer = await client.post(
+                "/v1/chat/completions", json=body(text, model=model), headers=headers
+            )
+            return bucket_of(answer)
+
+        found = [
+            await bucket("Hi", **{"x-team": "search"}),
+            await bucket("x" * 5000),
+            await bucket("def f(): ..."),
+            await bucket(family_text + "third"),
+            await bucket("Hi"),
+        ]
+        coder = (await client.post("/v1/bucket", json=body(model="qwen-coder-7b"))).json()
+
+    assert seen["family"] == other["family"]
+    assert seen["bucket"] is None
+    assert found == ["code", "code", "code", "code", "chat"]
+    assert coder["bucket"] == "code"
+
+
+@pytest.fixture
+async def models() -> AsyncIterator[list[GatedEngine]]:
+    async with gated_engine("small", "shared") as small, gated_engine("large", "shared") as large:
+        yield [small, large]
+
+
+async def test_other_paths_go_to_a_worker_that_serves_their_model(
+    models: list[GatedEngine],
+) -> None:
+    small, large = models
+    async with (
+        router([small.url, large.url]) as url,
+        meta_router([f"only={url}"]) as front,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        for base in (url, front):
+            for number in range(4):
+                answer = await client.post(
+                    f"{base}/v1/rerank", json={"model": "large", "query": f"{number}"}
+                )
+                assert answer.json() == {"path": "/v1/rerank"}
+        listed = [
+            sorted(one["id"] for one in (await client.get(f"{base}/v1/models")).json()["data"])
+            for base in (url, front)
+        ]
+        one = await client.get(f"{front}/v1/models/small")
+        form = await client.post(f"{url}/v1/audio/transcriptions", content=b"--x\r\n{broken")
+
+    assert small.paths.count("/v1/rerank") == 0
+    assert large.paths.count("/v1/rerank") == 8
+    assert listed == [["large", "shared", "small"]] * 2
+    assert one.json()["id"] == "small"
+    assert form.status_code == 200
+
+
+async def test_models_are_merged_over_buckets_and_requests_follow_them(
+    models: list[GatedEngine],
+) -> None:
+    small, large = models
+    async with (
+        router([small.url], bucket="one") as one,
+        router([large.url], bucket="two") as two,
+        meta_router([f"one={one}", f"two={two}"]) as front,
+        httpx.AsyncClient(base_url=front, timeout=60) as client,
+    ):
+        listed = sorted(model["id"] for model in (await client.get("/v1/models")).json()["data"])
+        found = await client.get("/v1/models/large")
+        for _ in range(4):
+            await client.post("/v1/rerank", json={"model": "large"})
+        missing = await client.post("/v1/rerank", json={"model": "none"})
+
+    assert listed == ["large", "shared", "small"]
+    assert found.json()["id"] == "large"
+    assert (small.paths.count("/v1/rerank"), large.paths.count("/v1/rerank")) == (0, 4)
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+    assert "served are large, shared, small" in missing.json()["error"]["message"]
+
+
+async def test_a_replica_that_hangs_is_left_and_its_requests_go_to_its_sibling() -> None:
+    async with failing_engines(2) as (hung, well):
+        hung.answer, hung.healthy = never_answer, False
+        hung.ready = False
+        listed = [f"chat={one.url}" for one in (hung, well)]
+        async with (
+            meta_router(listed) as url,
+            httpx.AsyncClient(base_url=url, timeout=30) as client,
+        ):
+            asked = (
+                client.post("/v1/chat/completions", json=body(stream=False, model="m"))
+                for _ in range(4)
+            )
+            answers = await asyncio.gather(*asked)
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert hung.prompts
+
+
+async def test_a_request_waits_for_a_replica_that_comes_back() -> None:
+    async with (
+        failing_engines(1) as (replica,),
+        meta_router([f"chat={replica.url}"]) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as client,
+    ):
+        port = replica.server.port
+        await replica.server.close()
+        waiting = asyncio.create_task(
+            client.post("/v1/chat/completions", json=body(stream=False, model="m"))
+        )
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 1.0)
+        replica.server = HttpServer(replica.serve)
+        await replica.server.start("127.0.0.1", port)
+
+        answer = await waiting
+
+    assert answer.status_code == 200
+
+
+async def test_a_workers_own_error_is_not_asked_for_again() -> None:
+    async with failing_engines(2) as replicas:
+        for replica in replicas:
+            replica.answer = answer_status(503, (b"x-kvmesh-worker", b"w0"))
+        async with (
+            meta_router([f"chat={one.url}" for one in replicas]) as url,
+            httpx.AsyncClient(base_url=url, timeout=30) as client,
+        ):
+            answer = await client.post("/v1/chat/completions", json=body(stream=False, model="m"))
+
+    assert answer.status_code == 503
+    assert sum(len(one.prompts) for one in replicas) == 1

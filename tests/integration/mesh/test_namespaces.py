@@ -1,0 +1,71 @@
+"""LoRA adapters and tenants' salts: what one caches no other finds, as the engine has it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.roles import CostSettings
+from tests.integration.support.live_router import router
+
+pytestmark = pytest.mark.integration
+
+PROMPT = "What everybody asks about, again and again. " * 20
+
+
+@contextlib.asynccontextmanager
+async def routed() -> AsyncIterator[tuple[httpx.AsyncClient, Mocker]]:
+    options = MockerOptions(
+        port=0,
+        kv_events_port=0,
+        replay_port=0,
+        timing_profile="instant",
+        lora_modules=("poet", "lawyer"),
+    )
+    engine = Mocker(options)
+    await engine.start()
+    try:
+        async with (
+            router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0)) as url,
+            httpx.AsyncClient(base_url=url, timeout=60) as client,
+        ):
+            yield client, engine
+    finally:
+        await engine.stop()
+
+
+async def ask(client: httpx.AsyncClient, model: str, **more: str) -> tuple[int, int]:
+    """Return the overlap that was foreseen, and the engine's own, in blocks."""
+    body = {"model": model, "prompt": PROMPT, "max_tokens": 1} | more
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return int(answer.headers["x-kvmesh-overlap-blocks"]), cached // 16
+
+
+async def events_arrived(client: httpx.AsyncClient, engine: Mocker) -> None:
+    """Wait until the router knows as many blocks as the engine holds."""
+    deadline = asyncio.get_running_loop().time() + 60.0
+    while True:
+        engines = (await client.get("/v1/status")).json()["mesh"]["engines"]
+        known, held = engines["w0"]["w0"]["cache"]["visible_blocks"], engine.ranks[0].dump()
+        if known == len(held) // 8:
+            return
+        assert asyncio.get_running_loop().time() < deadline, f"{known} of {len(held) // 8} blocks"
+
+
+@pytest.mark.parametrize("way", ["adapter", "salt"])
+async def test_namespaces_are_apart_in_router_and_engine(way: str) -> None:
+    async with routed() as (client, engine):
+        names = ["mock", "poet", "lawyer"] if way == "adapter" else ["", "tenant-a", "tenant-b"]
+        seen: list[tuple[int, int]] = []
+        for name in names * 2:
+            salt = {"cache_salt": name} if way == "salt" and name else {}
+            seen.append(await ask(client, name if way == "adapter" else "mock", **salt))
+            await events_arrived(client, engine)
+
+    assert [foreseen for foreseen, _ in seen] == [cached for _, cached in seen]
+    assert [foreseen > 40 for foreseen, _ in seen] == [False] * 3 + [True] * 3

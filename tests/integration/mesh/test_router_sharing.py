@@ -1,0 +1,117 @@
+"""Routers without a journal that share what they route: one finds what a sibling sent."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.process.running import Stop
+from kvmesh.app.worker.command import Sidecar
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.roles import NatsSettings, WorkerSettings
+from tests.integration.support.live_router import router_process
+from tests.nats_container import Served
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "What everybody asks about, again and again. " * 50
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield stack
+
+
+async def start_engines(stack: contextlib.AsyncExitStack, count: int) -> list[Mocker]:
+    mockers = [
+        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
+        for _ in range(count)
+    ]
+    for mocker in mockers:
+        await mocker.start()
+        stack.push_async_callback(mocker.stop)
+    return mockers
+
+
+async def ask(client: httpx.AsyncClient, text: str) -> httpx.Response:
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "mock", "max_tokens": 2, "messages": messages}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def knows(router: httpx.AsyncClient, holds: Callable[[dict[str, Any]], bool]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if holds((await router.get("/v1/status")).json()):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def found_through(sibling: httpx.AsyncClient, sent: httpx.Response) -> None:
+    """Wait until `sibling` would send the prefix where it went, knowing all of it."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await sibling.post(
+                "/v1/route",
+                json={"model": "mock", "messages": [{"role": "user", "content": PREFIX + "two"}]},
+            )
+            decision: dict[str, Any] = answer.json()
+            if decision.get("overlap_blocks", 0) > 100:
+                break
+            await asyncio.sleep(0.02)
+    second = await ask(sibling, PREFIX + "two")
+    assert second.headers["x-kvmesh-worker"] == sent.headers["x-kvmesh-worker"]
+    assert int(second.headers["x-kvmesh-overlap-blocks"]) > 100
+    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 1600
+
+
+async def test_a_prefix_routed_through_one_is_found_through_its_sibling(
+    nats_server: Served, stack: contextlib.AsyncExitStack, namespace: str
+) -> None:
+    engines = await start_engines(stack, 4)
+    flags = [f"--worker=w{number}={one.url}" for number, one in enumerate(engines)]
+    flags += ["--no-kv-events", "--nats-url", nats_server.url, "--namespace", namespace]
+    one, two = [
+        await stack.enter_async_context(router_process("--router-id", name, *flags))
+        for name in ("r0", "r1")
+    ]
+    await knows(two, lambda status: bool(status["mesh"]["peers"]))
+
+    sent = await ask(one, PREFIX + "one")
+
+    await found_through(two, sent)
+
+
+async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
+    nats_process: NatsServer, stack: contextlib.AsyncExitStack, namespace: str
+) -> None:
+    engines = await start_engines(stack, 2)
+    nats = NatsSettings(nats_url=nats_process.url, namespace=namespace)
+    stop = Stop()
+    for number, engine in enumerate(engines):
+        settings = WorkerSettings(
+            engine_url=engine.url, worker_id=f"w{number}", kv_events=False, nats=nats
+        )
+        running = asyncio.create_task(Sidecar(settings).serve(stop))
+        stack.push_async_callback(asyncio.wait, [running])
+    stack.callback(stop.request)
+    flags = ["--no-kv-events", "--nats-url", nats_process.url, "--namespace", namespace]
+    one, two = [
+        await stack.enter_async_context(router_process("--router-id", name, *flags))
+        for name in ("r0", "r1")
+    ]
+    for router in (one, two):
+        await knows(router, lambda status: len(status["workers"]) == 2)
+
+    sent = await ask(one, PREFIX + "one")
+
+    await found_through(two, sent)
+    status = (await two.get("/v1/status")).json()
+    assert {worker["trust"] for worker in status["workers"]} == {"approx"}

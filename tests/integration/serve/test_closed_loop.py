@@ -1,0 +1,188 @@
+"""What engines reuse against what was predicted, and what a router does about a wrong index."""
+
+import asyncio
+import itertools
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.app.process.running import Stop
+from kvmesh.app.router.command import RouterServer
+from kvmesh.app.worker.command import Sidecar
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.workers.info import Trust
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
+from tests.conftest import Eventually
+from tests.nats_container import Served
+
+pytestmark = pytest.mark.integration
+
+WORKER = WorkerId("w")
+PROMPTS = [f"Question {number}: " + "what everybody asks. " * 30 for number in range(14)]
+BLOCKS = sum(len(prompt) // 16 for prompt in PROMPTS)
+"""Each byte is a token; no two prompts share a block."""
+
+
+@asynccontextmanager
+async def running(serve: Any) -> AsyncIterator[None]:
+    stop = Stop()
+    task = asyncio.create_task(serve(stop))
+    try:
+        yield
+    finally:
+        stop.request()
+        await asyncio.wait_for(task, 60)
+
+
+def router_of(nats: NatsSettings, port: int) -> RouterServer:
+    return RouterServer(
+        RouterSettings(
+            router_id="r",
+            # Without prediction: what counts is what events told.
+            cost=CostSettings(predict_ttl_s=0.0),
+            http=HttpSettings(http_port=port, drain_s=0.0),
+            nats=nats,
+        )
+    )
+
+
+async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
+    nats_server: Served, eventually: Eventually, namespace: str
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    server = router_of(nats, port)
+    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
+    try:
+        async with (
+            running(server.serve),
+            running(sidecar.serve),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ):
+            await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
+            for prompt in PROMPTS:
+                await complete(client, prompt)
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+
+            server.index.clear(WORKER)
+            await complete_until(client, lambda: server.index.blocks(WORKER) == BLOCKS)
+            metrics = (await client.get("/metrics")).text
+            status = (await client.get("/v1/status")).json()
+    finally:
+        await mocker.stop()
+
+    assert status["predictions"]["w"]["under"] >= 12
+    assert 'kvmesh_worker_predictions_total{result="under",worker="w"}' in metrics
+    assert 'kvmesh_worker_prediction_resyncs_total{worker="w"} 1.0' in metrics
+    assert 'kvmesh_worker_doubted{worker="w"} 1.0' in metrics
+    assert 'kvmesh_worker_requests_waiting{worker="w"} 0.0' in metrics
+    assert status["predictions"]["w"]["doubts"] == 1
+
+
+async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: Eventually) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    server = RouterServer(
+        RouterSettings(
+            router_id="r",
+            worker=(f"w={mocker.url}",),
+            cost=CostSettings(predict_ttl_s=0.0),
+            http=HttpSettings(http_port=port, drain_s=0.0),
+        )
+    )
+
+    def trusted() -> bool:
+        known = server.router.heartbeat(WORKER) is not None
+        return known and server.scheduler.workers.info(WORKER).trust is Trust.EXACT
+
+    try:
+        async with (
+            running(server.serve),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ):
+            await eventually(trusted, what="the worker's events are followed")
+            for prompt in PROMPTS:
+                await complete(client, prompt)
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+
+            server.index.clear(WORKER)
+            await complete_until(client, lambda: server.index.blocks(WORKER) == BLOCKS)
+            status = (await client.get("/v1/status")).json()
+    finally:
+        await mocker.stop()
+
+    assert status["predictions"]["w"]["doubts"] == 1
+    assert status["workers"][0]["trust"] == "exact"
+
+
+async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
+    nats_server: Served, eventually: Eventually, namespace: str
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    server = router_of(nats, port)
+    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
+    try:
+        async with (
+            running(server.serve),
+            running(sidecar.serve),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ):
+            await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
+            for prompt in PROMPTS:
+                await complete(client, prompt)
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+            [(_, publisher)] = sidecar._ranks
+            # What a bug in the sidecar could do: what the engine holds is gone from it.
+            publisher._cache.lose()
+            server.index.clear(WORKER)
+
+            server.mesh.doubt(WORKER, Doubt(12, 12, again=True))
+
+            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+            await complete(client, PROMPTS[0])
+            status = (await client.get("/v1/status")).json()
+    finally:
+        await mocker.stop()
+
+    assert status["predictions"]["w"]["hits"] == 1
+    assert status["workers"][0]["trust"] == "exact"
+
+
+async def complete_until(client: httpx.AsyncClient, condition: Callable[[], bool]) -> None:
+    """Send the prompts again and again."""
+    async with asyncio.timeout(60):
+        for prompt in itertools.cycle(PROMPTS):
+            if condition():
+                return
+            await complete(client, prompt)
+
+
+async def complete(client: httpx.AsyncClient, prompt: str) -> None:
+    body = {"model": "mock", "prompt": prompt, "max_tokens": 1}
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text

@@ -1,0 +1,137 @@
+"""Routers whose token ids are, or are not, those of their engines."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.roles import CostSettings
+from tests.integration.support.live_router import router
+from tests.unit.app.prompts.tokenizer_models import write_model
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
+SYSTEM = {"role": "system", "content": "You answer what everybody asks about, patiently. " * 30}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("models") / "small")
+
+
+@contextlib.asynccontextmanager
+async def engines(tokenizer: str | None, count: int = 2) -> AsyncIterator[list[Mocker]]:
+    options = MockerOptions(
+        port=0, kv_events_port=0, replay_port=0, timing_profile="instant", tokenizer=tokenizer
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        mockers = [Mocker(options) for _ in range(count)]
+        for mocker in mockers:
+            await mocker.start()
+            stack.push_async_callback(mocker.stop)
+        yield mockers
+
+
+@contextlib.asynccontextmanager
+async def routed(mockers: list[Mocker], **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    urls = [mocker.url for mocker in mockers]
+    cost = CostSettings(predict_ttl_s=0.0)
+    async with (
+        router(urls, kv_events=True, cost=cost, **settings) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        yield client
+
+
+async def post(client: httpx.AsyncClient, *messages: dict[str, str]) -> httpx.Response:
+    body = {"model": "mock", "max_tokens": 4, "messages": [SYSTEM, *messages]}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": f"{text} " * 20}
+
+
+async def until(
+    client: httpx.AsyncClient, holds: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Wait until the state of token ids in /v1/status is as wanted."""
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while True:
+        told: dict[str, Any] = (await client.get("/v1/status")).json()["tokens"]
+        if holds(told):
+            return told
+        assert asyncio.get_running_loop().time() < deadline, told
+        await asyncio.sleep(0.02)
+
+
+async def test_ids_that_agree_are_routed_by(model: str) -> None:
+    async with engines(model) as mockers, routed(mockers, tokenizer=Path(model)) as client:
+        for number in range(3):
+            await post(client, user(f"{number}"))
+        told = await until(client, lambda told: told["parity"]["compared"] == 3)
+        ready = (await client.get("/ready")).json()
+
+    assert told["parity"]["disagreements"] == 0
+    assert "warnings" not in ready
+
+
+async def test_ids_that_differ_are_not_routed_by_and_it_is_said(model: str) -> None:
+    async with engines(model) as mockers, routed(mockers) as client:
+        first = await post(client, user("one"))
+        told = await until(client, lambda told: told["parity"]["disagreements"] > 0)
+        # From now on by bytes, until the engine has told its own ids of the earlier messages.
+        second = await post(client, user("two"))
+        third = await post(client, user("two"), {"role": "assistant", "content": "?"}, user("more"))
+        ready = (await client.get("/ready")).json()
+        metrics = (await client.get("/metrics")).text
+
+    assert first.headers["x-kvmesh-overlap-blocks"] == "0"
+    assert told["parity"]["untrusted"] == ["mock"]
+    # Both hold what the messages have in common with the third's.
+    holders = {first.headers["x-kvmesh-worker"], second.headers["x-kvmesh-worker"]}
+    assert third.headers["x-kvmesh-worker"] in holders
+    assert int(third.headers["x-kvmesh-overlap-blocks"]) > 10
+    assert "our token ids of model mock are not its engine's" in ready["warnings"][0]
+    assert 'kvmesh_token_parity_doubted{model="mock"} 1.0' in metrics
+
+
+async def test_what_the_engine_told_of_earlier_messages_is_exact(model: str) -> None:
+    async with engines(model) as mockers, routed(mockers) as client:
+        await post(client, user("zero"))
+        await until(client, lambda told: told["parity"]["disagreements"] > 0)
+        turns = [user("one")]
+        answer = await post(client, *turns)
+        # The system message alone, and the whole chat.
+        await until(client, lambda told: told["prefixes"]["known"] >= 2)
+        turns += [{"role": "assistant", "content": "Well."}, user("two")]
+        follow = await post(client, *turns)
+        told = await until(client, lambda told: told["prefixes"]["hits"] > 0)
+
+    details = follow.json()["usage"]["prompt_tokens_details"]
+    foreseen, cached = (
+        int(follow.headers["x-kvmesh-overlap-blocks"]),
+        details["cached_tokens"] // 16,
+    )
+    assert follow.headers["x-kvmesh-worker"] == answer.headers["x-kvmesh-worker"]
+    # The engine cached its answer's first tokens too: at most one block more than the prefix.
+    assert cached - 1 <= foreseen <= cached
+    assert foreseen > 20
+    assert told["prefixes"]["unstable"] == 0
+
+
+async def test_nobody_is_asked_when_told_so(model: str) -> None:
+    async with engines(model, 1) as mockers, routed(mockers, parity_sample=0) as client:
+        for number in range(3):
+            await post(client, user(f"{number}"))
+        told = (await client.get("/v1/status")).json()["tokens"]
+
+    assert (told["parity"]["compared"], told["untold"], told["unanswered"]) == (0, 0, 0)

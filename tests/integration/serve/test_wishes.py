@@ -1,0 +1,78 @@
+"""What requests wish of a router, over HTTP: policy, workers, labels, taints, by header or body."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.support.live_router import router
+from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[list[str]]:
+    made = [ReplayEndpoint(workers=1) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        for engine in made:
+            await stack.enter_async_context(serve(engine))
+        marks = (",label=gpu:h100", ",taint=batch", "")
+        yield [engine.url + mark for engine, mark in zip(made, marks, strict=True)]
+
+
+async def ask(client: httpx.AsyncClient, wishes: Any = None, **headers: str) -> httpx.Response:
+    turns = [{"role": "user", "content": "Hello"}]
+    body: dict[str, Any] = {"model": "mock", "messages": turns, "stream": True, "max_tokens": 2}
+    if wishes is not None:
+        body["kvmesh"] = wishes
+    names = {f"x-kvmesh-{name.replace('_', '-')}": value for name, value in headers.items()}
+    return await client.post("/v1/chat/completions", json=body, headers=names)
+
+
+def worker(answer: httpx.Response) -> str:
+    """Return whom the router chose; the tiny engines name workers of their own before."""
+    return answer.headers["x-kvmesh-worker"].rpartition(", ")[2]
+
+
+async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) -> None:
+    async with (
+        router(engines, model_policy=("model=mock,kv-cost=lmetric",)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        anywhere = {worker(await ask(client, router_mode="round-robin")) for _ in "1234"}
+        labelled = await ask(client, labels="gpu:h100")
+        tolerant = await ask(client, {"tolerations": ["batch"], "allowed_workers": ["w1"]})
+        nobody = await ask(client, labels="gpu:h100", allowed_workers="w1,w2")
+        pinned = await ask(client, {"worker": "w2"})
+        wrong = await ask(client, {"cost": "cheap"})
+        decisions = (await client.get("/v1/decisions")).json()["decisions"]
+        dearer = await client.post(
+            "/v1/route",
+            json={"messages": [], "kvmesh": {"cost": "dynamo", "overlap_score_weight": 3}},
+        )
+
+    assert anywhere == {"w0", "w2"}
+    assert worker(labelled) == "w0"
+    assert worker(tolerant) == "w1"
+    assert nobody.status_code == 503
+    assert "w0: not allowed for this request" in nobody.json()["error"]["message"]
+    assert "w2: has no label gpu:h100" in nobody.json()["error"]["message"]
+    assert worker(pinned) == "w2"
+    assert wrong.status_code == 400
+    assert {row["policy"] for row in decisions} == {"round-robin", "lmetric"}
+    assert dearer.json()["policy"] == "dynamo"
+    assert "3.0 *" in str(dearer.json())
+
+
+async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
+    async with (
+        router(engines, client_overrides=False) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        answers = [await ask(client, worker_id="w1", router_mode="direct") for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert {worker(answer) for answer in answers} <= {"w0", "w2"}

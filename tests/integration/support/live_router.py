@@ -1,0 +1,169 @@
+"""Routers, meta-routers and tiny engines in this process, on real sockets."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+import msgspec
+
+from kvmesh.app.meta.command import MetaServer
+from kvmesh.app.process.running import Stop
+from kvmesh.app.router.command import RouterServer
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+
+READY_S = 60.0
+WITHOUT_NATS = """
+import sys
+for name in ("nats", "faststream"):
+    sys.modules[name] = None
+from kvmesh.cli import main
+main()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    serve: Callable[[Stop], Awaitable[None]], url: str, verify: ssl.SSLContext | bool = True
+) -> AsyncIterator[str]:
+    """Run one server until the block ends; it is ready when the block begins."""
+    stop = Stop()
+    running = asyncio.ensure_future(serve(stop))
+    deadline = asyncio.get_running_loop().time() + READY_S
+    try:
+        async with httpx.AsyncClient(base_url=url, verify=verify, timeout=20) as client:
+            while True:
+                assert not running.done(), running.exception()
+                assert asyncio.get_running_loop().time() < deadline, f"{url} is not ready"
+                with contextlib.suppress(httpx.HTTPError):
+                    if (await client.get("/ready")).status_code == 200:
+                        break
+                await asyncio.sleep(0.02)
+        yield url
+    finally:
+        stop.request()
+        await running
+
+
+@contextlib.asynccontextmanager
+async def router(
+    engines: Sequence[str], *, port: int = 0, bucket: str = "default", **settings: Any
+) -> AsyncIterator[str]:
+    """Serve a router alone over `engines`, called w0, w1, …"""
+    port = port or free_port()
+    server = RouterServer(
+        RouterSettings(
+            kv_events=settings.pop("kv_events", False),
+            worker=tuple(f"w{number}={url}" for number, url in enumerate(engines)),
+            bucket=bucket,
+            router_id=settings.pop("router_id", f"{bucket}-0"),
+            seed=1,
+            http=HttpSettings(http_port=port, drain_s=settings.pop("drain_s", 5.0)),
+            **settings,
+        )
+    )
+    async with serving(server.serve, f"http://127.0.0.1:{port}") as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def ended(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    """Kill a process that a failed block left running."""
+    try:
+        yield
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def router_without_nats(*arguments: str) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+    """Run `kvmesh router` as a process that cannot import nats; SIGTERM must end it well."""
+    return router_process(*arguments, command=("-c", WITHOUT_NATS))
+
+
+@contextlib.asynccontextmanager
+async def router_process(
+    *arguments: str, command: Sequence[str] = ("-m", "kvmesh")
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Run `kvmesh router` as a process; SIGTERM must end it well."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *command, "router", *arguments),
+        *("--http-port", "0", "--log-format", "json"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    url = ""
+    while not url:
+        line = (await process.stderr.readline()).decode()
+        assert line, "the router ended before it served"
+        if '"router serves"' in line:
+            url = line.split('"url": "')[1].split('"')[0]
+    log = asyncio.create_task(process.stderr.read())
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            yield client
+    finally:
+        process.terminate()
+        await process.wait()
+        told = (await log).decode()
+    assert process.returncode == 0, told
+
+
+@contextlib.asynccontextmanager
+async def meta_router(replicas: Sequence[str], **settings: Any) -> AsyncIterator[str]:
+    """Serve a meta-router over `replicas`, written `bucket=url`."""
+    port = free_port()
+    server = MetaServer(
+        MetaRouterSettings(
+            replica=tuple(replicas),
+            http=HttpSettings(http_port=port, drain_s=5.0),
+            **settings,
+        )
+    )
+    async with serving(server.serve, f"http://127.0.0.1:{port}") as url:
+        yield url
+
+
+async def chat(
+    client: httpx.AsyncClient, text: str, request_id: str = "", **headers: str
+) -> httpx.Response:
+    """Stream one chat to its end."""
+    names = {f"x-kvmesh-{name.replace('_', '-')}": value for name, value in headers.items()}
+    if request_id:
+        names["x-request-id"] = request_id
+    body = {
+        "model": "mock",
+        "stream": True,
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": text}],
+    }
+    return await client.post("/v1/chat/completions", json=body, headers=names)
+
+
+async def events(
+    client: httpx.AsyncClient, path: str = "/v1/events"
+) -> AsyncGenerator[tuple[str, Any], None]:
+    """Yield (name, data) of a stream's events."""
+    async with client.stream("GET", path) as answer:
+        assert answer.headers["content-type"] == "text/event-stream"
+        name = ""
+        async for line in answer.aiter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, msgspec.json.decode(line.removeprefix("data: "))

@@ -1,0 +1,181 @@
+"""/metrics of real routers: what Prometheus reads is true, and docs/metrics.md explains it."""
+
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvmesh.app.router.command import RouterServer
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.requests import DecisionSettings
+from kvmesh.settings.roles import RouterSettings
+from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
+from tests.integration.support import live_router
+
+pytestmark = pytest.mark.integration
+
+PAGE = Path(__file__).parents[3] / "docs/metrics.md"
+PROMPT = "What everybody asks about, again and again. " * 40
+
+
+def families(text: str) -> dict[str, Metric]:
+    found = text_string_to_metric_families(text)
+    return {one.name: one for one in found if one.name.startswith("kvmesh_")}
+
+
+def documented() -> dict[str, str]:
+    rows = re.findall(r"^\| `(kvmesh_\w+)` (\|.*)$", PAGE.read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def undocumented(metrics: dict[str, Metric]) -> list[str]:
+    """Return the rows that docs/metrics.md lacks."""
+    known = documented()
+    rows = {name: row_of(metric, known.get(name, "")) for name, metric in metrics.items()}
+    return [f"| `{name}` {row}" for name, row in rows.items() if known.get(name) != row]
+
+
+def row_of(metric: Metric, known: str) -> str:
+    """Return the row that explains a metric; labels that no sample shows are as in `known`."""
+    labels = sorted({name for sample in metric.samples for name in sample.labels} - {"le"})
+    shown = ", ".join(f"`{name}`" for name in labels)
+    if not metric.samples and known:
+        shown = known.split("|")[2].strip()
+    return f"| {metric.type} | {shown} | {metric.documentation} |"
+
+
+def value(metrics: dict[str, Metric], sample: str, **labels: str) -> float:
+    for metric in metrics.values():
+        for one in metric.samples:
+            if one.name == sample and one.labels == labels:
+                return one.value
+    pytest.fail(f"no {sample} {labels}")
+
+
+async def metrics_when_counted(client: httpx.AsyncClient, requests: int) -> dict[str, Metric]:
+    """Return the metrics once so many requests are in them: ended ones are counted in slices."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        metrics = families((await client.get("/metrics")).text)
+        if value(metrics, "kvmesh_request_duration_seconds_count") == requests:
+            return metrics
+        assert time.monotonic() < deadline, metrics["kvmesh_request_duration_seconds"]
+
+
+async def test_what_is_counted_is_what_happened() -> None:
+    engine = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await engine.start()
+    async with (
+        live_router.router([engine.url]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        for number in range(4):
+            body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+        metrics = await metrics_when_counted(client, 4)
+    await engine.stop()
+
+    assert value(metrics, "kvmesh_requests_total", outcome="finished", status="2xx") == 4
+    assert value(metrics, "kvmesh_decision_seconds_count", phase="decide") == 4
+    assert value(metrics, "kvmesh_decision_seconds_count", phase="score") == 1
+    assert value(metrics, "kvmesh_output_tokens_total") == 12
+    best = value(metrics, "kvmesh_overlap_tokens_total", kind="best")
+    assert best == value(metrics, "kvmesh_overlap_tokens_total", kind="predicted") > 3 * 1700
+    assert value(metrics, "kvmesh_worker_usable", worker="w0") == 1
+    assert value(metrics, "kvmesh_worker_cached_blocks", worker="w0") > 100
+    assert "\n".join(undocumented(metrics)) == ""
+
+
+async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None:  # noqa: F811
+    mesh.chat(PROMPT, headers={"x-kvmesh-bucket": "chat"})
+
+    def settled() -> bool:
+        shown = families(mesh.http.get(f"{mesh.router_url(0)}/metrics").text)
+        return value(shown, "kvmesh_journal_caught_up") == value(shown, "kvmesh_peers") == 1
+
+    eventually(settled, "the journal is read, the sibling known")
+    metrics = families(mesh.http.get(f"{mesh.router_url(0)}/metrics").text)
+
+    assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
+    known = documented()
+    sometimes = {
+        name
+        for name in known
+        if name.startswith(("kvmesh_edge", "kvmesh_snapshot_", "kvmesh_remote_"))
+    }
+    predicted = {name for name in known if name.startswith("kvmesh_worker_")}
+    front = families(mesh.http.get(f"{mesh.url}/metrics").text)
+    assert "\n".join(undocumented(front)) == ""
+
+    def ready() -> bool:
+        shown = families(mesh.http.get(f"{mesh.url}/metrics").text)
+        labels = {"bucket": "chat", "replica": "chat/chat-0"}
+        return value(shown, "kvmesh_meta_replica_ready", **labels) == 1
+
+    eventually(ready, "the meta-router counts the replica")
+    assert set(known) - set(metrics) - set(front) <= sometimes | predicted
+
+
+async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
+    engines = [
+        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
+        for _ in range(2)
+    ]
+    for engine in engines:
+        await engine.start()
+    shadows = DecisionSettings(shadow_policy=("kv:prefill-decode:overlap_score_weight=0",))
+    urls = [engine.url for engine in engines]
+    async with (
+        live_router.router(urls, decision=shadows) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        workers = set()
+        for number in range(3):
+            body = {"model": "mock", "max_tokens": 1, "prompt": PROMPT + str(number)}
+            answer = await client.post("/v1/completions", json=body)
+            workers.add(answer.headers["x-kvmesh-worker"])
+        metrics = await metrics_when_counted(client, 3)
+        status = (await client.get("/v1/status")).json()
+    for engine in engines:
+        await engine.stop()
+
+    assert len(workers) == 1
+    (report,) = status["shadow_policies"]
+    assert report["policy"] == shadows.shadow_policy[0]
+    judged = {"policy": report["policy"], "kind": "judged"}
+    assert value(metrics, "kvmesh_shadow_decisions_total", **judged) == report["decisions"] == 3
+    assert "\n".join(undocumented(metrics)) == ""
+
+
+async def test_an_admin_port_takes_the_admin_paths() -> None:
+    engine = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await engine.start()
+    port, admin = live_router.free_port(), live_router.free_port()
+    server = RouterServer(
+        RouterSettings(
+            kv_events=False,
+            worker=(f"w0={engine.url}",),
+            http=HttpSettings(http_port=port, admin_port=admin),
+        )
+    )
+    async with (
+        live_router.serving(server.serve, f"http://127.0.0.1:{port}") as url,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        paths = ("/metrics", "/v1/status", "/admin/admission", "/ready")
+        front = [(await client.get(url + path)).status_code for path in paths]
+        own = f"http://127.0.0.1:{admin}"
+        behind = [(await client.get(own + path)).status_code for path in paths]
+    await engine.stop()
+
+    assert front == [404, 404, 404, 200]
+    assert behind == [200, 200, 200, 404]

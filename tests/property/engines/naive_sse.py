@@ -1,0 +1,50 @@
+"""What a stream of server-sent events says, read the plain way: as one whole text."""
+
+import json
+
+from kvmesh.core.engines.sse import Usage
+
+
+class NaiveReading:
+    """The facts `SseScanner` must find, from the text at once."""
+
+    def __init__(self, text: bytes) -> None:
+        self.tokens = 0
+        self.done = False
+        self.errors = 0
+        self.usage: Usage | None = None
+        lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        name, values = b"", list[bytes]()
+        for line in lines[:-1]:
+            if line == b"":
+                if values and b"\n".join(values):
+                    self._event(name, b"\n".join(values))
+                name, values = b"", []
+            elif line.startswith(b"data:"):
+                values.append(line[5:].removeprefix(b" "))
+            elif line.startswith(b"event:"):
+                name = line[6:].strip()
+
+    def _event(self, name: bytes, data: bytes) -> None:
+        if data.strip() == b"[DONE]":
+            self.done = True
+            return
+        try:
+            decoded = json.loads(data)
+        except ValueError:
+            decoded = None
+        content = decoded if isinstance(decoded, dict) else {}
+        if name == b"error" or content.get("error") or content.get("object") == "error":
+            self.errors += 1
+            return
+        if not name or name.endswith(b"delta"):
+            self.tokens += 1
+        reported = content.get("usage")
+        if isinstance(reported, dict):
+            before = self.usage or Usage()
+            cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens")
+            self.usage = Usage(
+                max(before.prompt_tokens, reported["prompt_tokens"]),
+                max(before.completion_tokens, reported["completion_tokens"]),
+                before.cached_tokens if cached is None else cached,
+            )

@@ -1,0 +1,170 @@
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kvmesh.core.members.membership import Change, ChangeKind, Membership
+
+DEAD_AFTER_S = 3.5
+ASK_AFTER_S = 2.1
+GRACE_S = 1.5
+FOREVER = float("inf")
+
+names = st.sampled_from(["a", "b", "c"])
+
+
+class NaiveMember:
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.heard = -FOREVER
+        self.expires = FOREVER
+        self.quiet = FOREVER
+        self.static = False
+        self.ready = True
+        self.draining = False
+        self.silent = False
+        self.refused = False
+
+
+class SignsAgainstModel(RuleBasedStateMachine):
+    """The model looks at everybody anew each time; the real one remembers its last answer.
+
+    Half of the runs have somebody who asks the silent. No request fails here: see `Health`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 50.0
+        self.real = Membership(dead_after_s=DEAD_AFTER_S)
+        self.model: dict[str, NaiveMember] = {}
+
+    @rule()
+    def somebody_asks(self) -> None:
+        self.real.signs.asked = True
+
+    @rule(pause=st.sampled_from([0.0, 0.25, 1.0, 2.0, 3.5, 7.0]))
+    def wait(self, pause: float) -> None:
+        self.now += pause
+
+    @rule(name=names, epoch=st.integers(1, 3), ready=st.booleans(), draining=st.booleans())
+    def observe(self, name: str, epoch: int, ready: bool, draining: bool) -> None:
+        change = self.real.observe(name, epoch, self.now, ready=ready, draining=draining)
+
+        assert change == self._observe(name, epoch, ready, draining)
+
+    @rule(name=names, epoch=st.integers(1, 3))
+    def add(self, name: str, epoch: int) -> None:
+        change = self.real.add(name, self.now, epoch=epoch)
+
+        assert change == self._observe(name, epoch, ready=True, draining=False)
+        one = self.model[name]
+        one.heard, one.static, one.silent, one.refused = self.now, True, False, False
+        one.expires = one.quiet = FOREVER
+
+    def _observe(self, name: str, epoch: int, ready: bool, draining: bool) -> Change | None:
+        one = self.model.get(name)
+        kind = None
+        if one is None:
+            one = self.model[name] = NaiveMember(epoch)
+            kind = ChangeKind.JOINED
+        elif epoch < one.epoch:
+            return None
+        elif epoch > one.epoch:
+            one.epoch = epoch
+            kind = ChangeKind.RESTARTED
+        elif (one.ready, one.draining) != (ready, draining):
+            kind = ChangeKind.UPDATED
+        elif one.silent:
+            kind = ChangeKind.HEARD
+        one.ready, one.draining = ready, draining
+        one.heard, one.silent, one.refused = self.now, False, False
+        if not one.static:
+            one.expires = one.quiet = self.now + DEAD_AFTER_S
+        return Change(kind, name, epoch) if kind else None
+
+    @rule(name=names)
+    def remove(self, name: str) -> None:
+        one = self.model.pop(name, None)
+
+        assert self.real.remove(name) == (Change(ChangeKind.LEFT, name, one.epoch) if one else None)
+
+    @rule()
+    def grant(self) -> None:
+        self.real.signs.grant(self.now)
+
+        for one in self.model.values():
+            one.expires = max(one.expires, self.now + DEAD_AFTER_S)
+            one.quiet = max(one.quiet, self.now + GRACE_S)
+
+    @rule()
+    def expire(self) -> None:
+        changes: list[Change] = []
+        for name, one in sorted(self.model.items()):
+            if one.expires <= self.now:
+                changes.append(Change(ChangeKind.LEFT, name, one.epoch))
+            elif one.quiet <= self.now and self.real.signs.asked and not one.silent:
+                changes.append(Change(ChangeKind.SILENT, name, one.epoch))
+                one.silent = True
+
+        assert self.real.expire(self.now) == changes
+        for change in changes:
+            if change.kind is ChangeKind.LEFT:
+                del self.model[change.member]
+
+    @rule(name=names)
+    def answer(self, name: str) -> None:
+        self.real.heard_http(name, self.now)
+
+        one = self.model.get(name)
+        if one is not None and not self._is_heard(one):
+            one.refused, one.ready = False, True
+            one.expires = max(one.expires, self.now + DEAD_AFTER_S)
+
+    @rule(name=names)
+    def refuse(self, name: str) -> None:
+        self.real.signs.refused(name, self.now)
+
+        one = self.model.get(name)
+        if one is not None and not self._is_heard(one):
+            if one.refused:
+                one.expires = min(one.expires, self.now)
+            one.refused = True
+
+    @rule(name=names, epoch=st.integers(1, 3))
+    def come_back(self, name: str, epoch: int) -> None:
+        if name in self.model:
+            return
+
+        assert self.real.readmit(name, epoch, self.now) == Change(ChangeKind.JOINED, name, epoch)
+
+        one = self.model[name] = NaiveMember(epoch)
+        one.heard, one.silent = self.now - DEAD_AFTER_S, True
+        one.quiet, one.expires = self.now, self.now + DEAD_AFTER_S
+
+    def _is_heard(self, one: NaiveMember) -> bool:
+        return one.static or self.now < one.heard + ASK_AFTER_S
+
+    @invariant()
+    def exactly_the_right_members_are_usable(self) -> None:
+        usable = tuple(
+            name for name, one in sorted(self.model.items()) if one.ready and not one.draining
+        )
+        assert self.real.usable(self.now) == usable
+        assert self.real.members() == tuple(sorted(self.model))
+        for name in "abc":
+            assert (self.real.why_not(name, self.now) is None) == (name in usable)
+            assert (name in self.real) == (name in self.model)
+        for row in self.real.view(self.now):
+            one = self.model[row.member]
+            assert (row.epoch, row.ready, row.draining) == (one.epoch, one.ready, one.draining)
+            assert (row.silent, row.usable) == (one.silent, row.member in usable)
+            assert row.last_sign_s == self.now - one.heard
+
+    @invariant()
+    def nobody_is_asked_who_is_heard_or_leaves(self) -> None:
+        for name in self.real.due(self.now):
+            one = self.model[name]
+            assert self.real.signs.asked
+            assert not self._is_heard(one)
+            assert not one.draining
+
+
+TestSignsAgainstModel = SignsAgainstModel.TestCase

@@ -1,0 +1,256 @@
+"""The compiled sums, speeds and costs do what the pure ones do, to the last bit."""
+
+import random
+from math import inf, nextafter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import COSTS, NO_FLEET, Weights, score_of
+from kvmesh.core.cost.quick import COSTINGS, PURE_COSTS, QUICK_COSTS
+from kvmesh.core.cost.weighing import Weighing
+from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.workers.loads import Booking, Demand, Loads, new_loads
+from kvmesh.core.workers.relative_speed import Ratio, new_ratio
+from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.state import WorkerState, new_worker_state
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+W = WorkerId("w")
+SUMS = (
+    "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks",
+    "silent", "unseen_requests", "unseen_blocks", "unseen_tokens", "progress_s", "prefilling",
+    "shared", "worker", "booked_requests", "booked_blocks", "booked_tokens",
+)  # fmt: skip
+counts = st.integers(0, 3000)
+
+
+def make_booking(name: str, tokens: int, uncached: int, keys: int, *, streams: bool) -> Booking:
+    demand = Demand(tokens, uncached, keys=tuple(range(keys)), streams=streams)
+    booking = Booking(name, W, "", demand, 0.0)
+    booking.private_blocks = tokens // 7
+    booking.expected_blocks = uncached // 5
+    return booking
+
+
+class BothLoads(RuleBasedStateMachine):
+    """One worker's life, kept twice."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.twins = (Loads(W), new_loads(W))
+        self.live: list[Booking] = []
+        self.now = 0.0
+
+    @rule(tokens=counts, uncached=counts, keys=st.integers(0, 6), streams=st.booleans())
+    def book(self, *, tokens: int, uncached: int, keys: int, streams: bool) -> None:
+        self.now += 0.25
+        booking = make_booking(f"r{self.now}", tokens, uncached, keys, streams=streams)
+        self.live.append(booking)
+        for twin in self.twins:
+            twin.begin(booking, 4, self.now)
+
+    @rule(number=st.integers(0, 50))
+    def end_prefill(self, number: int) -> None:
+        waiting = list(self.twins[0].prefilling.values())
+        for twin in self.twins if waiting else ():
+            twin.end_prefill(waiting[number % len(waiting)])
+
+    @rule(number=st.integers(0, 50))
+    def end(self, number: int) -> None:
+        done = [one for one in self.live if one.request_id not in self.twins[0].prefilling]
+        if done:
+            booking = done[number % len(done)]
+            self.live.remove(booking)
+            for twin in self.twins:
+                twin.end(booking, 4)
+
+    @rule(blocks=counts, expected=counts)
+    def grow(self, blocks: int, expected: int) -> None:
+        for twin in self.twins:
+            twin.grow(blocks, expected)
+
+    @rule(requests=counts, blocks=counts, tokens=counts)
+    def correct(self, requests: int, blocks: int, tokens: int) -> None:
+        for twin in self.twins:
+            twin.correct(requests, blocks, tokens, 16)
+
+    @rule(keys=st.integers(0, 8), overlap=st.integers(0, 40), later=st.floats(-1.0, 3.0))
+    def ask(self, keys: int, overlap: int, later: float) -> None:
+        pure, native = self.twins
+        known = list(range(keys))
+        assert pure.shared_blocks(known, 4, overlap) == native.shared_blocks(known, 4, overlap)
+        for step_tokens in (0.0, 12.5):
+            asked = (0.0731, self.now + later, step_tokens)
+            assert pure.wait_ms(*asked) == native.wait_ms(*asked)
+        assert pure.wait_ms(0.5, self.now) == native.wait_ms(0.5, self.now)
+
+    @invariant()
+    def the_same(self) -> None:
+        pure, native = self.twins
+        assert [getattr(pure, name) for name in SUMS] == [getattr(native, name) for name in SUMS]
+        assert list(pure.prefilling) == list(native.prefilling)
+
+
+TestBothLoads = BothLoads.TestCase
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1e6), st.floats(0.1, 1e6)), max_size=20))
+def test_ratios_are_the_same_to_the_last_bit(samples: list[tuple[float, float]]) -> None:
+    twins = (Ratio(), new_ratio(0.0, 0.0))
+
+    for number, (ms, tokens) in enumerate(samples):
+        for twin in twins:
+            twin.fold(ms, tokens, 65_536.0)
+            twin.error = ms
+            twin.factor = tokens
+            if number % 3 == 2:
+                twin.age(0.05)
+
+        pure, native = ([getattr(twin, name) for name in Ratio.__slots__] for twin in twins)
+        assert pure == native
+
+
+class TwoFleets:
+    """The same workers with pure and with compiled states."""
+
+    def __init__(self, seed: int, workers: int) -> None:
+        self.rng = rng = random.Random(seed)
+        pure: list[WorkerState] = []
+        native: list[WorkerState] = []
+        for number in range(workers):
+            name = WorkerId(f"w{number:03d}")
+            factor = rng.choice([1.0, 1.0, rng.uniform(0.3, 3.0)])
+            capacity = rng.choice([0, 50, 500, 1 << 30])
+            price = rng.choice([(0.0, 0.0), (0.0, 700.0), (rng.random(), rng.uniform(0.0, 1e5))])
+            bookings = [
+                make_booking(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
+                for one in range(rng.choice([0, 0, 1, 5]))
+            ]
+            info, report = WorkerInfo(), LoadReport()
+            twins = (
+                WorkerState(name, Loads(name), Ratio(), info, report),
+                new_worker_state(name, new_loads(name), new_ratio(0.0, 0.0), info, report),
+            )
+            for twin in twins:
+                twin.prefill.factor = factor
+                twin.capacity_blocks = capacity
+                twin.failure_share, twin.lost_ms = price
+                for place, booking in enumerate(bookings):
+                    twin.loads.begin(booking, 2, 10.0 + place / 100)
+            pure.append(twins[0])
+            native.append(twins[1])
+        self.pure, self.native = tuple(pure), tuple(native)
+        self.known = {one.worker: one for one in native}
+        self.speeds = Speeds()
+        self.speeds.steps.step_tokens = rng.choice([0.0, 33.3])
+        self.speeds.finished(W, 0.7, 90)
+
+    def weighing(self, cost: str) -> Weighing:
+        rng = self.rng
+        overlaps = {one.worker: rng.randint(1, 30) for one in self.pure if rng.random() < 0.5} | {
+            WorkerId("stranger"): 3
+        }
+        prompt_tokens = rng.randrange(600)
+        return Weighing(
+            now=10.0 + rng.choice([-1.0, 0.0, 0.01, 0.3, 9.0]),
+            policy=cost,
+            cost=COSTS[cost],
+            block_size=16,
+            prompt_tokens=prompt_tokens,
+            request_blocks=-(-prompt_tokens // 16),
+            output_blocks=rng.randrange(20),
+            overlaps=overlaps,
+            groups=[],
+            keys=list(range(6)),
+            stride=2,
+            weights=Weights(overlap_score_weight=rng.choice([0.0, 1.0, 2.5]), decode_weight=0.05),
+            speeds=self.speeds,
+            arrivals_per_ms=rng.choice([0.0, 0.004]),
+        )
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("seed", range(40))
+def test_the_same_workers_cost_least(cost: str, seed: int) -> None:
+    fleet = TwoFleets(seed, workers=1 + seed % 7 if seed else 1500)
+
+    for _ in range(20):
+        weighing = fleet.weighing(cost)
+
+        found = QUICK_COSTS[cost](fleet.native, fleet.known, weighing)
+        assert found == PURE_COSTS[cost](fleet.pure, {}, weighing)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("seed", range(10))
+def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
+    fleet = TwoFleets(seed, workers=12)
+    weighing = fleet.weighing(cost)
+    costs = list(map(COSTINGS[cost](weighing), fleet.pure))
+    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
+
+    # A margin at which a worker just about ties tells a cost from its neighbours.
+    for one in costs if min(costs) > 0.0 else ():
+        margin = one / min(costs) - 1.0
+        for wide in (margin, nextafter(margin, inf), nextafter(margin, 0.0), margin + 3e-16):
+            formula = msgspec.structs.replace(COSTS[cost], margin=wide)
+            asked = msgspec.structs.replace(weighing, cost=formula)
+
+            assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)
+
+
+@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@given(
+    share=st.floats(0.0, 1.0),
+    lost_ms=st.floats(0.0, 1e9) | st.sampled_from([0.0, 5e-324, 1e-300]),
+    factor=st.floats(1e-9, 1e9),
+    overlap=st.integers(0, 40),
+    prompt_tokens=st.integers(0, 1 << 20),
+    seed=st.integers(0, 1000),
+)
+def test_a_price_of_failure_is_the_same_to_the_last_bit_and_never_a_discount(
+    *,
+    cost: str,
+    share: float,
+    lost_ms: float,
+    factor: float,
+    overlap: int,
+    prompt_tokens: int,
+    seed: int,
+) -> None:
+    fleet = TwoFleets(seed, workers=2)
+    weighing = msgspec.structs.replace(
+        fleet.weighing(cost),
+        prompt_tokens=prompt_tokens,
+        request_blocks=-(-prompt_tokens // 16),
+        overlaps={fleet.pure[0].worker: overlap},
+    )
+    for twins in (fleet.pure, fleet.native):
+        twins[0].failure_share = twins[0].lost_ms = 0.0
+        twins[0].prefill.factor = factor
+    well = COSTINGS[cost](weighing)(fleet.pure[0])
+    for twins in (fleet.pure, fleet.native):
+        twins[0].failure_share, twins[0].lost_ms = share, lost_ms
+
+    failing = COSTINGS[cost](weighing)(fleet.pure[0])
+    candidate = weighing.candidate(fleet.pure[0], 0)
+    published = score_of(COSTS[cost], candidate, NO_FLEET, weighing.weights)
+
+    assert failing == published
+    assert well <= failing < inf
+    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
+    other = COSTINGS[cost](weighing)(fleet.pure[1])
+    least, most = sorted((failing, other))
+    # A margin at which the dearer one just about ties tells its cost from its neighbours.
+    for margin in (most / least - 1.0, nextafter(most / least, 0.0) - 1.0) if least > 0.0 else ():
+        formula = msgspec.structs.replace(COSTS[cost], margin=margin)
+        asked = msgspec.structs.replace(weighing, cost=formula)
+        assert native(fleet.native, fleet.known, asked) == pure(fleet.pure, {}, asked)

@@ -1,0 +1,144 @@
+"""Nothing that Python code may do to the compiled loads harms the process: it is an error."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.workers.loads import Booking, Demand, Loads, new_loads
+from kvmesh.core.workers.relative_speed import Ratio, new_ratio
+from kvmesh.core.workers.state import WorkerState, new_worker_state
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+W = WorkerId("w")
+
+
+def make_booking(name: str, keys: int) -> Booking:
+    demand = Demand(99, 1, keys=tuple(range(keys)))
+    return Booking(name, W, "", demand, 0.0)
+
+
+class Broken:
+    """A booking without what a booking has."""
+
+    request_id = "broken"
+    uncached_tokens = "many"
+    streams = True
+
+
+def native_state() -> Any:
+    loads, ratio = new_loads(W), new_ratio(0.0, 0.0)
+    return new_worker_state(W, loads, ratio, WorkerInfo(), LoadReport())
+
+
+def pure_state() -> WorkerState:
+    return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
+
+
+def ask_time(states: object = (), overlaps: object = None, terms: object = None) -> object:
+    native: Any = NATIVE
+    usual = (16, 100, 7, 1.0, 0.05, 1.0, 0.4, 0.1, 0.05, 0.0, 0.05)
+    given_terms = usual if terms is None else terms
+    return native.predicted_time_ties(
+        states, {W: 1}, {} if overlaps is None else overlaps, given_terms, lambda _: "long"
+    )
+
+
+def ask_blocks(terms: tuple[object, ...], keys: object = ()) -> object:
+    native: Any = NATIVE
+    return native.prefill_decode_ties((native_state(),), {}, {}, terms, keys)
+
+
+def full_state() -> Any:
+    state = native_state()
+    state.capacity_blocks = 1
+    return state
+
+
+MISUSES: dict[str, Callable[[Any], object]] = {
+    "loads of nobody": lambda native: native.Loads(),
+    "loads of a number": lambda native: native.Loads(1),
+    "begin alone": lambda native: native.Loads("w").begin(),
+    "begin nothing": lambda native: native.Loads("w").begin(None, 1, 0.0),
+    "begin what is broken": lambda native: native.Loads("w").begin(Broken(), 1, 0.0),
+    "begin in words": lambda native: native.Loads("w").begin(Broken(), "1", 0.0),
+    "end what never began": lambda native: native.Loads("w").end_prefill(make_booking("r", 0)),
+    "end nothing": lambda native: native.Loads("w").end(None, 1),
+    "end alone": lambda native: native.Loads("w").end(),
+    "end keys nobody holds": lambda native: native.Loads("w").end(make_booking("r", 4), 1),
+    "grow alone": lambda native: native.Loads("w").grow(1),
+    "grow in words": lambda native: native.Loads("w").grow("1", 1),
+    "correct alone": lambda native: native.Loads("w").correct(1),
+    "correct in words": lambda native: native.Loads("w").correct(1, 1, "1", 1),
+    "hold a number": lambda native: native.Loads("w").hold(1),
+    "hold lists": lambda native: native.Loads("w").hold([[]]),
+    "release what is not held": lambda native: native.Loads("w").release([1]),
+    "share without a stride": lambda native: native.Loads("w").shared_blocks((), 0, 1),
+    "share a number": lambda native: native.Loads("w").shared_blocks(1, 1, 1),
+    "wait in words": lambda native: native.Loads("w").wait_ms("1", 1.0),
+    "count beyond": lambda native: setattr(native.Loads("w"), "active_blocks", 1 << 70),
+    "count nothing": lambda native: delattr(native.Loads("w"), "active_blocks"),
+    "other bookings": lambda native: setattr(native.Loads("w"), "prefilling", {}),
+    "a ratio of words": lambda native: native.Ratio("1", "2"),
+    "fold words": lambda native: native.Ratio().fold("1", 1.0, 1.0),
+    "age in words": lambda native: native.Ratio().age("1"),
+    "a state of pure loads": lambda native: native.WorkerState("w", Loads(W), Ratio(), None, None),
+    "a state without loads": lambda _: setattr(native_state(), "loads", Loads(W)),
+    "a state that lost its loads": lambda _: delattr(native_state(), "loads"),
+    "costs of a list": lambda _: ask_time([]),
+    "costs of strangers": lambda _: ask_time((1,)),
+    "costs of pure states": lambda _: ask_time((pure_state(),)),
+    "overlaps in a list": lambda _: ask_time((native_state(),), []),
+    "overlaps in words": lambda _: ask_time((native_state(),), {W: "1"}),
+    "terms in a list": lambda _: ask_time((native_state(),), {}, []),
+    "too few terms": lambda _: ask_time((native_state(),), {}, (1, 2)),
+    "terms in words": lambda _: ask_time((native_state(),), {}, ("",) * 11),
+    "waits in words": lambda _: ask_time((full_state(),)),
+    "home alone": lambda native: native.find_home(["w"]),
+    "home of nobody": lambda native: native.find_home([], {}, [1]),
+    "home of numbers": lambda native: native.find_home([1], {}, [1]),
+    "home by a list": lambda native: native.find_home(["w"], [], [1]),
+    "home by words": lambda native: native.find_home(["w"], {"w": "1"}, [1]),
+    "home of words": lambda native: native.find_home(["w"], {}, "w"),
+    "home of no block": lambda native: native.find_home(["w"], {}, 1),
+    "home of a large block": lambda native: native.find_home(["w"], {}, [1 << 64]),
+    "no stride": lambda _: ask_blocks((16, 1, 1, 0, 1.0, 0.0)),
+    "no block size": lambda _: ask_blocks((0, 1, 1, 1, 1.0, 0.0)),
+    "keys in a number": lambda _: ask_blocks((16, 1, 1, 1, 1.0, 0.0), 1),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_is_an_error(misuse: str) -> None:
+    with pytest.raises((TypeError, ValueError, KeyError, OverflowError, AttributeError)):
+        MISUSES[misuse](NATIVE)
+
+
+def test_a_fleet_of_nobody_has_nobody_cheapest() -> None:
+    assert ask_time(()) == []
+
+
+def test_loads_and_states_give_their_memory_back() -> None:
+    def live() -> None:
+        booking = make_booking("r", 5)
+        for _ in range(200):
+            state = native_state()
+            state.loads.begin(booking, 2, 1.0)
+            state.gaps = (1, 2)
+            state.loads = new_loads(W)
+            ask_time((state,), {W: 3})
+
+    live()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    live()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert after - before < 10_000

@@ -1,0 +1,217 @@
+"""Router replicas that book random requests and share them under faults."""
+
+import random
+from collections.abc import Sequence
+
+from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Send, Wake
+from kvmesh.actors.members.registry import Registry, RegistryOptions
+from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.messages import (
+    Booked,
+    BusMessage,
+    Finished,
+    FirstToken,
+    RouterHeartbeat,
+    Started,
+    Tick,
+)
+from kvmesh.actors.wire import Subjects, last_token
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Booking, Demand
+from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
+from kvmesh.testing.sim.bus import SimBus
+from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
+from kvmesh.testing.sim.faults import SimFaults
+from tests.simulation.planes.history import BookedHistory
+
+SUBJECTS = Subjects("kvmesh", "code")
+BLOCK_SIZE = 4
+LEASE_S = 6.5
+"""Longer than any outage, and than it takes to count a silent replica as dead."""
+WORKERS = [WorkerId(f"w{number}") for number in range(3)]
+
+
+class Clients:
+    """Random requests of one replica until `stop_s`; some of them never end."""
+
+    def __init__(
+        self, sequences: ActiveSequences, birth: Birth, prefix: str, stop_s: float
+    ) -> None:
+        self.name = "clients"
+        self._sequences = sequences
+        self._rng = random.Random(birth.seed)
+        self._prefix = f"{prefix}-{birth.incarnation}"
+        self._stop_s = stop_s
+        self._count = 0
+        self._live: list[str] = []
+
+    def receive(self, message: Message, now: float) -> list[Effect]:
+        assert isinstance(message, Started | Tick)
+        if now >= self._stop_s:
+            return []
+        rng, wake = self._rng, Wake(self._rng.random() * 0.1, Tick("next"))
+        dice = rng.random()
+        if dice < 0.4 or not self._live:
+            return [Send("replica_sync", self._book(now)), wake]
+        request_id = rng.choice(self._live)
+        if dice < 0.6:
+            self._sequences.first_token(request_id, now)
+            return [Send("replica_sync", FirstToken(request_id)), wake]
+        if dice < 0.7:
+            self._sequences.grow(request_id, rng.randrange(40), now)
+            return [wake]
+        self._live.remove(request_id)
+        self._sequences.finish(request_id)
+        return [Send("replica_sync", Finished(request_id)), wake]
+
+    def _book(self, now: float) -> Booked:
+        rng = self._rng
+        request_id = f"{self._prefix}-{self._count}"
+        self._count += 1
+        tokens = rng.randrange(1, 200)
+        keys = tuple(rng.randrange(1, 6) for _ in range(rng.randrange(3)))
+        demand = Demand(tokens, rng.randrange(tokens + 1), rng.randrange(50), keys)
+        self._sequences.add(request_id, rng.choice(WORKERS), demand, now)
+        self._live.append(request_id)
+        return Booked(request_id)
+
+
+class BookingPlane:
+    def __init__(self, seed: int, plan: SimFaults, *, replicas: int, stop_s: float) -> None:
+        self.sim = Simulation(seed, plan)
+        self.bus = SimBus(self.sim)
+        self.sequences: dict[str, ActiveSequences] = {}
+        self.history = BookedHistory()
+        self._replicas: dict[str, ReplicaSync] = {}
+        publish = self.sim.carriers[Publish]
+
+        def carry(process: Process, actor: str, effect: Effect) -> None:
+            assert isinstance(effect, Publish)
+            if effect.subject == SUBJECTS.bookings(process.name):
+                self.history.sent(process.name, effect.data)
+            publish(process, actor, effect)
+
+        self.sim.carriers[Publish] = carry
+        self.sim.on_step.append(self.check)
+        self._stop_s = stop_s
+        self._heard: dict[tuple[str, str], float] = {}
+        self._expired: dict[str, int] = {}
+        for number in range(replicas):
+            self._add(f"r{number}")
+
+    def check(self, process: Process, actor: str, message: Message) -> None:  # noqa: ARG002
+        """What holds after every turn.
+
+        The sums are those of the bookings; nobody books in this replica's own name; of a peer
+        known completely exactly its bookings are known.
+        """
+        sequences = self.sequences[process.name]
+        for worker in WORKERS:
+            loads = sequences.loads(worker)
+            held = [one for one in bookings(sequences) if one.worker == worker]
+            assert loads.active_requests == len(held)
+            assert loads.prompt_tokens == sum(one.prompt_tokens for one in held)
+            assert loads.prefill_tokens == sum(
+                one.uncached_tokens for one in held if one.prefilling
+            )
+        assert all(one.request_id.startswith(process.name) for one in sequences.owned())
+        self._check_leases(process.name, message)
+        for peer in self.sequences:
+            known = self._replicas[process.name].known_upto(peer)
+            if known is not None:
+                ids = {one.request_id for one in sequences.owned(peer)}
+                assert ids == self.history.booked(peer, *known), "a peer's state has a hole"
+
+    def _check_leases(self, router: str, message: Message) -> None:
+        """Requests run on, so a booking expires only when its owner was not heard for that long."""
+        now = self.sim.now
+        if isinstance(message, BusMessage):
+            self._heard[router, last_token(message.subject)] = now
+        expired = self.sequences[router].statistics().expired
+        if expired > self._expired.get(router, 0):
+            silent_s = max(
+                now - self._heard.get((router, peer), 0.0) for peer in self._others(router)
+            )
+            assert silent_s >= LEASE_S - 1.0, "a booking expired, its request runs"
+        self._expired[router] = expired
+
+    def _others(self, router: str) -> list[str]:
+        return [one for one in self.sequences if one != router]
+
+    def is_settled(self) -> bool:
+        """Whether all replicas know the same bookings in the same state."""
+        if not all(process.alive for process in self.sim.processes.values()):
+            return False
+        views = [self.view(name) for name in self.sequences]
+        return all(view == views[0] for view in views)
+
+    def view(self, name: str) -> list[tuple[str | int | tuple[int, ...], ...]]:
+        """Return everything a replica believes of requests, whoever owns them."""
+        return sorted(
+            (
+                one.request_id,
+                one.worker,
+                one.prompt_tokens,
+                one.uncached_tokens,
+                one.prefilling,
+                one.output_tokens,
+                one.expected_blocks,
+                one.private_blocks,
+                one.keys,
+                name if one.owner == LOCAL else one.owner,
+            )
+            for one in bookings(self.sequences[name])
+        )
+
+    def differences(self) -> list[str]:
+        """Say what some replicas know and others do not, for a failed run."""
+        views = {name: set(self.view(name)) for name in self.sequences}
+        common = set.intersection(*views.values())
+        return [f"{name}: {one}" for name, view in views.items() for one in sorted(view - common)]
+
+    def _add(self, router: str) -> None:
+        def build(birth: Birth) -> Sequence[Actor]:
+            scheduler = new_scheduler(birth.seed)
+            sequences = self.sequences[router] = scheduler.sequences
+            options = ReplicaSyncOptions(router, "code", birth.incarnation, max_events=4)
+            replica = self._replicas[router] = ReplicaSync(scheduler, options)
+
+            def status() -> RouterHeartbeat:
+                return RouterHeartbeat(router, "code", "", ready=True, epoch=birth.incarnation)
+
+            registry = Registry(
+                RegistryOptions(router, "code", routers_to=("replica_sync",)),
+                scheduler.workers,
+                Membership(),
+                status=status,
+            )
+            return [
+                replica,
+                registry,
+                Clients(sequences, birth, router, self._stop_s),
+            ]
+
+        patterns = (
+            (SUBJECTS.routers(), "registry"),
+            (SUBJECTS.bookings(), "replica_sync"),
+            (SUBJECTS.router_control(router), "replica_sync"),
+        )
+        self.sim.add(ProcessPlan(router, build, subscriptions=patterns))
+
+
+def new_scheduler(seed: int) -> Scheduler:
+    return Scheduler(
+        RouterOptions(block_size=BLOCK_SIZE),
+        random.Random(seed),
+        membership=Membership(),
+        sequences=ActiveSequences(BLOCK_SIZE, lease_s=LEASE_S, stride=2),
+        routed=ApproxIndex(),
+    )
+
+
+def bookings(sequences: ActiveSequences) -> list[Booking]:
+    return [one for owner in (LOCAL, "r0", "r1", "r2") for one in sequences.owned(owner)]

@@ -1,0 +1,104 @@
+"""Router replicas that share one burst: what they decide together, beside what one would."""
+
+import random
+from collections.abc import Sequence
+
+from kvmesh.actors.kernel import Actor, Effect, Message, Send, Wake
+from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.messages import Booked, Started, Tick
+from kvmesh.actors.wire import Subjects
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.testing.sim.bus import SimBus
+from kvmesh.testing.sim.driver import Birth, ProcessPlan, Simulation
+from kvmesh.testing.sim.faults import SimFaults
+from tests.simulation.planes.booking_plane import BLOCK_SIZE, new_scheduler
+
+SUBJECTS = Subjects("kvmesh", "code")
+WORKERS = [WorkerId(f"w{number}") for number in range(4)]
+PAUSE_S = 0.01
+SHARED_BLOCKS = 64
+OWN_BLOCKS = 8
+
+
+class BurstClient:
+    """Sends one replica its share of the burst."""
+
+    def __init__(self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], first_s: float,
+                 pause_s: float, plane: "BurstPlane") -> None:  # fmt: skip
+        self.name = "client"
+        self._scheduler = scheduler
+        self._prompts = list(prompts)
+        self._first_s = first_s
+        self._pause_s = pause_s
+        self._plane = plane
+
+    def receive(self, message: Message, now: float) -> list[Effect]:
+        if isinstance(message, Started):
+            for worker in WORKERS:
+                self._scheduler.workers.membership.add(worker, now)
+            return [Wake(self._first_s, Tick())]
+        if not self._prompts:
+            return []
+        prompt = self._prompts.pop(0)
+        tokens = len(prompt) * BLOCK_SIZE
+        request_id = f"{self._first_s}-{len(self._prompts)}"
+        request = RouteRequest(request_id, BlockHashes.of(prompt, BLOCK_SIZE), tokens)
+        decision = self._scheduler.schedule(request, now)
+        self._plane.prompts_at[decision.worker].append(prompt)
+        return [Send("replica_sync", Booked(request_id)), Wake(self._pause_s, Tick())]
+
+
+class BurstPlane:
+    """Plays one burst over `replicas`; `prompts_at` has what each worker got, in order."""
+
+    def __init__(self, seed: int, replicas: int, *, groups: int = 8, requests: int = 64) -> None:
+        self.prompts_at: dict[WorkerId, list[Sequence[int]]] = {one: [] for one in WORKERS}
+        rng = random.Random(seed)
+        prompts: list[Sequence[int]] = []
+        for number in range(requests):
+            group = rng.randrange(groups)
+            shared = range(group << 20, (group << 20) + SHARED_BLOCKS)
+            own = (1 << 40) + (number << 20)
+            prompts.append([*shared, *range(own, own + OWN_BLOCKS)])
+        sim = Simulation(seed, SimFaults())
+        SimBus(sim)
+        for place in range(replicas):
+            self._add(sim, f"r{place}", prompts[place::replicas], place, replicas)
+        sim.run(1.0 + requests * PAUSE_S)
+
+    def hits(self) -> float:
+        """Return the share of blocks that the workers had been sent before."""
+        found = total = 0
+        for prompts in self.prompts_at.values():
+            seen: set[int] = set()
+            for prompt in prompts:
+                total += len(prompt)
+                found += len(seen.intersection(prompt))
+                seen.update(prompt)
+        return found / total
+
+    def imbalance(self) -> float:
+        """Return the most blocks to prefill at one worker, relative to the mean."""
+        loads = [
+            len({block for prompt in prompts for block in prompt})
+            for prompts in self.prompts_at.values()
+        ]
+        return max(loads) * len(loads) / sum(loads)
+
+    def _add(
+        self, sim: Simulation, router: str, prompts: Sequence[Sequence[int]], place: int, of: int
+    ) -> None:
+        def build(birth: Birth) -> Sequence[Actor]:
+            scheduler = new_scheduler(birth.seed)
+            options = ReplicaSyncOptions(router, "code", birth.incarnation)
+            first_s = 0.1 + place * PAUSE_S
+            return [
+                ReplicaSync(scheduler, options),
+                BurstClient(scheduler, prompts, first_s, of * PAUSE_S, self),
+            ]
+
+        patterns = ((SUBJECTS.bookings(), "replica_sync"),)
+        sim.add(ProcessPlan(router, build, subscriptions=patterns))

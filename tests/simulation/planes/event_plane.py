@@ -1,0 +1,266 @@
+"""Workers, a journal and router replicas under faults, with what must hold after every step."""
+
+import random
+from collections.abc import Sequence
+
+from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
+from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
+from kvmesh.actors.kernel import Actor, Append, Effect, Message
+from kvmesh.actors.members.registry import Registry, RegistryOptions
+from kvmesh.actors.messages import (
+    JournalGap,
+    JournalOpened,
+    JournalRecord,
+    JournalRecreated,
+    RouterHeartbeat,
+)
+from kvmesh.actors.wire import Subjects
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.journal.event_sender import SenderLimits
+from kvmesh.core.journal.ordering import Cursor
+from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.workers.info import Trust
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.testing.sim.bus import SimBus
+from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
+from kvmesh.testing.sim.faults import SimFaults
+from kvmesh.testing.sim.journal import SimJournal
+from tests.simulation.planes.engine import BLOCK_SIZE, Engine, EngineLink
+from tests.simulation.planes.history import PerfectReader, PublishedHistory
+
+SUBJECTS = Subjects("kvmesh", "code")
+LIMITS = SenderLimits(flush_events=8, window=16, max_pending_events=64, ring_s=3.0)
+
+
+class EventPlane:
+    """One simulated bucket. `run_storm` and then `settle`; every step is checked.
+
+    `reload_to` names the actor that loads snapshots, where there is one.
+    """
+
+    reload_to = ""
+
+    def __init__(self, seed: int, plan: SimFaults, *, workers: int = 2, replicas: int = 2) -> None:
+        self.sim = Simulation(seed, plan)
+        self.journal = SimJournal(self.sim)
+        self.bus = SimBus(self.sim)
+        self.history = PublishedHistory()
+        self.reader = PerfectReader(self.journal)
+        self.engines: dict[WorkerId, Engine] = {}
+        self.routers: list[str] = []
+        self._claims: dict[tuple[str, int, int], int] = {}
+        self._positions: dict[tuple[object, ...], int] = {}
+        self._applied: dict[str, int] = {}
+        self._engine_rng = random.Random(seed)
+        self._may_lose_acknowledged = plan.recreate > 0.0 or plan.truncate > 0.0
+        append = self.sim.carriers[Append]
+
+        def carry(process: Process, actor: str, effect: Effect) -> None:
+            assert isinstance(effect, Append)
+            self.history.sent(WorkerId(process.name), effect.data)
+            append(process, actor, effect)
+
+        self.sim.carriers[Append] = carry
+        self.sim.on_step.append(self.check)
+        self.sim.on_start.append(self._forget_applied)
+        self.prepare()
+        for number in range(workers):
+            self._add_worker(WorkerId(f"w{number}"))
+        for number in range(replicas):
+            self.add_router(f"r{number}")
+
+    def prepare(self) -> None:
+        """Add what routers need before the first one starts."""
+
+    def indexer(self, router: str) -> Indexer:
+        actor = self.sim.processes[router].actors["indexer"]
+        assert isinstance(actor, Indexer)
+        return actor
+
+    def publisher(self, worker: WorkerId) -> Publisher:
+        actor = self.sim.processes[worker].actors["publisher"]
+        assert isinstance(actor, Publisher)
+        return actor
+
+    def run_engines(self, steps: int, every_s: float) -> None:
+        """Let every engine do `steps` steps, at random moments."""
+        for engine in self.engines.values():
+            for number in range(steps):
+                self.sim.at(every_s * (number + self._engine_rng.random()), engine.step)
+
+    def check(self, process: Process, actor: str, message: Message) -> None:
+        """What holds after every turn."""
+        if actor == "publisher":
+            self._check_confirmed(WorkerId(process.name))
+        if actor not in ("indexer", self.reload_to):
+            return
+        indexer = self.indexer(process.name)
+        replica = indexer.replica
+        before = self._applied.get(process.name, 0)
+        self._applied[process.name] = replica.applied_sequence
+        if actor != "indexer":
+            return
+        assert replica.statistics().orphans == 0, "a store under a parent the worker lacks"
+        claim = replica.claim()
+        known = self._claims.setdefault(
+            (replica.created, claim.sequence, claim.scope), claim.digest
+        )
+        assert known == claim.digest, "replicas at one sequence differ"
+        recreations = indexer.statistics().recreations
+        life = process.name, process.incarnation, recreations, *self.lives(process.name)
+        assert self._positions.get(life, 0) <= claim.sequence, "a position went back"
+        self._positions[life] = claim.sequence
+        if isinstance(message, JournalRecord):
+            assert claim.sequence - before in (0, 1), "records were passed over unseen"
+            self._check_worker(replica, message.worker)
+        if isinstance(message, JournalOpened):
+            assert not indexer.caught_up, "claims to be warm with its history unread"
+        if isinstance(message, JournalGap | JournalRecreated):
+            trusts = {indexer.trust(worker, self.sim.now) for worker in replica.workers()}
+            assert Trust.EXACT not in trusts, "trusted though records were missed"
+
+    def _forget_applied(self, process: Process) -> None:
+        self._applied.pop(process.name, None)
+
+    def lives(self, router: str) -> tuple[object, ...]:
+        """Return what else, when it changes, lets a router's position start anew."""
+        del router
+        return ()
+
+    def _check_confirmed(self, worker: WorkerId) -> None:
+        """What a publisher takes for stored can be read, in order, from the journal."""
+        beat = self.publisher(worker).heartbeat()
+        if not self._may_lose_acknowledged:
+            readable = self.reader.has_read(worker, beat.epoch, beat.last_seq)
+            assert readable, "a publisher believes stored what nobody can read"
+
+    def _check_worker(self, replica: IndexReplica, worker: WorkerId) -> None:
+        cursor = replica.cursors().get(worker)
+        if cursor is not None:
+            self.check_against_model(replica.index, worker, cursor)
+
+    def check_against_model(self, index: KvIndex, worker: WorkerId, cursor: Cursor) -> None:
+        """A worker's blocks are exactly what its events up to the cursor amount to."""
+        if cursor.next_seq > 0:
+            expected = self.history.digest(worker, cursor.epoch, cursor.next_seq - 1)
+            assert index.worker_digest(worker) == expected, "index is not the journal"
+
+    def is_settled(self) -> bool:
+        """Whether every replica knows every worker exactly, and everything was said."""
+        now = self.sim.now
+        for worker in self.engines:
+            process = self.sim.processes[worker]
+            if not process.alive or self.publisher(worker).statistics().sender.window.in_flight:
+                return False
+        for router in self.routers:
+            if not self.sim.processes[router].alive:
+                return False
+            indexer = self.indexer(router)
+            if not indexer.caught_up:
+                return False
+            if any(indexer.trust(worker, now) is not Trust.EXACT for worker in self.engines):
+                return False
+        return self._agrees()
+
+    def _agrees(self) -> bool:
+        for worker, engine in self.engines.items():
+            digest = engine.truth()
+            for router in self.routers:
+                if self.indexer(router).replica.index.worker_digest(worker) != digest:
+                    return False
+        return True
+
+    def differences(self) -> list[str]:
+        """Say who is not settled, for a failed run."""
+        lines: list[str] = []
+        for worker, engine in self.engines.items():
+            digest = engine.truth()
+            alive = self.sim.processes[worker].alive
+            lines.append(f"{worker}: alive={alive} truth={digest:x}")
+            if alive:
+                lines.append(f"  {self.publisher(worker).statistics()}")
+            for router in self.routers:
+                if self.sim.processes[router].alive:
+                    indexer = self.indexer(router)
+                    held = indexer.replica.index.worker_digest(worker)
+                    trust = indexer.trust(worker, self.sim.now)
+                    cursor = indexer.replica.cursors().get(worker)
+                    lines.append(f"  {router}: {held:x} {trust} {cursor}")
+        return [
+            *lines,
+            *(
+                str(self.indexer(one).statistics())
+                for one in self.routers
+                if self.sim.processes[one].alive
+            ),
+        ]
+
+    def _add_worker(self, worker: WorkerId) -> None:
+        engine = self.engines[worker] = Engine(random.Random(self._engine_rng.getrandbits(32)))
+
+        def build(birth: Birth) -> Sequence[Actor]:
+            options = PublisherOptions(
+                worker=worker,
+                bucket="code",
+                epoch=birth.incarnation * 10,
+                url=f"http://{worker}",
+                block_size=BLOCK_SIZE,
+                limits=LIMITS,
+            )
+            return [Publisher(options), EngineLink(engine)]
+
+        control = ((SUBJECTS.control(worker), "publisher"),)
+        self.sim.add(ProcessPlan(worker, build, subscriptions=control))
+
+    def add_router(self, router: str) -> None:
+        """Start a replica that reads the journal from its start."""
+        self.routers.append(router)
+
+        def build(birth: Birth) -> Sequence[Actor]:
+            replica = IndexReplica(KvIndex())
+            indexer = Indexer(
+                replica,
+                IndexerOptions(router, "code", listeners=("registry",), reload_to=self.reload_to),
+            )
+            further = self.further_actors(router, indexer)
+
+            def status() -> RouterHeartbeat:
+                claim = replica.claim()
+                return RouterHeartbeat(
+                    router=router,
+                    bucket="code",
+                    url="",
+                    ready=indexer.caught_up,
+                    epoch=birth.incarnation,
+                    applied_sequence=claim.sequence,
+                    created=replica.created,
+                    digest=claim.digest,
+                    scope=claim.scope,
+                )
+
+            options = RegistryOptions(
+                router,
+                "code",
+                workers_to=("indexer",),
+                routers_to=("indexer", *(actor.name for actor in further)),
+            )
+            workers = WorkerRegistry(Membership(), ActiveSequences(BLOCK_SIZE))
+            return [Registry(options, workers, Membership(), status=status), indexer, *further]
+
+        patterns = ((SUBJECTS.heartbeats(), "registry"), (SUBJECTS.routers(), "registry"))
+        plan = ProcessPlan(
+            router,
+            build,
+            subscriptions=patterns,
+            tail_to="indexer",
+            waits_for_tail=bool(self.reload_to),
+        )
+        self.sim.add(plan)
+
+    def further_actors(self, router: str, indexer: Indexer) -> Sequence[Actor]:
+        """Return what else runs in a router's process."""
+        del router, indexer
+        return ()

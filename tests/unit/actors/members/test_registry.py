@@ -1,0 +1,430 @@
+import msgspec
+import pytest
+
+from kvmesh.actors.asking import Answered
+from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
+from kvmesh.actors.members.load_readings import STALE_BEATS
+from kvmesh.actors.members.registry import ENGINE_HANGS, Registry, RegistryOptions
+from kvmesh.actors.messages import (
+    BusMessage,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    Tick,
+    TrustChanged,
+    WorkerGone,
+    WorkerHeartbeat,
+    WorkerLoad,
+    WorkerSeen,
+)
+from kvmesh.actors.wire import decode, encode
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.workers.info import LoadReport, Trust
+from kvmesh.core.workers.sequences import ActiveSequences
+from tests.unit.actors.effects import of, sent
+
+A = WorkerId("a")
+LOAD = WorkerLoad(2, 1, 50, 100)
+
+
+def worker(epoch: int = 1, **changes: object) -> WorkerHeartbeat:
+    beat = WorkerHeartbeat(A, "code", epoch, 0, "http://a", ("m",), 16, LOAD)
+    return msgspec.structs.replace(beat, **changes)
+
+
+def router(name: str = "r2", epoch: int = 1) -> RouterHeartbeat:
+    return RouterHeartbeat(name, "code", f"http://{name}", ready=True, epoch=epoch)
+
+
+class Driver:
+    def __init__(self, *, speaks: bool = True, kv_events: bool = True) -> None:
+        self.workers = WorkerRegistry(Membership(), ActiveSequences(16))
+        self.routers = Membership()
+        self.registry = Registry(
+            RegistryOptions(
+                *("r1", "code"),
+                workers_to=("indexer",),
+                routers_to=("sync",),
+                kv_events=kv_events,
+            ),
+            self.workers,
+            self.routers,
+            status=(lambda: router("r1")) if speaks else None,
+        )
+        self.now = 0.0
+
+    def tell(self, message: Message) -> list[Effect]:
+        return list(self.registry.receive(message, self.now))
+
+    def usable(self) -> tuple[str, ...]:
+        return self.workers.membership.usable(self.now)
+
+
+def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
+    driver = Driver()
+
+    effects = driver.tell(worker())
+
+    assert sent(effects, "indexer") == [WorkerSeen(worker(), joined=True)]
+    assert [log.fields["change"] for log in of(Log, effects)] == ["joined"]
+    assert driver.usable() == (A,)
+    assert driver.registry.heartbeat(A) == worker()
+    assert driver.workers.info(A).models == ("m",)
+    assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+
+
+def test_without_events_no_worker_is_known_exactly() -> None:
+    driver = Driver(kv_events=False)
+
+    driver.tell(worker())
+
+    assert driver.workers.info(A).trust is Trust.APPROX
+    assert driver.workers.distrusted == {A}
+
+
+def test_further_heartbeats_are_passed_on_quietly() -> None:
+    driver = Driver()
+    driver.tell(worker())
+
+    assert driver.tell(worker()) == [*driver.tell(worker())]
+    assert sent(driver.tell(worker()), "indexer") == [WorkerSeen(worker())]
+
+
+def test_a_larger_epoch_is_a_restart_and_a_smaller_one_is_old_news() -> None:
+    driver = Driver()
+    driver.tell(worker(epoch=2))
+
+    assert sent(driver.tell(worker(epoch=3)), "indexer") == [
+        WorkerSeen(worker(epoch=3), restarted=True)
+    ]
+    assert driver.tell(worker(epoch=2)) == []
+    assert driver.registry.statistics().outdated == 1
+
+
+def test_a_draining_worker_gets_nothing_new() -> None:
+    driver = Driver()
+    driver.tell(worker(draining=True))
+
+    assert driver.usable() == ()
+
+
+def test_a_worker_whose_engine_hangs_is_not_called_draining() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(worker(draining=True, answering=False))
+
+    members = driver.workers.membership
+    assert driver.usable() == ()
+    assert members.why_not(A, driver.now) == ENGINE_HANGS
+
+    driver.tell(worker(draining=True))
+    assert members.why_not(A, driver.now) == "draining"
+    driver.tell(worker())
+    assert driver.usable() == (A,)
+
+
+def test_a_silent_worker_is_gone_within_four_seconds() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.now = 3.4
+    driver.tell(router("r1"))
+    assert sent(driver.tell(Tick("check")), "indexer") == []
+    driver.now = 3.75
+
+    effects = driver.tell(Tick("check"))
+
+    assert sent(effects, "indexer") == [WorkerGone(A)]
+    assert Wake(0.25, Tick("check")) in effects
+    assert driver.registry.heartbeat(A) is None
+    assert driver.workers.last_report(A) == LoadReport()
+
+
+def asked() -> Driver:
+    """Return a driver of which somebody asks the silent, with a worker and a sibling."""
+    driver = Driver()
+    driver.registry.hearing.set_asked()
+    driver.tell(worker())
+    driver.tell(router())
+    return driver
+
+
+def pass_time(driver: Driver, until_s: float, *, hears_itself: bool = True) -> list[Effect]:
+    """Let time pass in checks, return the effects but the wakes."""
+    effects: list[Effect] = []
+    while driver.now < until_s:
+        driver.now += 0.25
+        if hears_itself:
+            driver.tell(router("r1"))
+        effects += driver.tell(Tick("check"))
+    return [one for one in effects if not isinstance(one, Wake)]
+
+
+def test_the_silent_are_asked_and_stay_while_they_answer() -> None:
+    driver = asked()
+    pass_time(driver, 2.25)
+    assert driver.registry.silent_workers.due(driver.now) == [(A, worker())]
+    assert driver.registry.silent_routers.due(driver.now) == [("r2", router())]
+
+    effects: list[Effect] = []
+    for second in range(3, 60):
+        for member in ("worker/a", "router/r2"):
+            effects += driver.tell(Answered(member, "ok"))
+        effects += pass_time(driver, second)
+
+    assert [(log.event, log.fields["change"]) for log in of(Log, effects)] == [
+        ("worker changed", "silent"),
+        ("router changed", "silent"),
+    ]
+    assert len(effects) == 2
+    assert driver.usable() == (A,)
+    assert driver.routers.members() == ("r2",)
+
+
+def test_a_worker_that_only_answers_is_known_approximately_until_it_is_heard() -> None:
+    driver = asked()
+    driver.tell(TrustChanged(A, Trust.DEGRADED))
+    driver.tell(Answered("worker/a", "ok"))
+    pass_time(driver, 2.5)
+    driver.tell(Answered("worker/a", "ok"))
+    assert driver.workers.info(A).trust is Trust.DEGRADED
+
+    pass_time(driver, 3.75)
+
+    assert driver.workers.info(A).trust is Trust.APPROX
+    assert driver.workers.info(A).models == ("m",)
+    assert driver.workers.last_report(A) == LoadReport(total_blocks=100)
+    driver.tell(TrustChanged(A, Trust.EXACT))
+    assert driver.workers.info(A).trust is Trust.APPROX
+    [log] = of(Log, driver.tell(worker()))
+    assert log.fields["change"] == "heard"
+    assert driver.workers.info(A).trust is Trust.EXACT
+    assert driver.workers.last_report(A) == LoadReport(2, 1, 50, 100)
+
+
+def test_who_refuses_twice_is_gone_at_once() -> None:
+    driver = asked()
+    pass_time(driver, 2.25)
+
+    first = [
+        *driver.tell(Answered("worker/a", "down")),
+        *driver.tell(Answered("router/r2", "down")),
+    ]
+    worker_gone = driver.tell(Answered("worker/a", "down"))
+    router_gone = driver.tell(Answered("router/r2", "down"))
+
+    assert first == []
+    assert sent(worker_gone, "indexer") == [WorkerGone(A)]
+    assert sent(router_gone, "sync") == [RouterGone("r2")]
+    assert driver.usable() == driver.routers.members() == ()
+
+
+def test_who_is_back_behind_a_partition_joins_again_unheard() -> None:
+    driver = asked()
+    pass_time(driver, 5.0)
+    assert driver.usable() == driver.routers.members() == ()
+
+    worker_back = driver.tell(Answered("worker/a", "ok"))
+    router_back = driver.tell(Answered("router/r2", "ok"))
+
+    assert sent(worker_back, "indexer") == [WorkerSeen(worker(), joined=True)]
+    assert sent(router_back, "sync") == [RouterSeen(router(), joined=True)]
+    assert driver.usable() == (A,)
+    assert driver.workers.info(A).trust is Trust.APPROX
+    assert driver.registry.hearing.warnings() != ()
+    driver.tell(worker())
+    driver.tell(router())
+    assert driver.workers.info(A).trust is Trust.EXACT
+    assert driver.registry.hearing.warnings() == ()
+
+
+def test_after_a_standstill_what_was_sent_is_read_before_anybody_is_given_up() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(Tick("check"))
+    driver.now = 9.0
+
+    assert sent(driver.tell(Tick("check")), "indexer") == []
+    assert driver.usable() == (A,)
+
+
+def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(router())
+    driver.registry.hearing.set_connected(up=False)
+
+    assert pass_time(driver, 600.0, hears_itself=False) == []
+    assert driver.usable() == (A,)
+    driver.registry.hearing.set_connected(up=True)
+
+    assert sent(pass_time(driver, 603.25), "indexer") == []
+    assert (driver.usable(), driver.routers.members()) == ((A,), ("r2",))
+    assert sent(pass_time(driver, 603.75), "indexer") == [WorkerGone(A)]
+
+
+def test_trust_is_kept_across_heartbeats() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.tell(TrustChanged(A, Trust.DEGRADED))
+    driver.tell(worker())
+
+    assert driver.workers.info(A).trust is Trust.DEGRADED
+    assert driver.workers.distrusted == {A}
+
+
+def test_trust_in_a_worker_that_is_not_there_is_not_kept() -> None:
+    driver = Driver()
+    driver.tell(TrustChanged(A, Trust.DEGRADED))
+    driver.tell(worker())
+
+    assert driver.workers.info(A).trust is Trust.EXACT
+    assert driver.workers.distrusted == set()
+
+
+def test_other_replicas_come_and_go() -> None:
+    driver = Driver()
+    effects = driver.tell(router())
+    assert sent(effects, "sync") == [RouterSeen(router(), joined=True)]
+    assert driver.registry.replica("r2") == router()
+    driver.tell(router(epoch=4))
+    assert driver.tell(router(epoch=3)) == []
+    driver.now = 4.0
+    driver.tell(worker())
+
+    assert sent(driver.tell(Tick("check")), "sync") == [RouterGone("r2")]
+    assert driver.registry.replica("r2") is None
+
+
+def test_a_replica_does_not_listen_to_itself() -> None:
+    assert Driver().tell(router("r1")) == []
+
+
+def test_another_router_of_the_same_name_is_said_once() -> None:
+    driver = Driver()
+
+    [log] = of(Log, driver.tell(router("r1", epoch=7)))
+
+    assert (log.level, log.event) == ("error", "another router has this name")
+    assert "--router-id" in str(log.fields["remedy"])
+    assert driver.tell(router("r1", epoch=7)) == []
+    assert driver.tell(router("r1")) == []
+    assert len(driver.tell(router("r1", epoch=8))) == 1
+    assert driver.routers.members() == ()
+    assert Driver(speaks=False).tell(router("r1", epoch=7)) == []
+
+
+def test_heartbeats_come_by_the_bus() -> None:
+    driver = Driver()
+
+    driver.tell(BusMessage("kvmesh.hb.code.a", encode(worker())))
+    driver.tell(BusMessage("kvmesh.rt.code.r2", encode(router())))
+
+    counted = driver.registry.statistics()
+    assert (counted.worker_heartbeats, counted.router_heartbeats, counted.garbage) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("subject", "data"),
+    [
+        ("kvmesh.hb.code.a", b"\xc1"),
+        ("kvmesh.hb.code.a", encode(router())),
+        ("kvmesh.hb.code.b", encode(worker())),
+        ("kvmesh.rt.code.r3", encode(router())),
+        ("kvmesh.seq.code.r2", encode(router())),
+    ],
+)
+def test_garbage_and_borrowed_names_are_counted_and_dropped(subject: str, data: bytes) -> None:
+    driver = Driver()
+
+    assert driver.tell(BusMessage(subject, data)) == []
+    assert driver.registry.statistics().garbage == 1
+
+
+def test_a_replica_tells_that_it_lives_each_second() -> None:
+    driver = Driver()
+
+    for effects in (driver.tell(Started()), driver.tell(Tick("heartbeat"))):
+        [publish] = of(Publish, effects)
+        assert publish.subject == "kvmesh.rt.code.r1"
+        assert decode(publish.data, RouterHeartbeat) == router("r1")
+        assert Wake(1.0, Tick("heartbeat")) in effects
+
+
+def test_a_listener_says_nothing() -> None:
+    assert Driver(speaks=False).tell(Started()) == [Wake(0.25, Tick("check"))]
+
+
+def test_messages_of_no_concern_are_ignored() -> None:
+    assert Driver().tell(Message()) == []
+
+
+def test_a_worker_that_names_a_place_of_no_engine_is_refused_and_said_once() -> None:
+    driver = Driver()
+    evil = worker(url="http://169.254.169.254/latest/meta-data")
+
+    first, second = driver.tell(evil), driver.tell(evil)
+
+    assert [log.level for log in of(Log, first)] == ["error"]
+    assert "169.254.169.254" in str(of(Log, first)[0].fields["reason"])
+    assert sent(first, "indexer") == []
+    assert second == []
+    assert driver.usable() == ()
+    assert driver.registry.statistics().refused == 2
+    assert list(driver.workers.guard.refused(driver.now)) == [A]
+
+
+def test_a_worker_that_turns_to_such_a_place_keeps_its_url_until_it_is_gone() -> None:
+    driver = Driver()
+    driver.tell(worker())
+    driver.now = 1.0
+
+    driver.tell(worker(url="http://[fe80::1]"))
+
+    beat = driver.registry.heartbeat(A)
+    assert beat is not None
+    assert beat.url == "http://a"
+    driver.now = 5.0
+    driver.tell(router("r1"))
+    driver.tell(Tick("check"))
+    assert driver.registry.heartbeat(A) is None
+
+
+def test_a_reading_of_the_load_counts_once_however_often_it_is_told() -> None:
+    driver = Driver()
+    driver.tell(worker(reading=1))
+    for _ in range(STALE_BEATS - 1):
+        driver.tell(worker(reading=1))
+    assert driver.workers.state(A).loads.unseen_requests == 0
+    assert driver.workers.last_report(A).used_blocks == 50
+
+    driver.tell(worker(reading=2))
+    driver.tell(worker(reading=3))
+    assert driver.workers.state(A).loads.unseen_requests == 3
+
+
+def test_load_that_an_engine_no_longer_tells_is_forgotten() -> None:
+    driver = Driver()
+    for reading in (1, 2, 3):
+        driver.tell(worker(reading=reading))
+    assert driver.workers.state(A).loads.unseen_requests == 3
+
+    for _ in range(STALE_BEATS):
+        driver.tell(worker(reading=3))
+
+    assert driver.workers.state(A).loads.unseen_requests == 0
+    assert driver.workers.last_report(A) == LoadReport(total_blocks=100)
+    assert driver.workers.capacity_blocks(A) == 100
+    driver.tell(worker(epoch=2, reading=3))
+    assert driver.workers.last_report(A).used_blocks == 50
+
+
+def test_a_sidecar_that_does_not_count_its_readings_is_believed_each_time() -> None:
+    driver = Driver()
+
+    for _ in range(3):
+        driver.tell(worker())
+
+    assert driver.workers.state(A).loads.unseen_requests == 3

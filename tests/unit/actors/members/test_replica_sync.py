@@ -1,0 +1,307 @@
+import random
+
+from kvmesh.actors.kernel import Effect, Message, Publish, Wake
+from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.messages import (
+    Booked,
+    BusMessage,
+    Finished,
+    FirstToken,
+    RouterGone,
+    RouterHeartbeat,
+    RouterSeen,
+    Started,
+    StateWanted,
+    Tick,
+)
+from kvmesh.actors.wire import decode, encode
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.health.outcomes import Verdict, status_attempt
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.booking_events import (
+    MAX_HASHES,
+    BookingBatch,
+    Ended,
+    Grew,
+    Placed,
+    Prefilled,
+    StateBegins,
+    StateEnds,
+    decode_bookings,
+)
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+from tests.unit.actors.effects import of
+
+W = WorkerId("w")
+
+
+class Driver:
+    def __init__(self, router: str = "r1", max_events: int = 256, max_bytes: int = 65536) -> None:
+        self.sequences = ActiveSequences(4, lease_s=10.0)
+        self.scheduler = Scheduler(
+            RouterOptions(block_size=4),
+            random.Random(1),
+            membership=Membership(),
+            sequences=self.sequences,
+            routed=ApproxIndex(),
+        )
+        options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)
+        self.sync = ReplicaSync(self.scheduler, options)
+        self.now = 0.0
+        self.published: list[Publish] = []
+
+    def tell(self, message: Message) -> list[Effect]:
+        effects = list(self.sync.receive(message, self.now))
+        self.published += of(Publish, effects)
+        return effects
+
+    def book(self, request_id: str, tokens: int = 40) -> list[Effect]:
+        self.sequences.add(request_id, W, Demand(tokens, 30, 20), self.now)
+        return self.tell(Booked(request_id))
+
+    def route(self, request_id: str, hashes: list[int]) -> list[Effect]:
+        self.scheduler.workers.membership.add(W, self.now)
+        self.scheduler.schedule(
+            RouteRequest(request_id, BlockHashes.of(hashes, 4), len(hashes) * 4), self.now
+        )
+        return self.tell(Booked(request_id))
+
+    def batches(self) -> list[BookingBatch]:
+        return [
+            decode_bookings(one.data)
+            for one in self.published
+            if one.subject.endswith(".seq.code.r1")
+        ]
+
+
+PLACED = Placed("q", W, 40, 30, 5)
+
+
+def test_a_booking_after_a_quiet_time_is_sent_at_once() -> None:
+    driver = Driver()
+    assert driver.book("q")[1:] == [Wake(0.005, Tick("flush"))]
+    assert driver.tell(Tick("flush")) == []
+
+    assert driver.tell(FirstToken("q"))[1:] == [Wake(0.005, Tick("flush"))]
+
+    assert driver.published[0].subject == "kvmesh.seq.code.r1"
+    assert [one.events for one in driver.batches()] == [[PLACED], [Prefilled("q")]]
+
+
+def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
+    driver = Driver()
+    driver.book("q")
+    assert driver.tell(FirstToken("q")) == []
+    driver.sequences.finish("q")
+    assert driver.tell(Finished("q")) == []
+
+    assert driver.tell(Tick("flush"))[1:] == [Wake(0.005, Tick("flush"))]
+
+    assert driver.batches()[1] == BookingBatch(1, 7, 2, [Prefilled("q"), Ended("q")])
+    assert driver.sync.statistics().events_sent == 3
+
+
+def test_a_request_that_ended_meanwhile_is_not_placed() -> None:
+    assert Driver().tell(Booked("gone")) == []
+
+
+def test_many_bookings_do_not_wait() -> None:
+    driver = Driver(max_events=2)
+    driver.book("a")
+    driver.book("b")
+    driver.book("c")
+
+    assert [len(one.events) for one in driver.batches()] == [1, 2]
+
+
+def test_long_prompts_do_not_wait_and_never_fill_a_message() -> None:
+    driver = Driver(max_bytes=10_000)
+    driver.route("a", list(range(1000)))
+    driver.route("b", list(range(1000)))
+    driver.route("c", list(range(1000)))
+    driver.tell(StateWanted("r2"))
+
+    sent = [
+        [one.request_id for one in batch.events if isinstance(one, Placed)]
+        for batch in driver.batches()
+    ]
+    assert sent == [["a"], ["b", "c"], ["a", "b"], ["c"]]
+
+
+def test_the_hashes_of_a_routed_prompt_go_along_up_to_a_bound() -> None:
+    driver = Driver()
+    prompt = list(range(1, MAX_HASHES + 10))
+    driver.route("q", prompt[:20])
+    driver.route("r", prompt)
+    driver.tell(Tick("flush"))
+
+    placed = [one for batch in driver.batches() for one in batch.events]
+    short, long = (one.hashes for one in placed if isinstance(one, Placed))
+    assert short == pack_hashes(prompt[:20])
+    assert long == pack_hashes(prompt[:MAX_HASHES])
+
+
+def test_each_second_a_replica_says_how_far_it_is() -> None:
+    driver = Driver()
+    assert driver.tell(Started()) == [Wake(1.0, Tick("beat"))]
+    driver.book("q")
+    driver.tell(Tick("flush"))
+
+    assert Wake(1.0, Tick("beat")) in driver.tell(Tick("beat"))
+
+    assert driver.batches()[-1] == BookingBatch(1, 7, 2, [])
+
+
+def test_growth_is_told_once_a_second() -> None:
+    driver = Driver()
+    driver.book("q")
+    driver.tell(Tick("flush"))
+    driver.sequences.grow("q", 9, 0.0)
+    driver.tell(Tick("beat"))
+    driver.tell(Tick("beat"))
+
+    assert [one.events for one in driver.batches()[1:]] == [[Grew("q", 9)], []]
+
+
+def test_running_requests_never_expire_at_home() -> None:
+    driver = Driver()
+    driver.book("q")
+    for now in (9.0, 18.0, 27.0):
+        driver.now = now
+        driver.tell(Tick("beat"))
+
+    assert driver.sequences.booking("q") is not None
+
+
+def test_a_peer_that_asks_gets_the_whole_state() -> None:
+    driver = Driver()
+    driver.book("q")
+    driver.sequences.first_token("q", 0.0)
+    driver.sequences.grow("q", 9, 0.0)
+
+    driver.tell(BusMessage("kvmesh.rctl.code.r1", encode(StateWanted("r2"))))
+    driver.tell(StateWanted("r3"))
+
+    assert driver.batches()[1:] == [
+        BookingBatch(1, 7, 2, [StateBegins(), PLACED, Prefilled("q"), Grew("q", 9), StateEnds()])
+    ]
+    driver.now = 1.0
+    assert driver.tell(StateWanted("r3"))
+    assert driver.tell(StateWanted("r1")) == []
+
+
+def test_a_fresh_booking_in_a_state_has_no_history() -> None:
+    driver = Driver()
+    driver.sequences.add("q", W, Demand(40, 30, 20), 0.0)
+
+    driver.tell(StateWanted("r2"))
+
+    assert driver.batches()[0].events == [StateBegins(), PLACED, StateEnds()]
+
+
+def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:
+    driver = Driver()
+    beat = RouterHeartbeat("r2", "code", "", ready=True, epoch=1)
+    joined = RouterSeen(beat, joined=True)
+
+    assert driver.tell(RouterSeen(beat)) == []
+    [asked] = of(Publish, driver.tell(joined))
+    assert asked.subject == "kvmesh.rctl.code.r2"
+    assert decode(asked.data, StateWanted) == StateWanted("r1")
+    assert driver.tell(joined) == []
+    driver.tell(RouterGone("r2"))
+    assert driver.tell(joined)
+
+
+def talk(driver: Driver, first_seq: int, router: str = "r2") -> list[Effect]:
+    peer = Driver(router)
+    peer.sequences.add("theirs", W, Demand(40, 30), 0.0)
+    peer.sync._next_seq = first_seq
+    peer.tell(Booked("theirs"))
+    peer.tell(Tick("flush"))
+    return driver.tell(BusMessage(peer.published[-1].subject, peer.published[-1].data))
+
+
+def test_peers_bookings_are_applied_and_die_with_the_peer() -> None:
+    driver = Driver()
+    assert talk(driver, first_seq=1) == []
+    assert [one.request_id for one in driver.sequences.owned("r2")] == ["theirs"]
+
+    driver.tell(RouterGone("r2"))
+
+    assert driver.sequences.owned("r2") == []
+    assert driver.sync.statistics().events_applied == 1
+
+
+def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> None:
+    driver = Driver()
+
+    [asked] = of(Publish, talk(driver, first_seq=5))
+
+    assert asked.subject == "kvmesh.rctl.code.r2"
+    driver.now = 1.0
+    subjects = [one.subject for one in of(Publish, driver.tell(Tick("beat")))]
+    assert subjects == ["kvmesh.seq.code.r1", "kvmesh.rctl.code.r2"]
+    assert driver.sync.statistics().states_asked == 2
+
+
+def test_a_peer_whose_booking_expired_here_is_asked_for_its_state() -> None:
+    driver = Driver()
+    talk(driver, first_seq=1)
+    known = driver.sync.known_upto("r2")
+    driver.now = 11.0
+
+    effects = driver.tell(Tick("beat"))
+
+    assert known == (7, 2)
+    assert driver.sequences.owned("r2") == []
+    assert driver.sync.known_upto("r2") is None
+    assert [one.subject for one in of(Publish, effects)][1:] == ["kvmesh.rctl.code.r2"]
+
+
+def test_of_a_peer_never_heard_nothing_is_known_or_doubted() -> None:
+    driver = Driver()
+    driver.sequences.add("q", W, Demand(40, 30, 20), driver.now, owner="r9")
+    driver.now = 11.0
+    driver.tell(Tick("beat"))
+
+    assert driver.sync.known_upto("r9") is None
+    assert driver.sync.statistics().states_asked == 0
+
+
+def test_a_replica_does_not_listen_to_itself() -> None:
+    driver = Driver()
+
+    assert talk(driver, first_seq=1, router="r1") == []
+    assert driver.sync.statistics().events_applied == 0
+
+
+def test_garbage_is_counted_and_dropped() -> None:
+    driver = Driver()
+
+    assert driver.tell(BusMessage("kvmesh.seq.code.r2", b"\xc1")) == []
+    assert driver.tell(BusMessage("kvmesh.rctl.code.r1", b"\xc1")) == []
+    assert driver.sync.statistics().garbage == 2
+
+
+def test_messages_of_no_concern_are_ignored() -> None:
+    assert Driver().tell(Message()) == []
+
+
+def test_what_an_attempt_showed_is_told_with_its_end() -> None:
+    driver = Driver()
+    driver.book("q")
+    driver.tell(Tick("flush"))
+    driver.tell(Tick("flush"))
+
+    driver.tell(Finished("q", status_attempt(429, 0.5, 4.0)))
+    driver.tell(Finished("s"))
+    driver.tell(Tick("flush"))
+
+    ended = [event for batch in driver.batches() for event in batch.events][1:]
+    assert ended == [Ended("q", Verdict.OVERLOAD, "429", 0.5, 4.0), Ended("s")]

@@ -1,0 +1,164 @@
+import random
+
+import msgspec
+import pytest
+
+from kvmesh.actors.kernel import Log
+from kvmesh.actors.members.router import MOST_LEFT_OUT, Router
+from kvmesh.actors.messages import Tick, WorkerGone, WorkerHeartbeat, WorkerSeen
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.health.outcomes import failed_attempt
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.disaggregation import PREFILL
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+
+BEAT = WorkerHeartbeat(
+    worker=WorkerId("w1"),
+    bucket="chat",
+    epoch=1,
+    last_seq=0,
+    url="http://w1:8000",
+    models=("m",),
+    block_size=16,
+)
+
+
+def make_router(secret_mark: int = 0) -> Router:
+    scheduler = Scheduler(
+        RouterOptions(block_size=16),
+        random.Random(1),
+        membership=Membership(),
+        sequences=ActiveSequences(block_size=16),
+    )
+    return Router(scheduler, block_size=16, secret_mark=secret_mark)
+
+
+def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
+    router = make_router()
+
+    router.receive(WorkerSeen(BEAT), 0.0)
+
+    assert router.heartbeat(WorkerId("w1")) == BEAT
+    assert router.models() == ("m",)
+    assert router.workers() == (BEAT,)
+
+    router.receive(WorkerGone(WorkerId("w1")), 1.0)
+
+    assert router.heartbeat(WorkerId("w1")) is None
+    assert router.workers() == ()
+
+
+def test_adapters_are_known_while_some_worker_has_them() -> None:
+    router = make_router()
+    live = router.adapters
+
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, adapters=("a", "b"))), 0.0)
+    both = set(live)
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, adapters=("b",))), 0.0)
+
+    assert (both, live) == ({"a", "b"}, {"b"})
+
+
+def test_who_prefills_for_others_is_known_while_it_does() -> None:
+    router = make_router()
+    prefills = msgspec.structs.replace(BEAT, labels=(PREFILL,))
+
+    router.receive(WorkerSeen(prefills), 0.0)
+    before = set(router.prefillers)
+    router.receive(WorkerSeen(BEAT), 0.0)
+    after = set(router.prefillers)
+    router.receive(WorkerSeen(prefills), 0.0)
+    router.receive(WorkerGone(BEAT.worker), 0.0)
+
+    assert (before, after, router.prefillers) == ({BEAT.worker}, set(), set())
+
+
+def test_other_messages_are_ignored() -> None:
+    assert list(make_router().receive(Tick(), 0.0)) == []
+
+
+def test_a_differing_block_size_is_an_error_once_and_ends_when_it_agrees() -> None:
+    router = make_router()
+    odd = msgspec.structs.replace(BEAT, block_size=32)
+
+    first = list(router.receive(WorkerSeen(odd), 0.0))
+    again = list(router.receive(WorkerSeen(odd), 1.0))
+
+    assert [effect.level for effect in first if isinstance(effect, Log)] == ["error"]
+    assert again == []
+    assert router.mismatched == {WorkerId("w1"): 32}
+
+    router.receive(WorkerSeen(BEAT), 2.0)
+
+    assert router.mismatched == {}
+
+
+def test_a_worker_with_another_hash_secret_is_an_error_once_and_ends_when_it_agrees() -> None:
+    router = make_router(secret_mark=7)
+    odd = msgspec.structs.replace(BEAT, secret_mark=8)
+
+    first = list(router.receive(WorkerSeen(odd), 0.0))
+    again = list(router.receive(WorkerSeen(odd), 1.0))
+
+    assert [effect.event for effect in first if isinstance(effect, Log)] == [
+        "hash secrets differ, no prefix can match"
+    ]
+    assert again == []
+    assert router.strangers == {WorkerId("w1")}
+
+    router.receive(WorkerSeen(msgspec.structs.replace(BEAT, secret_mark=7)), 2.0)
+    assert router.strangers == set()
+    router.receive(WorkerSeen(odd), 3.0)
+    router.receive(WorkerGone(WorkerId("w1")), 4.0)
+    assert router.strangers == set()
+
+
+def test_workers_that_can_never_match_are_named_with_the_remedy() -> None:
+    router = make_router()
+    assert router.unmatched() == []
+    for worker, changes in (("w1", {"block_size": 32}), ("w2", {"secret_mark": 5})):
+        beat = msgspec.structs.replace(BEAT, worker=WorkerId(worker), **changes)
+        router.receive(WorkerSeen(beat), 0.0)
+
+    [(first, sizes), (second, secrets)] = router.unmatched()
+
+    assert (first, second) == ("w1", "w2")
+    assert "--kv-cache-block-size 32" in sizes
+    assert "--hash-secret-file" in secrets
+
+
+def test_a_worker_without_events_needs_no_secret() -> None:
+    router = make_router(secret_mark=7)
+
+    assert list(router.receive(WorkerSeen(msgspec.structs.replace(BEAT, events=False)), 0.0)) == []
+
+
+def test_a_buckets_heat_is_its_least_busy_workers_backlog() -> None:
+    router = make_router()
+    assert router.heat(0.0) == BucketHeat()
+    for name, tokens in (("w1", 10_000), ("w2", 2_000)):
+        router.scheduler.workers.membership.add(name, 0.0)
+        router.scheduler.sequences.add(name, WorkerId(name), Demand(tokens, tokens), 0.0)
+
+    heat = router.heat(0.0)
+
+    assert heat.workers == 2
+    assert heat.backlog_ms == pytest.approx(2_000 * heat.ms_per_token)
+
+
+def test_workers_left_out_for_failing_are_named_a_few_at_most() -> None:
+    router = make_router()
+    membership = router.scheduler.workers.membership
+    membership.health.asks = True
+    for number in range(100):
+        membership.add(f"w{number:02d}", 0.0)
+    assert router.left_out(0.0) == ()
+
+    for number in range(99):
+        membership.note(f"w{number:02d}", failed_attempt("refused"), 0.0)
+
+    assert router.left_out(0.0) == tuple(f"w{number:02d}" for number in range(MOST_LEFT_OUT))

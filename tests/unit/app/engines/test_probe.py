@@ -1,0 +1,42 @@
+import pytest
+
+from kvmesh.app.engines.probe import (
+    EventEndpoint,
+    given_endpoints,
+    reachable,
+    refuse_collisions,
+)
+from kvmesh.errors import ConfigError
+
+
+def test_a_wildcard_endpoint_is_named_by_the_engines_host() -> None:
+    assert reachable("tcp://*:5557", "gpu-1") == "tcp://gpu-1:5557"
+    assert reachable("tcp://0.0.0.0:5557", "gpu-1") == "tcp://gpu-1:5557"
+    assert reachable("tcp://other:5557", "gpu-1") == "tcp://other:5557"
+
+
+def test_ranks_add_their_number_to_both_given_ports() -> None:
+    assert given_endpoints("tcp://h:5557", "tcp://h:5567", 2, topic="t") == (
+        EventEndpoint(0, "tcp://h:5557", "tcp://h:5567", "t"),
+        EventEndpoint(1, "tcp://h:5558", "tcp://h:5568", "t"),
+    )
+    assert given_endpoints("ipc:///a", "", 1) == (EventEndpoint(0, "ipc:///a"),)
+
+
+def test_an_endpoint_without_a_port_cannot_have_two_ranks() -> None:
+    with pytest.raises(ConfigError, match="has no port to add the rank 1 to"):
+        given_endpoints("ipc:///a", "", 2)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "replay", "ranks", "words"),
+    [
+        ("tcp://h:5557", "tcp://h:5558", 2, "port 5558 is used by rank 0 replay and rank 1 events"),
+        ("tcp://h:5557", "tcp://h:5557", 1, "port 5557 is used by rank 0 events and rank 0 replay"),
+    ],
+)
+def test_ranks_that_would_share_a_port_are_refused(
+    endpoint: str, replay: str, ranks: int, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        refuse_collisions(given_endpoints(endpoint, replay, ranks))

@@ -1,0 +1,113 @@
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
+from kvmesh.app.ops.up import mesh_ports, plan_mesh, small_streams
+from kvmesh.errors import ConfigError
+from kvmesh.settings.roles import UpSettings
+
+
+def test_engines_are_dealt_to_buckets_and_each_bucket_gets_its_replicas() -> None:
+    plan = plan_mesh(UpSettings(engines=4, buckets="chat,code", replicas=2), "nats://n:1")
+
+    assert [spec.name for spec in plan.routers] == [
+        "router-chat-0",
+        "router-chat-1",
+        "router-code-0",
+        "router-code-1",
+    ]
+    buckets = [spec.args[spec.args.index("--bucket") + 1] for spec in plan.sidecars]
+    assert buckets == ["chat", "code", "chat", "code"]
+    ports = [spec.ready_url for spec in plan.all() if spec.ready_url]
+    assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "engines"),
+    [("", 4), ("chat,chat", 4), ("a,b,c", 2), ("a b", 4), ("a.b", 4), ("chat", 101)],
+)
+def test_a_plan_that_cannot_work_is_refused(buckets: str, engines: int) -> None:
+    with pytest.raises(ConfigError, match="--"):
+        plan_mesh(UpSettings(engines=engines, buckets=buckets), "nats://n:1")
+
+
+def test_the_secret_of_hashes_goes_to_routers_and_sidecars_and_nobody_else() -> None:
+    plan = plan_mesh(UpSettings(hash_secret_file=Path("secret")), "nats://n:1")
+
+    given = [spec.name for spec in plan.all() if "--hash-secret-file" in spec.args]
+
+    assert given == [spec.name for spec in (*plan.sidecars, *plan.routers)]
+
+
+def test_every_port_of_the_plan_is_claimed() -> None:
+    settings = UpSettings(engines=3, buckets="chat,code", replicas=2)
+    plan, ports = plan_mesh(settings, "nats://n:1"), mesh_ports(settings)
+
+    named = {
+        int(spec.ready_url.split(":")[2].split("/")[0]) for spec in plan.all() if spec.ready_url
+    }
+    assert named < set(ports)
+    assert len(ports) == len(set(ports)) == 1 + 4 + 3 * 3
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        port = one.getsockname()[1]
+
+        with pytest.raises(ConfigError, match=f"--http-port 1: port {port}, .*another kvmesh up"):
+            refuse_taken_ports([port], "--http-port 1")
+
+
+def test_a_port_beyond_the_last_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--http-port 65500: .* port 65600; use a lower one"):
+        refuse_taken_ports([65600], "--http-port 65500")
+
+
+def test_a_data_directory_belongs_to_one_mesh_at_a_time(tmp_path: Path) -> None:
+    with (
+        hold_data_dir(tmp_path / "new"),
+        pytest.raises(ConfigError, match="in use by another kvmesh up"),
+        hold_data_dir(tmp_path / "new"),
+    ):
+        pass
+
+    with hold_data_dir(tmp_path / "new"):
+        pass
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with (
+        pytest.raises(ConfigError, match=r"--data-dir .*file.*name another"),
+        hold_data_dir(tmp_path / "file" / "x"),
+    ):
+        pass
+
+
+def test_streams_share_half_of_a_small_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = UpSettings(buckets="chat,code", data_dir=tmp_path)
+    monkeypatch.delenv("KVMESH_STREAM_MAX_BYTES", raising=False)
+
+    def has_free(free: int) -> None:
+        disk = SimpleNamespace(free=free)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: disk)
+
+    has_free(4000)
+    assert stream_room(tmp_path, 2) == 1000
+    assert small_streams(settings) == ["--stream-max-bytes", "1000"]
+    routers = plan_mesh(settings, "nats://n:1", small_streams(settings)).routers
+    assert all("--stream-max-bytes 1000" in " ".join(spec.args) for spec in routers)
+
+    has_free(2**40)
+    assert small_streams(settings) == []
+    has_free(0)
+    monkeypatch.setenv("KVMESH_STREAM_MAX_BYTES", "7")
+    assert small_streams(settings) == []

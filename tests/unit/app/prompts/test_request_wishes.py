@@ -1,0 +1,180 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvmesh.app.prompts.request_wishes import (
+    RequestWishes,
+    WishOptions,
+    WishReader,
+    named_workers,
+    read_timeout_s,
+)
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy
+from kvmesh.core.routing.sessions import session_key
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.openai import Extension, InferenceRequest, find_endpoint, parse_request
+from kvmesh.transport.http.server.request import Request
+
+CHAT = find_endpoint("POST", "/v1/chat/completions", passthrough=True)
+
+
+def request(**headers: str) -> Request:
+    lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request("POST", b"/v1/chat/completions", lines)
+
+
+def body(**fields: Any) -> InferenceRequest:
+    return parse_request(msgspec.json.encode({"messages": []} | fields), CHAT)
+
+
+def reader(*policies: ModelPolicy, **options: Any) -> WishReader:
+    return WishReader(WishOptions(**options), ModelPolicies(policies))
+
+
+ALL_HEADERS = {
+    "x_kvmesh_router_mode": "random",
+    "x_kvmesh_cost": "dynamo",
+    "x_kvmesh_temperature": "0.5",
+    "x_kvmesh_overlap_score_weight": "2",
+    "x_kvmesh_worker_id": "w1",
+    "x_kvmesh_allowed_workers": "w1, w2",
+    "x_kvmesh_labels": "gpu:h100",
+    "x_kvmesh_tolerations": "batch,night",
+    "x_kvmesh_output_tokens": "7",
+    "x_kvmesh_priority": "-3",
+}
+ALL_FIELDS = {
+    "mode": "random",
+    "cost": "dynamo",
+    "temperature": 0.5,
+    "overlap_score_weight": 2,
+    "worker": "w1",
+    "allowed_workers": ["w1", "w2"],
+    "labels": ["gpu:h100"],
+    "tolerations": ["batch", "night"],
+    "output_tokens": 7,
+    "priority": -3,
+}
+ALL = RequestWishes(
+    mode="random",
+    cost="dynamo",
+    temperature=0.5,
+    overlap_score_weight=2.0,
+    pinned_worker=WorkerId("w1"),
+    allowed_workers=frozenset([WorkerId("w1"), WorkerId("w2")]),
+    labels=frozenset(["gpu:h100"]),
+    tolerations=frozenset(["batch", "night"]),
+    output_tokens=7,
+    priority=-3,
+)
+
+
+def test_every_wish_may_be_a_header_or_a_field() -> None:
+    assert reader().read(request(**ALL_HEADERS)) == ALL
+    assert reader().read(request(), body(kvmesh=ALL_FIELDS)) == ALL
+
+
+def test_a_header_wins_over_the_body_and_the_body_over_the_models_policy() -> None:
+    policy = ModelPolicy(
+        "m*",
+        router_mode="kv",
+        kv_cost="lmetric",
+        router_temperature=0.1,
+        kv_overlap_score_weight=3.0,
+        labels=frozenset(["gpu:l4"]),
+        tolerations=frozenset(["spot"]),
+    )
+    read = reader(policy).read
+
+    assert read(request(**ALL_HEADERS), body(model="m1", kvmesh={"mode": "kv"})) == ALL
+    assert read(request(), body(model="m1", kvmesh=ALL_FIELDS)) == ALL
+    assert read(request(), body(model="m1")) == RequestWishes(
+        mode="kv",
+        cost="lmetric",
+        temperature=0.1,
+        overlap_score_weight=3.0,
+        labels=frozenset(["gpu:l4"]),
+        tolerations=frozenset(["spot"]),
+    )
+    assert read(request(), body(model="other")) == RequestWishes()
+
+
+def test_an_empty_allow_list_allows_nobody() -> None:
+    wishes = reader().read(request(x_kvmesh_allowed_workers=""))
+
+    assert wishes.allowed_workers == frozenset()
+
+
+def test_the_bodys_priority_is_vllms_where_the_smaller_goes_first() -> None:
+    assert reader().read(request(), body(priority=5)).priority == -5
+    assert reader().read(request(), body(priority=5, kvmesh={"priority": 1})).priority == 1
+    assert reader().read(request(x_kvmesh_priority="9"), body(priority=5)).priority == 9
+
+
+def test_tenant_and_session_come_in_headers_of_any_name() -> None:
+    read = reader(tenant_header="X-Team", session_header="x-chat").read
+
+    wishes = read(request(x_team=" search ", x_chat="abc"), body(kvmesh={"session": "other"}))
+
+    assert (wishes.tenant, wishes.session) == ("search", session_key("abc"))
+    assert read(request(), body(kvmesh={"session": "abc"})).session == session_key("abc")
+
+
+def test_where_clients_may_not_choose_they_do_not() -> None:
+    read = reader(obeyed=False, tenant_header="x-team").read
+
+    wishes = read(
+        request(x_team="search", **ALL_HEADERS),
+        body(priority=3, kvmesh=ALL_FIELDS | {"session": "s"}),
+    )
+
+    assert wishes == RequestWishes(tenant="search", session=session_key("s"), output_tokens=7)
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "named"),
+    [
+        ({"x_kvmesh_router_mode": "clever"}, {}, "'clever': use one of kv"),
+        ({}, {"mode": "clever"}, "kvmesh.mode"),
+        ({"x_kvmesh_cost": "cheap"}, {}, "'cheap': use one of"),
+        ({"x_kvmesh_temperature": "hot"}, {}, "header x-kvmesh-temperature is 'hot'"),
+        ({}, {"overlap_score_weight": -1}, "kvmesh.overlap_score_weight is -1"),
+        ({"x_kvmesh_priority": "high"}, {}, "'high': use a whole number"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_named(
+    headers: dict[str, str], fields: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(RequestError, match=named):
+        reader().read(request(**headers), body(kvmesh=fields))
+
+
+def test_a_client_may_limit_its_wait() -> None:
+    assert read_timeout_s(request(x_kvmesh_timeout_s="1.5")) == 1.5
+    assert read_timeout_s(request(x_kvmesh_timeout_s="0")) is None
+    assert read_timeout_s(request()) is None
+    with pytest.raises(RequestError, match="x-kvmesh-timeout-s is 'soon'"):
+        read_timeout_s(request(x_kvmesh_timeout_s="soon"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "extension", "named"),
+    [
+        ({}, Extension(), set()),
+        ({"x_kvmesh_worker_id": " w1 "}, Extension(worker="w2"), {"w1"}),
+        ({"x_kvmesh_allowed_workers": "w1, w2"}, Extension(), {"w1", "w2"}),
+        ({"x_kvmesh_allowed_workers": "w1"}, Extension(worker="w2"), {"w2"}),
+        ({"x_kvmesh_allowed_workers": "w1"}, Extension(allowed_workers=("w3",)), {"w1"}),
+        ({}, Extension(allowed_workers=("w3", "w4")), {"w3", "w4"}),
+    ],
+)
+def test_a_front_door_reads_the_named_workers_as_the_router_does(
+    headers: dict[str, str], extension: Extension, named: set[str]
+) -> None:
+    wishes = reader().read(request(**headers), InferenceRequest(kvmesh=extension))
+
+    assert named_workers(request(**headers), extension) == named
+    pinned = {wishes.pinned_worker} if wishes.pinned_worker else set[str]()
+    assert named == (pinned or wishes.allowed_workers or set())

@@ -1,0 +1,232 @@
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.members.router import Router
+from kvmesh.actors.messages import Booked, Finished
+from kvmesh.app.care.failure_counts import FailureCounts
+from kvmesh.app.care.hang_watch import HangWatch
+from kvmesh.app.care.patience import Patience
+from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.serve.admission import AdmissionGate
+from kvmesh.app.serve.phases import Phases
+from kvmesh.app.serve.placement import LEFT_S, NEVER_SERVED, Placement
+from kvmesh.app.serve.prediction_check import PredictionCheck
+from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.health.blame import Blame
+from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Verdict
+from kvmesh.core.health.retry_budget import RetryBudget
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.observe import get_logger
+from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.transport.http.upstream.client import UpstreamFailure
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+RESET = UpstreamFailure("after_send", "reset", "w1: reset", "http://w1")
+REFUSED = UpstreamFailure("before_send", "refused", "w1: refused", "http://w1")
+BUSY = UpstreamFailure("mid_response", "status", "w1: 429", "http://w1", 429, 4.0)
+
+
+class Routing:
+    """A scheduler of two workers, and all that requests share, at a time that tests set."""
+
+    def __init__(self, hang_s: float = 10.0) -> None:
+        self.now = 100.0
+        self.told: list[Message] = []
+        self.asked = 0
+        membership = Membership()
+        self.scheduler = Scheduler(
+            RouterOptions(),
+            random.Random(1),
+            membership=membership,
+            sequences=ActiveSequences(16),
+            routed=ApproxIndex(),
+        )
+        for worker in (W1, W2):
+            membership.add(worker, 0.0)
+        self.health = membership.health
+
+        def clock() -> float:
+            return self.now
+
+        self.context = RoutingContext(
+            router=Router(self.scheduler, 16),
+            router_id="r1",
+            bucket="b",
+            counters=RoutingCounters(FailureCounts()),
+            clock=clock,
+            log=get_logger().bind(),
+            fixed_headers=((b"x-kvmesh-router", b"r1"),),
+            open_requests=set(),
+            tell=self.told.append,
+            decisions=DecisionLog(16),
+            check=PredictionCheck(self.scheduler, None, lambda worker, doubt: None),  # noqa: ARG005
+            gate=AdmissionGate(self.scheduler, AdmissionSettings(), clock, lambda _: False),
+            phases=Phases(),
+            tracer=tracer_for("", "router"),
+            budget=RetryBudget(0.2),
+            patience=Patience(0.0, lambda: True, clock),
+            hangs=HangWatch(clock),
+            ask_suspects=self.ask,
+            hang_s=hang_s,
+        )
+
+    def ask(self) -> None:
+        self.asked += 1
+
+    def place(
+        self, name: str = "q", worker: WorkerId = W1, *, streams: bool = True, tokens: int = 0
+    ) -> Placement:
+        request = RouteRequest(
+            name,
+            BlockHashes.of([1, 2, 3], 16),
+            48,
+            pinned_worker=worker,
+            streams=streams,
+            expected_output_tokens=tokens,
+        )
+        decision = self.scheduler.schedule(request, self.now)
+        return Placement(self.context, request, decision, self.now)
+
+    def booked(self) -> Sequence[str]:
+        return [one.request_id for one in self.scheduler.sequences.owned()]
+
+
+def test_a_placement_is_told_and_released_once() -> None:
+    routing = Routing()
+    placement = routing.place()
+    assert placement.worker == W1
+    assert routing.context.open_requests == {"q"}
+    assert routing.booked() == ["q"]
+
+    assert placement.release(SERVED)
+    assert not placement.release(UNKNOWN)
+
+    assert routing.told == [Booked("q"), Finished("q", SERVED)]
+    assert routing.context.open_requests == set()
+    assert routing.booked() == []
+    assert routing.health.recent(W1) == (0, 1)
+
+
+def test_the_client_is_told_of_the_decision() -> None:
+    routing = Routing()
+    placement = routing.place()
+
+    headers = placement.headers()
+
+    assert dict(headers) == {
+        b"x-kvmesh-worker": b"w1",
+        b"x-kvmesh-overlap-blocks": b"0",
+        b"x-kvmesh-trust": b"exact",
+        b"x-kvmesh-router": b"r1",
+    }
+    routing.scheduler.workers.panic = True
+    assert (b"x-kvmesh-panic", b"1") in placement.headers()
+
+
+def test_a_failure_releases_and_judges_the_worker_and_has_it_asked() -> None:
+    routing = Routing()
+    placement = routing.place()
+    routing.now += 1.5
+
+    attempt = placement.fail(RESET, Blame())
+
+    assert (attempt.verdict, attempt.kind, attempt.lost_s) == (Verdict.WORKER, "reset", 1.5)
+    assert routing.told[-1] == Finished("q", attempt)
+    assert routing.booked() == []
+    assert routing.asked == 1
+    assert routing.health.recent(W1) == (1, 1)
+    metric = routing.context.counters.failures.metric("worker")
+    assert [(one.labels, one.value) for one in metric.samples] == [
+        ({"worker": "w1", "kind": "reset"}, 1.0)
+    ]
+
+
+def test_a_status_is_judged_with_the_time_it_asks_for() -> None:
+    routing = Routing()
+
+    attempt = routing.place().fail(BUSY, Blame())
+
+    assert (attempt.verdict, attempt.kind, attempt.retry_after_s) == (
+        Verdict.OVERLOAD,
+        "429",
+        4.0,
+    )
+    assert routing.scheduler.workers.everyone(routing.now + 3.9) == (W2,)
+
+
+def test_a_request_that_fails_at_two_sound_workers_is_to_blame_and_they_are_forgiven() -> None:
+    routing = Routing()
+    blame = Blame()
+
+    routing.place(worker=W1).fail(RESET, blame)
+    attempt = routing.place(worker=W2).fail(RESET, blame)
+
+    assert attempt.verdict is Verdict.PROMPT
+    assert blame.prompt
+    assert routing.scheduler.workers.everyone(routing.now) == (W1, W2)
+    assert [routing.health.is_suspect(one) for one in (W1, W2)] == [False, False]
+
+
+def test_a_suspect_that_fails_again_is_to_blame_itself() -> None:
+    routing = Routing()
+    routing.scheduler.workers.note(W2, SERVED, routing.now)
+    routing.place("other", W1).fail(REFUSED, Blame())
+    routing.now += 1.1
+    blame = Blame()
+
+    routing.place(worker=W1).fail(RESET, blame)
+    routing.place(worker=W2).fail(RESET, blame)
+
+    assert not blame.prompt
+
+
+@pytest.mark.parametrize(("served", "times"), [(True, 1.0), (False, NEVER_SERVED)])
+def test_a_first_byte_is_overdue_long_after_it_was_expected(served: bool, times: float) -> None:
+    routing = Routing(hang_s=10.0)
+    if served:
+        routing.scheduler.workers.note(W1, SERVED, 50.0)
+    placement = routing.place()
+    expected_s = 5.0 * (placement.decision.chosen.wait_ms + placement.decision.chosen.own_ms) / 1e3
+
+    assert not placement.is_overdue(100.0 + 10.0 * times + expected_s - 0.01)
+    assert placement.is_overdue(100.0 + 10.0 * times + expected_s + 0.01)
+    routing.now = 100.0 + LEFT_S * times + expected_s - 0.01
+    assert not placement.was_silent()
+    routing.now += 0.02
+    assert placement.was_silent()
+    assert placement.waited_s() == pytest.approx(routing.now - 100.0)
+
+
+def test_who_serves_others_meanwhile_does_not_hang() -> None:
+    routing = Routing()
+    placement = routing.place()
+
+    routing.scheduler.workers.note(W1, SERVED, 101.0)
+
+    assert not placement.is_overdue(1e6)
+    assert not placement.was_silent()
+
+
+def test_without_a_bound_nothing_is_overdue() -> None:
+    assert not Routing(hang_s=0.0).place().is_overdue(1e6)
+
+
+def test_a_whole_answer_has_time_for_its_tokens() -> None:
+    routing = Routing(hang_s=1.0)
+    routing.scheduler.workers.note(W1, SERVED, 50.0)
+    stream, whole = routing.place("a"), routing.place("b", streams=False, tokens=100)
+
+    # A hundred tokens of 50 ms each, five times.
+    assert stream.is_overdue(110.0)
+    assert not whole.is_overdue(120.0)
+    assert whole.is_overdue(130.0)

@@ -1,0 +1,104 @@
+import pytest
+
+from kvmesh.core.admission.api_keys import ApiKey, KeyRing, digest_of, parse_keys
+from kvmesh.errors import ConfigError, RequestError
+
+ANN, BEN = digest_of("kvm-ann"), digest_of("kvm-ben")
+FILE = f"""
+[keys.ann]
+sha256 = "{ANN.upper()}"
+tenant = "kitchen"
+[keys.ben]
+sha256 = "{BEN}"
+requests_per_minute = 60
+"""
+
+
+def ring(share: float = 1.0) -> KeyRing:
+    return KeyRing(parse_keys(FILE, "file"), share)
+
+
+def status(ring: KeyRing, key: str, now: float = 0.0) -> int:
+    try:
+        ring.admit("/v1/models", key, now)
+    except RequestError as error:
+        return error.status
+    return 200
+
+
+def test_a_known_key_tells_its_tenant() -> None:
+    ann = ring().admit("/v1/models", "kvm-ann", 0.0)
+    ben = ring().admit("/v1/models", "kvm-ben", 0.0)
+
+    assert ann is not None
+    assert ben is not None
+    assert (ann.tenant, ben.tenant) == ("kitchen", "ben")
+
+
+@pytest.mark.parametrize(("key", "word"), [("", "send an API key"), ("kvm-x", "is not known")])
+def test_without_a_known_key_nothing_is_served(key: str, word: str) -> None:
+    keys = ring()
+
+    with pytest.raises(RequestError, match=word) as refused:
+        keys.admit("/v1/models", key, 0.0)
+
+    assert refused.value.status == 401
+    assert keys.refused == 1
+
+
+def test_probes_need_no_key() -> None:
+    assert ring().admit("/health", "", 0.0) is None
+    assert ring().admit("/ready", "", 0.0) is None
+
+
+def test_a_rate_is_a_bucket_that_fills_evenly() -> None:
+    keys = ring()
+
+    first = [status(keys, "kvm-ben") for _ in range(61)]
+
+    assert first == [200] * 60 + [429]
+    assert status(keys, "kvm-ben", 0.5) == 429
+    assert status(keys, "kvm-ben", 1.6) == 200
+    assert status(keys, "kvm-ben", 1.7) == 429
+    assert [status(keys, "kvm-ben", 1000.0) for _ in range(61)] == [200] * 60 + [429]
+    assert status(keys, "kvm-ann", 1000.0) == 200
+
+
+def test_processes_that_share_a_port_share_the_rate() -> None:
+    keys = ring(share=0.5)
+
+    assert [status(keys, "kvm-ben") for _ in range(31)] == [200] * 30 + [429]
+
+
+def test_other_keys_count_at_once_and_spent_ones_stay_spent() -> None:
+    keys = ring()
+    for _ in range(60):
+        status(keys, "kvm-ben")
+
+    keys.replace(parse_keys(FILE.replace(ANN.upper(), digest_of("kvm-new")), "file"))
+
+    assert [status(keys, key) for key in ("kvm-ann", "kvm-new", "kvm-ben")] == [401, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("x", "file: "),
+        ("", "file: "),
+        ("[keys.a]\nsha256 = 5", "sha256"),
+        ("[keys.a]\nsha256 = 'abc'", "keys.a: sha256 is not 64"),
+        (f"[keys.a]\nsha256 = '{ANN}'\nrequests_per_minute = -1", "requests_per_minute"),
+        (f"[keys.a]\nsha256 = '{ANN}'\nkey = 'oops'", "key"),
+        (f"[keys.a]\nsha256 = '{ANN}'\n[keys.b]\nsha256 = '{ANN}'", "another name has the same"),
+    ],
+)
+def test_a_file_that_is_none_is_told_where(text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        parse_keys(text, "file")
+
+
+def test_keys_hold_no_secret() -> None:
+    (key,) = parse_keys(f"[keys.a]\nsha256 = '{ANN}'", "file").values()
+
+    assert key == ApiKey(ANN, "a")
+    assert "kvm-ann" not in repr(key)

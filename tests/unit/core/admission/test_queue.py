@@ -1,0 +1,235 @@
+import pytest
+
+from kvmesh.core.admission.queue import (
+    MAX_ASKED,
+    AdmissionOptions,
+    HoldQueue,
+    QueuePolicy,
+    WaitingRequest,
+)
+
+
+def make_queue(**options: object) -> HoldQueue:
+    return HoldQueue(AdmissionOptions(**options))  # type: ignore[arg-type]  # any option
+
+
+def take_all(_: WaitingRequest) -> bool:
+    return True
+
+
+def offer(queue: HoldQueue, *requests: str, now: float = 0.0, tokens: int = 100) -> None:
+    """Offer requests written `tenant/id`."""
+    for request in requests:
+        tenant = request.partition("/")[0]
+        assert queue.offer(WaitingRequest(request, tokens, tenant), now) is None
+
+
+def ids(released: list[WaitingRequest]) -> list[str]:
+    return [held.request_id for held in released]
+
+
+def test_requests_of_one_tenant_go_in_order_of_arrival() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "a/2", "a/3")
+
+    assert ids(queue.release(1.0, take_all)) == ["a/1", "a/2", "a/3"]
+    assert len(queue) == 0
+
+
+def test_a_request_that_is_not_admitted_stays_first() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "a/2")
+
+    assert queue.release(1.0, lambda _: False) == []
+    assert ids(queue.release(2.0, lambda held: held.request_id == "a/1")) == ["a/1"]
+    assert ids(queue.release(3.0, take_all)) == ["a/2"]
+
+
+def test_tenants_share_by_tokens_not_by_requests() -> None:
+    queue = make_queue(quantum_tokens=1000)
+    for number in range(40):
+        assert queue.offer(WaitingRequest(f"small/{number}", 100, "small"), 0.0) is None
+        assert queue.offer(WaitingRequest(f"large/{number}", 1000, "large"), 0.0) is None
+    budget = 8000
+    taken = {"small": 0, "large": 0}
+
+    def admit(held: WaitingRequest) -> bool:
+        if sum(taken.values()) >= budget:
+            return False
+        taken[held.tenant] += held.tokens
+        return True
+
+    queue.release(1.0, admit)
+
+    assert abs(taken["small"] - taken["large"]) <= 1000
+
+
+def test_one_tenants_flood_does_not_delay_another() -> None:
+    queue = make_queue(quantum_tokens=100)
+    offer(queue, *(f"noisy/{number}" for number in range(50)))
+    offer(queue, "quiet/1")
+
+    order = ids(queue.release(1.0, take_all))
+
+    assert order.index("quiet/1") <= 1
+
+
+def test_a_blocked_tenant_does_not_block_the_others() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "a/2", "b/1", "b/2")
+
+    released = queue.release(1.0, lambda held: held.tenant == "b")
+
+    assert ids(released) == ["b/1", "b/2"]
+    assert len(queue) == 2
+
+
+def test_a_blocked_request_does_not_block_those_behind_it() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "a/2", "a/3", "b/1", "a/4")
+
+    released = queue.release(1.0, lambda held: held.request_id in {"a/2", "a/4", "b/1"})
+
+    assert sorted(ids(released)) == ["a/2", "a/4", "b/1"]
+    assert ids(queue.release(2.0, take_all)) == ["a/1", "a/3"]
+
+
+def test_a_tenant_whose_last_requests_were_asked_in_vain_keeps_them() -> None:
+    queue = make_queue(quantum_tokens=50)
+    offer(queue, "a/1", "b/1", "b/2")
+
+    assert ids(queue.release(1.0, lambda held: held.request_id == "b/2")) == ["b/2"]
+    assert queue.statistics().tenants == 2
+    assert ids(queue.release(2.0, take_all)) == ["a/1", "b/1"]
+
+
+def test_a_prompt_larger_than_the_quantum_gets_its_turn() -> None:
+    queue = make_queue(quantum_tokens=10)
+    offer(queue, "a/1", tokens=1000)
+    offer(queue, "b/1", tokens=5)
+
+    assert ids(queue.release(1.0, take_all)) == ["b/1", "a/1"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("fcfs", ["long", "short", "urgent"]),
+        ("priority", ["urgent", "long", "short"]),
+        ("wspt", ["short", "urgent", "long"]),
+    ],
+)
+def test_each_policy_has_its_order(policy: QueuePolicy, expected: list[str]) -> None:
+    queue = make_queue(policy=policy)
+    queue.offer(WaitingRequest("long", 9000), 0.0)
+    queue.offer(WaitingRequest("short", 100), 0.1)
+    queue.offer(WaitingRequest("urgent", 1000, priority=4), 0.2)
+
+    assert ids(queue.release(1.0, take_all)) == expected
+
+
+def test_under_wspt_a_long_request_overtakes_in_the_end() -> None:
+    queue = make_queue(policy="wspt", ageing_tokens_per_s=200.0)
+    queue.offer(WaitingRequest("long", 2000), 0.0)
+    queue.offer(WaitingRequest("early", 100), 5.0)
+    queue.offer(WaitingRequest("late", 100), 10.0)
+
+    assert ids(queue.release(11.0, take_all)) == ["early", "long", "late"]
+
+
+def test_a_full_queue_refuses_with_503_and_a_tenants_bound_with_429() -> None:
+    queue = make_queue(max_queued=3, max_queued_per_tenant=2)
+    offer(queue, "a/1", "a/2")
+
+    mine = queue.offer(WaitingRequest("a/3", 1, "a"), 0.0)
+    offer(queue, "b/1")
+    whole = queue.offer(WaitingRequest("b/2", 1, "b"), 0.0)
+
+    assert mine is not None
+    assert whole is not None
+    assert (mine.status, mine.reason) == (429, "2 requests of this tenant are waiting already")
+    assert (whole.status, whole.reason) == (503, "3 requests are waiting already")
+    assert queue.statistics().refused == 2
+
+
+def test_the_same_request_is_not_held_twice() -> None:
+    queue = make_queue()
+    offer(queue, "a/1")
+
+    refusal = queue.offer(WaitingRequest("a/1", 1, "b"), 0.0)
+
+    assert refusal is not None
+    assert refusal.reason == "request a/1 waits already"
+    assert len(queue) == 1
+
+
+def test_the_time_to_retry_follows_the_pace_of_releases() -> None:
+    queue = make_queue()
+    assert queue.retry_after_s() == 1
+    for number in range(100):
+        offer(queue, f"a/{number}")
+        queue.release(2.0 * number, take_all)
+    offer(queue, *(f"b/{number}" for number in range(4)))
+
+    assert 8 <= queue.retry_after_s() <= 10
+    offer(queue, *(f"c/{number}" for number in range(200)))
+    assert queue.retry_after_s() == 60
+
+
+def test_requests_that_waited_too_long_are_returned_once() -> None:
+    queue = make_queue(max_wait_s=30.0)
+    offer(queue, "a/1", "b/1", now=0.0)
+    offer(queue, "a/2", now=5.0)
+
+    assert queue.expire(29.9) == []
+    assert sorted(ids(queue.expire(30.0))) == ["a/1", "b/1"]
+    assert queue.expire(30.0) == []
+    assert ids(queue.release(31.0, take_all)) == ["a/2"]
+
+
+def test_a_cancelled_request_is_gone() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "a/2", "b/1")
+
+    assert queue.cancel("a/1")
+    assert not queue.cancel("a/1")
+    assert queue.cancel("b/1")
+
+    assert ids(queue.release(1.0, take_all)) == ["a/2"]
+    statistics = queue.statistics()
+    assert (statistics.held, statistics.released, statistics.cancelled) == (3, 1, 2)
+    assert (statistics.queued, statistics.tenants, statistics.expired) == (0, 0, 0)
+
+
+def test_a_tenant_keeps_its_turn_while_its_deficit_lasts() -> None:
+    queue = make_queue(quantum_tokens=200)
+    offer(queue, "a/1", "a/2", "a/3", "b/1", "b/2", "b/3")
+
+    assert ids(queue.release(1.0, take_all)) == ["a/1", "a/2", "b/1", "b/2", "a/3", "b/3"]
+
+
+def test_only_so_many_tenants_are_asked_in_vain_then_the_others_go_on() -> None:
+    queue = make_queue()
+    for number in range(MAX_ASKED + 4):
+        offer(queue, f"{number:02}/1")
+    asked: list[str] = []
+
+    def refuse(held: WaitingRequest) -> bool:
+        asked.append(held.tenant)
+        return False
+
+    queue.release(1.0, refuse)
+    queue.release(2.0, refuse)
+
+    assert asked[:MAX_ASKED] == [f"{number:02}" for number in range(MAX_ASKED)]
+    assert asked[MAX_ASKED : MAX_ASKED + 4] == ["16", "17", "18", "19"]
+
+
+def test_waits_are_summed_over_the_released() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", now=1.0)
+    offer(queue, "a/2", now=2.0)
+
+    queue.release(4.0, take_all)
+
+    assert queue.statistics().waited_s == 5.0

@@ -1,0 +1,135 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from kvmesh.core.chat.template import ChatTemplate, TemplateCall
+from kvmesh.core.chat.template_format import ContentFormat
+from kvmesh.errors import ConfigError, RequestError
+
+
+def compile_template(source: str) -> ChatTemplate:
+    return ChatTemplate(
+        source, {"bos_token": "<s>"}, lambda: datetime(2026, 7, 4, tzinfo=UTC), origin="here"
+    )
+
+
+def render(source: str, **fields: object) -> str:
+    call = TemplateCall(**{"messages": [{"role": "user", "content": "x"}], **fields})  # type: ignore[arg-type]  # any field
+    return compile_template(source).render(call)
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("{{ bos_token }}|{{ eos_token }}|{{ tools }}", "<s>||None"),
+        ("  {% if true %}\n a\n  {% endif %}\nb", " a\nb"),
+        ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "x!"),
+        ("{{ strftime_now('%d %b %Y') }}", "04 Jul 2026"),
+        ("{{ {'b': '<ü>', 'a': 1.0} | tojson }}", '{"b": "<ü>", "a": 1.0}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}", '{\n "a": 2,\n "b": 1\n}'),
+        ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
+        ("{{ 'ü' | tojson(ensure_ascii=true) }}", '"\\u00fc"'),
+    ],
+)
+def test_templates_render_as_transformers_renders_them(source: str, wanted: str) -> None:
+    assert render(source) == wanted
+
+
+def test_null_fields_are_absent_and_variables_cannot_replace_the_messages() -> None:
+    variables: dict[str, object] = {"messages": [], "tools": [], "x": 1, "bos_token": "<t>"}
+    messages = [{"role": "user", "content": "c", "name": None}]
+    source = "{{ messages[0].name is defined }}{{ tools }}{{ x }}{{ bos_token }}{{ documents }}"
+
+    assert render(source, messages=messages, variables=variables) == "FalseNone1<t>None"
+    assert render("{{ documents }}", documents=[{"a": 1}]) == "[{'a': 1}]"
+    assert render("{{ documents }}", variables={"documents": []}) == "[]"
+
+
+def test_a_broken_template_is_a_configuration_error_with_its_line() -> None:
+    with pytest.raises(ConfigError, match=r"here, line 2: .*template option"):
+        compile_template("\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('only user and assistant') }}",
+        "{{ 'a' + none }}",
+        "{{ missing.field }}",
+        "{{ missing | tojson }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 1 // 0 }}",
+    ],
+)
+def test_a_refusal_of_the_template_is_the_clients_error(source: str) -> None:
+    with pytest.raises(RequestError, match="the chat template rejects the request") as caught:
+        render(source)
+
+    assert caught.value.param == "messages"
+
+
+def test_a_refusal_tells_the_templates_reason() -> None:
+    with pytest.raises(RequestError, match="only user and assistant"):
+        render("{{ raise_exception('only user and assistant') }}")
+
+
+CONTINUED = "{% for m in messages %}<{{ m.content FILTER }}>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "content", "wanted"),
+    [
+        (CONTINUED.replace("FILTER", ""), "ab ", "<ab "),
+        (CONTINUED.replace("FILTER", "| trim"), " ab ", "<ab"),
+        (
+            "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}",
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "other"}],
+            "<a><b",
+        ),
+    ],
+)
+def test_a_continued_message_ends_where_its_text_ends(
+    template: str, content: object, wanted: str
+) -> None:
+    messages = [{"role": "assistant", "content": content}]
+
+    assert render(template, messages=messages, cut="continue") == wanted
+    assert messages == [{"role": "assistant", "content": content}]
+
+
+@pytest.mark.parametrize("content", [None, [], [{"type": "other"}], ["bare"]])
+def test_a_message_without_text_cannot_be_continued(content: object) -> None:
+    with pytest.raises(RequestError, match="has no text to continue"):
+        render("x", messages=[{"role": "assistant", "content": content}], cut="continue")
+
+
+@pytest.mark.parametrize("source", ["x", "{{ messages[0].content[-27:] }}"])
+def test_a_template_that_drops_the_continued_text_is_refused(source: str) -> None:
+    messages = [{"role": "assistant", "content": "long enough to be missed"}]
+
+    with pytest.raises(RequestError, match="does not print the final message"):
+        render(source, messages=messages, cut="continue")
+
+
+def test_a_template_that_drops_the_media_part_gives_an_empty_prefix() -> None:
+    assert render("x", cut="media") == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "formats", "developer", "clock"),
+    [
+        ("{{ messages }}", ("string", "string"), False, False),
+        ("{# 'developer' image #}{{ strftime_now('') }}", ("string", "openai"), True, True),
+        ('{# "developer" #}', ("string", "string"), True, False),
+    ],
+)
+def test_a_template_knows_what_it_reads(
+    source: str, formats: tuple[ContentFormat, ContentFormat], developer: bool, clock: bool
+) -> None:
+    template = compile_template(source)
+
+    assert (template.vllm_format, template.sglang_format) == formats
+    assert template.knows_developer is developer
+    assert template.uses_clock is clock

@@ -1,0 +1,282 @@
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import (
+    COSTS,
+    DEFAULT_WEIGHTS,
+    Candidate,
+    Weights,
+    cost_named,
+    dynamo,
+    formula_line,
+    lmetric,
+    overlap_load,
+    overlap_usage_waiting,
+    preble,
+    predicted_time,
+    prefill_decode,
+    score_of,
+    sglang,
+    survey,
+)
+from kvmesh.core.cost.selection import choose_least
+from kvmesh.errors import ConfigError
+
+ALONE = survey([Candidate(WorkerId("w"), 16, 100)], DEFAULT_WEIGHTS)
+
+
+def make_candidate(name: str = "worker_1", **terms: float) -> Candidate:
+    return Candidate(WorkerId(name), 16, **({"prompt_tokens": 1600} | terms))  # type: ignore[arg-type]  # any mix of terms
+
+
+class NoDraw:
+    def random(self) -> float:
+        raise AssertionError("nothing to draw")
+
+
+def test_overlap_minus_load_chooses_the_worked_example() -> None:
+    fleet = [
+        make_candidate("w1", uncached_tokens=1360, cache_usage=0.30),
+        make_candidate("w2", uncached_tokens=800, cache_usage=0.50),
+        make_candidate("w3", uncached_tokens=400, cache_usage=0.80),
+    ]
+
+    scores = [overlap_load(one, ALONE, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert scores == pytest.approx([-0.15, 0.00, -0.05])
+    assert choose_least([-score for score in scores], NoDraw()) == 1
+
+
+def test_overlap_usage_waiting_counts_overlap_twice_and_waiting_against_the_most() -> None:
+    fleet = [
+        make_candidate("w1", uncached_tokens=800, cache_usage=0.2, waiting_requests=2),
+        make_candidate("w2", uncached_tokens=1600, cache_usage=0.1, waiting_requests=8),
+    ]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    scores = [overlap_usage_waiting(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert scores == pytest.approx([2 * 0.5 - 0.2 - 0.25, -0.1 - 1.0])
+    [one] = alone = [make_candidate(uncached_tokens=1600, waiting_requests=1)]
+    assert overlap_usage_waiting(one, survey(alone, DEFAULT_WEIGHTS), DEFAULT_WEIGHTS) == -1.0
+
+
+def test_prefill_decode_weighs_prefill_against_decode() -> None:
+    candidate = make_candidate(prefill_tokens=1000, uncached_tokens=608, decode_blocks=25)
+
+    assert prefill_decode(candidate, ALONE, DEFAULT_WEIGHTS) == 125.5
+    assert prefill_decode(candidate, ALONE, Weights(overlap_score_weight=2.0)) == 226.0
+
+
+def test_the_formula_line_is_the_fields() -> None:
+    weights = Weights(overlap_score_weight=0.998)
+    candidate = make_candidate(
+        prefill_tokens=1000, uncached_tokens=608, decode_blocks=25, overlap_blocks=15
+    )
+
+    line = formula_line(
+        COSTS["prefill-decode"],
+        prefill_decode(candidate, ALONE, weights),
+        candidate,
+        ALONE,
+        weights,
+    )
+
+    assert line == "Formula for worker_1: 125.3 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)"
+
+
+def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
+    idle = make_candidate("w1", prompt_tokens=1600, overlap_blocks=50, decode_blocks=110)
+    busy = make_candidate(
+        "w2", overlap_blocks=50, prefill_tokens=3200, decode_blocks=110, active_requests=4
+    )
+    whole = survey([idle, busy], DEFAULT_WEIGHTS)
+    decay = Weights(overlap_score_credit_decay=0.5, decode_active_request_weight=10.0)
+
+    assert dynamo(idle, whole, DEFAULT_WEIGHTS) == 100 - 50 + 110
+    assert dynamo(busy, whole, DEFAULT_WEIGHTS) == 300 - 50 + 110
+    assert dynamo(busy, whole, decay) == 300 - 25 + 110 + 40
+    assert dynamo(idle, whole, decay) == 100 - 50 + 110
+    assert dynamo(idle, whole, Weights(overlap_score_credit=9.0)) == 110
+
+
+def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> None:
+    less = make_candidate("w1", prompt_tokens=1, prefill_tokens=30, overlap_blocks=1)
+    more = make_candidate("w2", prompt_tokens=1, prefill_tokens=31, overlap_blocks=1)
+    whole = survey([less, more], DEFAULT_WEIGHTS)
+    decay = Weights(overlap_score_credit_decay=1.0)
+
+    assert dynamo(less, whole, decay) == 31 / 16 - 1
+    assert dynamo(more, whole, decay) == 32 / 16 - 1 / 2
+
+
+def test_lmetric_multiplies_prefill_work_by_requests() -> None:
+    candidate = make_candidate(prefill_tokens=1000, uncached_tokens=600, active_requests=4)
+
+    assert lmetric(candidate, ALONE, DEFAULT_WEIGHTS) == 1600 * 5
+
+
+def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
+    longest = make_candidate("w1", overlap_blocks=60, uncached_tokens=640, prefill_tokens=9000)
+    equal = make_candidate("w2", overlap_blocks=60, uncached_tokens=640, prefill_tokens=8000)
+    idle = make_candidate("w3", uncached_tokens=1600)
+    fleet = [longest, equal, idle]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert choose_least(costs, NoDraw()) == 1
+    total = 9000 + 640 + 8000 + 640 + 1600
+    assert whole.total_work == total
+    assert costs == [9000, 8000, 1 + total]
+    busy = make_candidate("w4", prefill_tokens=10, outstanding_tokens=100, uncached_tokens=1600)
+    assert preble(busy, whole, DEFAULT_WEIGHTS) == 1 + total + 15
+    line = formula_line(COSTS["preble"], 8000.0, equal, whole, DEFAULT_WEIGHTS)
+    assert line == (
+        "Formula for w2: 8000.0 = work 8000 + 0.05 * 0, own 640, longest match 60"
+        " (cached_blocks: 60)"
+    )
+
+
+@pytest.mark.parametrize("overlap", [40, 50])
+def test_preble_explores_unless_more_than_half_is_cached(overlap: int) -> None:
+    terms = {"request_blocks": 100, "overlap_blocks": overlap, "prefill_tokens": 7}
+    full = make_candidate("w1", cached_blocks=95, capacity_blocks=100, **terms)
+    free = make_candidate("w2", cached_blocks=overlap, capacity_blocks=1000, **terms)
+    fleet = [full, free]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    evicted = 95 + (100 - overlap) - 100
+    assert costs == [7 + evicted * 16, 7]
+
+
+def test_preble_explores_by_load_eviction_and_own_prefill() -> None:
+    blocks = {"request_blocks": 100, "uncached_tokens": 1600}
+    full = make_candidate("w1", cached_blocks=990, capacity_blocks=1000, **blocks)
+    free = make_candidate("w2", prefill_tokens=100, outstanding_tokens=1000, **blocks)
+    fleet = [full, free]
+    whole = survey(fleet, DEFAULT_WEIGHTS)
+
+    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+
+    assert costs == [90 * 16 + 1600, 100 + 50 + 1600]
+
+
+def test_sglang_takes_the_best_match_the_smallest_tree_or_the_shortest_queue() -> None:
+    blocks = {"request_blocks": 100}
+    match = make_candidate("w1", overlap_blocks=40, cached_blocks=9, active_requests=5, **blocks)
+    small = make_candidate("w2", overlap_blocks=10, cached_blocks=5, active_requests=1, **blocks)
+
+    def costs(*fleet: Candidate, weights: Weights = DEFAULT_WEIGHTS) -> list[float]:
+        return [sglang(one, survey(fleet, weights), weights) for one in fleet]
+
+    assert costs(match, small) == [-40, -10]
+    assert costs(match, small, weights=Weights(cache_threshold=0.5)) == [9, 5]
+    assert costs(match, small, weights=Weights(balance_abs_threshold=3)) == [5, 1]
+    even = Weights(balance_abs_threshold=3, balance_rel_threshold=6.0)
+    assert costs(match, small, weights=even) == [-40, -10]
+    at_threshold = Weights(balance_abs_threshold=4, cache_threshold=0.4)
+    assert costs(match, small, weights=at_threshold) == [9, 5]
+    five_fold = Weights(balance_abs_threshold=3, balance_rel_threshold=5.0)
+    assert costs(match, small, weights=five_fold) == [-40, -10]
+    whole = make_candidate("w3", request_blocks=1, overlap_blocks=1, cached_blocks=7)
+    assert costs(whole, weights=Weights(cache_threshold=0.5)) == [-1]
+
+
+def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
+    candidate = make_candidate(
+        uncached_tokens=1000,
+        active_requests=10,
+        outstanding_tokens=20_000,
+        wait_ms=50.0,
+        ms_per_token=0.1,
+        memory_wait_ms=7.0,
+    )
+
+    cost = predicted_time(candidate, ALONE, DEFAULT_WEIGHTS)
+
+    assert cost == pytest.approx((50 + 100) * 5.0 + 0.05 * 0.1 * 20_000 + 7)
+
+
+def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() -> None:
+    candidate = make_candidate(
+        uncached_tokens=900,
+        wait_ms=50.0,
+        ms_per_token=0.1,
+        step_tokens=100.0,
+        arrivals_per_ms=0.002,
+    )
+
+    cost = predicted_time(candidate, ALONE, Weights(followers=2.0))
+
+    assert cost == pytest.approx((50 + 100) * (1 + 2.0 * 0.002 * 100))
+    line = formula_line(COSTS["predicted-time"], cost, candidate, ALONE, Weights(followers=2.0))
+    assert line == (
+        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0) * (1 + 0.4 * 0 + 2.0 * 0.0020 * 1.0"
+        " * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
+    )
+
+
+def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
+    assert cost_named("lmetric") is COSTS["lmetric"]
+    with pytest.raises(
+        ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode, pred"
+    ):
+        cost_named("best")
+
+
+def test_an_empty_prompt_has_no_overlap() -> None:
+    assert make_candidate(prompt_tokens=0).overlap_score == 0.0
+
+
+def test_a_logit_is_written_with_three_digits() -> None:
+    candidate = make_candidate(uncached_tokens=800, cache_usage=0.5)
+
+    line = formula_line(COSTS["overlap-load"], 0.0, candidate, ALONE, DEFAULT_WEIGHTS)
+
+    assert line == "Formula for worker_1: 0.000 = 0.50 - 0.50 (cached_blocks: 0)"
+
+
+@pytest.mark.parametrize("name", sorted(COSTS))
+def test_failing_makes_every_formula_worse_by_its_own_unit(name: str) -> None:
+    cost = COSTS[name]
+    well = make_candidate(
+        prefill_tokens=320, uncached_tokens=800, active_requests=3, ms_per_token=0.5
+    )
+    failing = msgspec.structs.replace(well, failure_share=0.25, failure_ms=200.0)
+
+    scores = [score_of(cost, one, ALONE, DEFAULT_WEIGHTS) for one in (well, failing)]
+
+    worse = {
+        "prefill-decode": 400.0 / 16,
+        "predicted-time": 200.0,
+        "dynamo": 400.0 / 16,
+        "lmetric": 400.0 * 4,
+        "preble": 400.0,
+        "sglang": 400.0,
+        "overlap-usage-waiting": -0.25,
+        "overlap-load": -0.25,
+    }
+    assert scores[0] == cost.formula(well, ALONE, DEFAULT_WEIGHTS)
+    assert scores[1] - scores[0] == pytest.approx(worse[name])
+
+
+def test_a_worker_of_unknown_speed_has_a_finite_price() -> None:
+    failing = make_candidate(failure_share=1.0, failure_ms=200.0, ms_per_token=0.0)
+
+    assert failing.failure_tokens == 200.0 / 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("prefill-decode", " + 25.0 (25% fail) "), ("overlap-load", " - 0.2 (25% fail) ")],
+)
+def test_the_formula_line_says_what_failing_costs(name: str, end: str) -> None:
+    cost = COSTS[name]
+    failing = make_candidate(ms_per_token=0.5, failure_share=0.25, failure_ms=200.0)
+    score = score_of(cost, failing, ALONE, DEFAULT_WEIGHTS)
+
+    assert end in formula_line(cost, score, failing, ALONE, DEFAULT_WEIGHTS)

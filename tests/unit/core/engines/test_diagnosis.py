@@ -1,0 +1,254 @@
+from typing import Any
+
+import pytest
+
+from kvmesh.core.engines.diagnosis import (
+    EngineSeen,
+    Finding,
+    Level,
+    ProbeSeen,
+    SourceSeen,
+    check_engine,
+    parse_version,
+)
+
+SOURCE: dict[str, Any] = {
+    "rank": 0,
+    "endpoint": "tcp://h:5557",
+    "replay": "tcp://h:5657",
+    "batches": 2,
+    "stored_blocks": 4,
+    "block_sizes": (16,),
+}
+PROBE: dict[str, Any] = {
+    "prompt_tokens": 70,
+    "cached_tokens": 64,
+    "tokenizer": "qwen",
+    "ids_differ_at": -1,
+}
+
+
+def source(**changes: Any) -> SourceSeen:
+    return SourceSeen(**SOURCE | changes)
+
+
+def probe(**changes: Any) -> ProbeSeen:
+    return ProbeSeen(**PROBE | changes)
+
+
+def engine(**changes: Any) -> EngineSeen:
+    seen: dict[str, Any] = {
+        "url": "http://h:8000",
+        "kind": "vllm",
+        "version": "0.32.0",
+        "models": ("m",),
+        "lists_events": True,
+        "block_size": 16,
+        "prefix_caching": True,
+        "sources": (source(),),
+        "probe": probe(),
+    }
+    return EngineSeen(**seen | changes)
+
+
+def test_a_router_given_as_engine_is_told_from_one() -> None:
+    [finding] = check_engine(EngineSeen(url="http://h:8000", kind="kvmesh"))
+
+    assert finding.level is Level.FAIL
+    assert "http://h:8000 is a kvmesh router" in finding.text
+    assert "--router-url" in finding.remedy
+
+
+def wrong(seen: EngineSeen) -> list[Finding]:
+    """What is not OK; everything that is not has a remedy, and nothing else has."""
+    findings = check_engine(seen)
+    for finding in findings:
+        assert bool(finding.remedy) is (finding.level is not Level.OK), finding
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+def one(seen: EngineSeen) -> tuple[Level, str, str]:
+    (finding,) = wrong(seen)
+    return finding.level, finding.topic, finding.text
+
+
+def test_nothing_is_wrong_with_a_healthy_engine() -> None:
+    findings = check_engine(engine())
+
+    assert {finding.level for finding in findings} == {Level.OK}
+    assert [finding.topic for finding in findings] == [
+        "engine",
+        "models",
+        "prefix caching",
+        "block size",
+        "events of rank 0",
+        "reuse",
+        "tokenizer",
+    ]
+
+
+def test_of_an_engine_that_does_not_answer_nothing_else_is_said() -> None:
+    level, topic, text = one(engine(answers=False))
+
+    assert (level, topic) == (Level.FAIL, "engine")
+    assert text == "http://h:8000 does not answer /v1/models"
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "level"),
+    [
+        ("", "", Level.WARN),
+        ("vllm", "0.8.5", Level.FAIL),
+        ("sglang", "0.4.6.post1", Level.FAIL),
+    ],
+)
+def test_an_unknown_or_too_old_engine_is_named(kind: str, version: str, level: Level) -> None:
+    assert one(engine(kind=kind, version=version))[:2] == (level, "engine")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("vllm", "0.9.0"), ("sglang", "0.5.23"), ("vllm", ""), ("vllm", "dev")]
+)
+def test_a_new_or_untold_version_will_do(kind: str, version: str) -> None:
+    assert not wrong(engine(kind=kind, version=version))
+
+
+def test_an_engine_without_models_serves_nothing() -> None:
+    assert one(engine(models=()))[:2] == (Level.FAIL, "models")
+
+
+def test_prefix_caching_that_is_off_fails_and_untold_is_not_judged() -> None:
+    assert one(engine(prefix_caching=False))[:2] == (Level.FAIL, "prefix caching")
+    assert not wrong(engine(prefix_caching=None))
+
+
+@pytest.mark.parametrize(
+    ("announced", "seen", "level"),
+    [(1, (), Level.FAIL), (4, (), Level.WARN), (0, (1,), Level.FAIL), (0, (), Level.WARN)],
+)
+def test_a_block_size_too_small_or_unknown_is_named(
+    announced: int, seen: tuple[int, ...], level: Level
+) -> None:
+    assert one(engine(block_size=announced, sources=(source(block_sizes=seen),)))[:2] == (
+        level,
+        "block size",
+    )
+
+
+def test_a_block_size_that_events_contradict_is_an_alarm_and_events_win() -> None:
+    seen = engine(block_size=16, sources=(source(block_sizes=(32,)),))
+
+    (finding,) = wrong(seen)
+    assert finding.text == "announced as 16, but events have blocks of [32]: the events count"
+    assert finding.remedy == "give routers --kv-cache-block-size 32"
+    assert any(one.text == "32 tokens" for one in check_engine(seen))
+
+
+def test_an_engine_that_tells_only_of_sliding_windows_is_named() -> None:
+    seen = engine(sources=(source(kinds=("mamba", "sliding_window")),))
+
+    assert one(seen)[:2] == (Level.WARN, "events of rank 0")
+    assert one(seen)[2].startswith("only blocks of mamba, sliding_window are told")
+    assert not wrong(engine(sources=(source(kinds=("full_attention", "sliding_window")),)))
+    assert not wrong(engine(sources=(source(kinds=("",)),)))
+
+
+def test_replay_right_behind_events_meets_the_next_ranks_events() -> None:
+    ranks = tuple(
+        source(rank=rank, endpoint=f"tcp://h:{5557 + rank}", replay=f"tcp://h:{5558 + rank}")
+        for rank in range(2)
+    )
+
+    assert one(engine(sources=ranks)) == (
+        Level.FAIL,
+        "event ports",
+        "port 5558 is used by rank 0 replay and rank 1 events",
+    )
+
+
+def test_endpoints_without_ports_do_not_collide() -> None:
+    assert not wrong(engine(sources=(source(endpoint="ipc:///a", replay="ipc:///a"),)))
+
+
+def test_events_that_are_off_fail() -> None:
+    assert one(engine(sources=())) == (Level.FAIL, "KV events", "are off")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "words"),
+    [("vllm", "0.20.0", "(from 0.31.0 on it does)"), ("", "", "where")],
+)
+def test_an_engine_that_cannot_list_its_publishers_needs_them_given(
+    kind: str, version: str, words: str
+) -> None:
+    seen = engine(kind=kind, version=version, lists_events=False, sources=())
+
+    finding = wrong(seen)[-1]
+    assert finding.level is Level.FAIL
+    assert words in finding.text
+    assert "--kv-events-endpoint" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ({"connected": False}, Level.FAIL, "nobody answers at tcp://h:5557"),
+        ({"undecodable": 1}, Level.FAIL, "1 of 2 batches are no KV events"),
+        ({"stored_blocks": 0}, Level.FAIL, "nothing heard at tcp://h:5557"),
+        ({"replay": ""}, Level.WARN, "no replay socket"),
+        ({"replay_connected": False}, Level.FAIL, "the replay socket tcp://h:5657"),
+        ({"unknown": 3}, Level.WARN, "3 fields or events"),
+    ],
+)
+def test_what_is_wrong_with_a_publisher_is_named(
+    changes: dict[str, Any], level: Level, words: str
+) -> None:
+    found, topic, text = one(engine(sources=(source(**changes),)))
+
+    assert (found, topic) == (level, "events of rank 0")
+    assert words in text
+
+
+def test_a_silent_rank_is_no_fault_when_another_computed_the_prompt() -> None:
+    silent = source(rank=1, endpoint="tcp://h:5558", replay="tcp://h:5658", stored_blocks=0)
+
+    assert not wrong(engine(sources=(source(), silent)))
+
+
+@pytest.mark.parametrize("seen", [None, ProbeSeen(error="400")])
+def test_silence_without_a_prompt_is_only_doubtful(seen: ProbeSeen | None) -> None:
+    finding = wrong(engine(sources=(source(stored_blocks=0),), probe=seen))[0]
+
+    assert (finding.level, finding.text) == (Level.WARN, "connected, nothing heard yet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "topic", "words"),
+    [
+        ({"error": "timeout"}, Level.WARN, "probe", "no answer to a prompt: timeout"),
+        ({"cached_tokens": None}, Level.WARN, "reuse", "does not report cached tokens"),
+        ({"cached_tokens": 0}, Level.FAIL, "reuse", "computed twice"),
+        ({"ids_differ_at": 3}, Level.FAIL, "tokenizer", "qwen differs"),
+        ({"ids_differ_at": None}, Level.WARN, "tokenizer", "not compared"),
+    ],
+)
+def test_what_a_prompt_sent_twice_shows_is_named(
+    changes: dict[str, Any], level: Level, topic: str, words: str
+) -> None:
+    found = one(engine(probe=probe(**changes)))
+
+    assert found[:2] == (level, topic)
+    assert words in found[2]
+
+
+def test_without_a_model_directory_token_ids_are_not_compared() -> None:
+    topics = [one.topic for one in check_engine(engine(probe=probe(tokenizer="")))]
+
+    assert "tokenizer" not in topics
+
+
+def test_versions_are_read_as_far_as_they_are_numbers() -> None:
+    assert parse_version("0.5.23.post1") == (0, 5, 23)
+    assert parse_version("0.33.0rc1+cpu") == (0, 33, 0)
+    assert parse_version("1") == (1,)
+    assert parse_version("main") == ()

@@ -1,0 +1,551 @@
+import pytest
+
+from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
+from kvmesh.core.index.index import TIERS, KvIndex
+from kvmesh.core.index.search import Layers, find_drops
+
+pytestmark = pytest.mark.usefixtures("each_core")
+
+A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+PROMPT = sequence_hashes(range(16 * 400), 16)
+
+
+def stored(hashes: list[int], parent: int = ROOT, tier: int = 0) -> Stored:
+    return Stored(parent, pack_hashes(hashes), tier)
+
+
+def asked(hashes: list[int]) -> BlockHashes:
+    return BlockHashes.of(hashes, 16)
+
+
+def test_workers_are_grouped_by_how_much_they_hold_deepest_first() -> None:
+    index = KvIndex()
+
+    for worker, depth in ((A, 300), (B, 7), (C, 300)):
+        assert index.apply(worker, stored(PROMPT[:depth])) == 0
+
+    assert index.find_groups(asked(PROMPT)) == [(300, (A, C)), (7, (B,))]
+    assert index.find_matches(asked(PROMPT)) == {A: 300, B: 7, C: 300}
+    assert index.find_groups(asked(PROMPT[:5])) == [(5, (A, B, C))]
+    assert index.find_groups(asked(PROMPT[1:])) == [(399 - 100, (A, C)), (6, (B,))]
+    assert index.find_groups(asked([])) == []
+    assert index.find_matches(asked([1, 2, 3])) == {}
+
+
+def test_an_answer_is_the_callers_own_at_every_depth() -> None:
+    index = KvIndex()
+    for worker in (A, B):
+        index.apply(worker, stored(PROMPT[:9]))
+
+    for depth in (9, 4, 9, 4):
+        matches = index.find_matches(asked(PROMPT[:depth]))
+        assert list(matches.items()) == [(A, depth), (B, depth)]
+        matches.clear()
+    for many in range(1, 300):
+        index.apply(WorkerId(f"w{many}"), stored(PROMPT[:many]))
+        assert index.find_matches(asked(PROMPT[:1])).keys() == set(index.workers())
+
+
+def test_a_prompt_is_hashed_little_further_than_it_is_held() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:10]))
+    hashes = BlockHashes(range(16 * 400), 16)
+
+    assert index.find_matches(hashes) == {A: 10}
+    assert len(hashes.upto(0)) == 64
+
+    index.apply(A, stored(PROMPT[10:150], PROMPT[9]))
+    assert index.find_matches(BlockHashes(range(16 * 400), 16)) == {A: 150}
+
+
+def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
+    index = KvIndex()
+
+    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
+    index.apply(B, stored(PROMPT[:5]))
+    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
+
+    assert index.find_matches(asked(PROMPT)) == {B: 5}
+    assert index.workers() == [B]
+    index.apply(A, stored(PROMPT[:2]))
+    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
+    assert index.find_matches(asked(PROMPT)) == {A: 2, B: 5}
+    assert index.apply(A, stored(PROMPT[5:8], 12345)) == 3
+    assert index.statistics().orphans == 12
+
+
+def test_prefixes_that_grow_block_by_block_are_followed_at_every_worker() -> None:
+    index = KvIndex()
+    for worker, depth in ((A, 60), (B, 40)):
+        for place in range(depth):
+            parent = PROMPT[place - 1] if place else ROOT
+            assert index.apply(worker, stored(PROMPT[place : place + 1], parent)) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {A: 60, B: 40}
+    for worker, depth in ((A, 60), (B, 40)):
+        assert index.blocks(worker) == depth
+        assert index.worker_digest(worker) == sum(PROMPT[:depth]) % 2**64
+
+
+def test_evictions_and_repetitions_leave_the_truth() -> None:
+    index = KvIndex()
+    for _ in range(2):
+        index.apply(A, stored(PROMPT[:10]))
+        index.apply(B, stored(PROMPT[:10]))
+    for _ in range(2):
+        assert index.apply(A, Removed(pack_hashes(PROMPT[9:4:-1]))) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {A: 5, B: 10}
+    assert (index.blocks(A), index.blocks(B), index.blocks(C)) == (5, 10, 0)
+    statistics = index.statistics()
+    assert (statistics.blocks, statistics.entries, statistics.missing) == (10, 15, 5)
+    assert (statistics.workers, statistics.tiers) == (2, 1)
+    index.apply(A, Removed(pack_hashes([*PROMPT[4:2:-1], *PROMPT[20:23]])))
+    assert index.blocks(A) == 3
+    assert index.worker_digest(A) == sum(PROMPT[:3]) % 2**64
+    index.apply(C, Removed(pack_hashes(PROMPT[:2])))
+    index.apply(A, Removed(pack_hashes(PROMPT[:2]), tier=2))
+    assert index.statistics().missing == 12
+
+
+@pytest.mark.parametrize("known", [0, 1, 5, 39, 40])
+def test_long_runs_that_are_partly_known_count_once(known: int) -> None:
+    index = KvIndex()
+    index.apply(B, stored(PROMPT[:20]))
+    index.apply(A, stored(PROMPT[:known]))
+
+    assert index.apply(A, stored(PROMPT[:40])) == 0
+
+    assert index.find_groups(asked(PROMPT)) == [(40, (A,)), (20, (B,))]
+    assert (index.blocks(A), index.worker_digest(A)) == (40, sum(PROMPT[:40]) % 2**64)
+    assert (index.blocks(B), index.worker_digest(B)) == (20, sum(PROMPT[:20]) % 2**64)
+
+
+def test_a_cleared_worker_stays_known_and_starts_anew() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:10]))
+    index.apply(B, stored(PROMPT[:4]))
+
+    assert index.apply(A, Cleared()) == 0
+    assert index.apply(C, Cleared()) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {B: 4}
+    assert index.workers() == [B, A]
+    assert index.blocks(A) == index.worker_digest(A) == 0
+    index.apply(A, stored(PROMPT[:2]))
+    assert index.find_matches(asked(PROMPT)) == {B: 4, A: 2}
+
+
+def test_a_removed_workers_memory_is_swept_in_slices() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT))
+    index.apply(B, stored(PROMPT[:100]))
+
+    index.remove_worker(A)
+    index.remove_worker(C)
+
+    assert index.find_matches(asked(PROMPT)) == {B: 100}
+    assert (index.statistics().blocks, index.statistics().unclean) == (400, 1)
+    slices = 1
+    while not index.sweep(50):
+        slices += 1
+        assert index.find_matches(asked(PROMPT)) == {B: 100}
+    assert slices > 5
+    assert (index.statistics().blocks, index.statistics().unclean) == (100, 0)
+
+
+def test_a_slot_is_reused_only_when_no_mask_has_it() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT))
+    index.remove_worker(A)
+    index.sweep(100)
+
+    index.apply(B, stored(PROMPT[:3]))
+    index.apply(C, stored(PROMPT[:1]))
+    index.remove_worker(C)
+    while not index.sweep(100):
+        pass
+    index.apply(A, stored(PROMPT[:2]))
+
+    assert index.find_matches(asked(PROMPT)) == {B: 3, A: 2}
+    assert index.statistics().blocks == 3
+
+
+def test_someone_who_clears_for_ever_does_not_widen_the_masks_for_ever() -> None:
+    index = KvIndex()
+
+    for _ in range(2000):
+        index.apply(A, stored(PROMPT[:1]))
+        index.apply(A, Cleared())
+
+    assert index.statistics().unclean <= 257
+    index.apply(A, Cleared())
+    assert index.find_matches(asked(PROMPT)) == {}
+
+
+def test_thousands_of_workers_share_one_index() -> None:
+    index = KvIndex()
+    names = [WorkerId(f"worker-{number}") for number in range(3000)]
+
+    for number, name in enumerate(names):
+        index.apply(name, stored(PROMPT[: number % 5 + 1]))
+
+    groups = index.find_groups(asked(PROMPT))
+    assert [(depth, len(group)) for depth, group in groups] == [(d, 600) for d in range(5, 0, -1)]
+    assert index.find_matches(asked(PROMPT)) == {
+        name: number % 5 + 1 for number, name in enumerate(names)
+    }
+
+
+def test_tiers_tell_what_is_held_there_or_nearer() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(A, stored(PROMPT[:9], tier=2))
+    index.apply(B, stored(PROMPT[:2]))
+
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4, B: 2}, {A: 4, B: 2}, {A: 9, B: 2}]
+    assert index.find_matches(asked(PROMPT)) == {A: 4, B: 2}
+    assert (index.blocks(A, 2), index.blocks(A, 3)) == (9, 0)
+    assert index.statistics().tiers == 3
+    assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
+
+
+def test_what_is_held_nearer_counts_however_little_is_held_further_away() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:9]))
+    index.apply(A, stored(PROMPT[:4], tier=1))
+    index.apply(B, stored(PROMPT[:2], tier=1))
+
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 9}, {A: 9, B: 2}]
+
+
+def test_a_removal_concerns_the_tier_it_names_and_the_device_if_none() -> None:
+    index = KvIndex()
+    run = pack_hashes(PROMPT[:4])
+    for tier in (0, 1, 2):
+        index.store(A, ROOT, run, tier)
+
+    assert index.remove(A, run, 1) == 0
+    assert [index.blocks(A, tier) for tier in range(3)] == [4, 0, 4]
+    assert index.remove(A, run) == 0
+    assert [index.blocks(A, tier) for tier in range(3)] == [0, 0, 4]
+    assert index.find_matches(asked(PROMPT)) == {}
+    assert index.remove(A, run, 3) == 4
+    assert KvIndex().remove(A, run, 1) == 4
+
+
+def test_watchers_are_told_what_was_removed_from_the_device_and_of_whom() -> None:
+    index = KvIndex()
+    told: list[tuple[WorkerId, bytes]] = []
+    index.watch_removals(lambda worker, hashes: told.append((worker, hashes)))
+    run = pack_hashes(PROMPT[:4])
+    for tier in (0, 1):
+        index.store(A, ROOT, run, tier)
+
+    index.apply(A, Removed(run, tier=1))
+    assert told == []
+    index.apply(A, Removed(run[8:]))
+    index.apply(B, Removed(run[:8]))
+
+    assert told == [(A, run[8:]), (B, run[:8])]
+
+
+def test_a_tier_nobody_knows_is_counted_and_ignored() -> None:
+    index = KvIndex()
+
+    assert index.apply(A, stored(PROMPT[:4], tier=TIERS)) == 0
+    assert index.apply(A, stored(PROMPT[:4], tier=-1)) == 0
+
+    assert (index.workers(), index.statistics().unknown_tier) == ([], 8)
+
+
+def test_the_digest_forgets_history_and_names_everything_else() -> None:
+    first, second = KvIndex(), KvIndex()
+    assert first.digest() == 0
+    first.apply(A, stored(PROMPT[:4]))
+    first.apply(B, stored(PROMPT[:2]))
+    second.apply(C, stored(PROMPT[:9]))
+    second.apply(B, stored(PROMPT[:2]))
+    second.remove_worker(C)
+    second.apply(A, stored(PROMPT[:9]))
+    second.apply(A, Removed(pack_hashes(PROMPT[4:9])))
+
+    assert first.digest() == second.digest() != 0
+
+    second.apply(A, stored(PROMPT[:1], tier=1))
+    assert first.digest() != second.digest()
+    swapped = KvIndex()
+    swapped.apply(B, stored(PROMPT[:4]))
+    swapped.apply(A, stored(PROMPT[:2]))
+    assert first.digest() != swapped.digest()
+    other = KvIndex()
+    other.apply(A, stored([1]))
+    another = KvIndex()
+    another.apply(A, stored([2]))
+    assert another.digest() != other.digest()
+
+
+def test_a_memory_cap_evicts_what_was_not_matched_and_says_so() -> None:
+    index = KvIndex(max_blocks=512)
+    old = [sequence_hashes(range(1000 * n, 1000 * n + 100), 1) for n in range(4)]
+    for number, hashes in enumerate(old):
+        index.apply(A if number < 2 else B, stored(hashes))
+
+    assert index.find_matches(asked(old[1])) == {A: 100}
+    index.sweep(1000)
+    new = [sequence_hashes(range(1000 * n, 1000 * n + 100), 1) for n in range(10, 12)]
+    for hashes in new:
+        index.apply(C, stored(hashes))
+
+    assert [index.find_matches(asked(hashes)) for hashes in old] == [
+        {},
+        {A: 100},
+        {B: 100},
+        {B: 100},
+    ]
+    assert [index.find_matches(asked(hashes)) for hashes in new] == [{C: 100}, {C: 100}]
+    statistics = index.statistics()
+    assert (statistics.evicted, statistics.truncated_workers) == (100, 1)
+    assert (index.truncated(A), index.truncated(B), index.truncated(C)) == (True, False, False)
+
+
+def test_matched_blocks_stay_everyones_who_held_them_and_nobody_elses() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(C, stored([1, 2, 3]))
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(B, stored(PROMPT[:2]))
+
+    for _ in range(2):
+        assert index.find_matches(asked(PROMPT)) == {A: 4, B: 2}
+        assert index.sweep(1000)
+
+    assert [index.blocks(worker) for worker in (A, B, C)] == [4, 2, 3]
+    assert index.worker_digest(A) == sum(PROMPT[:4]) % 2**64
+    assert index.statistics().blocks == 7
+    index.apply(A, Removed(pack_hashes(PROMPT[3::-1])))
+    assert index.find_matches(asked(PROMPT)) == {B: 2}
+    assert index.statistics().missing == 0
+
+
+def test_a_block_stored_behind_an_old_one_ages_with_it() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:8]))
+    index.apply(B, stored([1]))
+
+    assert index.apply(A, stored(PROMPT[8:10], parent=PROMPT[7])) == 0
+    assert index.find_matches(asked(PROMPT)) == {A: 10}
+    assert index.apply(A, stored(PROMPT[8:10], parent=PROMPT[7])) == 0
+    assert index.blocks(A) == 10
+    index.apply(C, stored([11, 12, 13, 14, 15]))
+    index.apply(C, stored([16, 17]))
+
+    assert index.find_matches(asked(PROMPT)) == {}
+    assert index.blocks(A) == index.worker_digest(A) == 0
+    assert index.find_matches(asked([11, 12, 13, 14, 15])) == {C: 5}
+
+
+def test_orphans_of_a_truncated_worker_are_no_gap() -> None:
+    index = KvIndex(max_blocks=8)
+    for number in range(9):
+        index.apply(A, stored([1000 + number]))
+    assert index.truncated(A)
+
+    for _ in range(2):
+        assert index.apply(A, stored([5, 6], parent=1000)) == 0
+
+    statistics = index.statistics()
+    assert (statistics.orphans, statistics.truncated_orphans) == (0, 4)
+    index.apply(A, Cleared())
+    assert not index.truncated(A)
+    assert index.apply(A, stored([5, 6], parent=1000)) == 2
+
+
+def test_a_truncated_worker_that_is_removed_or_starts_anew_is_none() -> None:
+    index = KvIndex(max_blocks=8)
+    for number in range(9):
+        index.apply(A, stored([1000 + number]))
+        index.apply(B, stored([2000 + number]))
+    assert index.statistics().truncated_workers == 2
+
+    index.remove_worker(B)
+    assert index.statistics().truncated_workers == 1
+    index.apply(A, Removed(pack_hashes([1000 + number for number in range(9)])))
+    assert (index.blocks(A), index.truncated(A)) == (0, True)
+    index.apply(A, Cleared())
+    assert index.statistics().truncated_workers == 0
+
+
+def test_a_run_behind_a_held_block_makes_room_for_itself() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:4]))
+
+    assert index.apply(A, stored(PROMPT[4:10], PROMPT[3])) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {A: 10}
+    assert not index.truncated(A)
+
+
+def test_a_run_longer_than_the_cap_is_cut() -> None:
+    index = KvIndex(max_blocks=100)
+
+    assert index.apply(A, stored(PROMPT)) == 0
+
+    assert index.find_matches(asked(PROMPT)) == {A: 50}
+    assert index.truncated(A)
+    assert index.statistics().evicted == 350
+
+
+def test_a_tier_made_late_has_nothing_old() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(C, stored([11, 12, 13, 14]))
+    index.apply(B, stored([1]))
+
+    index.apply(B, stored([1], tier=1))
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4}, {A: 4}]
+    index.sweep(1000)
+
+    assert index.find_tier_matches(asked([1])) == [{B: 1}, {B: 1}]
+    assert (index.blocks(A), index.blocks(C)) == (4, 4)
+
+
+def test_an_orphan_never_makes_room_for_itself() -> None:
+    index = KvIndex(max_blocks=8)
+    for number in range(4):
+        index.apply(A, stored([1000 + number]))
+
+    for _ in range(10):
+        assert index.apply(A, stored([5, 6, 7], parent=77)) == 3
+
+    assert index.statistics().evicted == 0
+    assert index.blocks(A) == 4
+
+
+def test_evicted_memory_is_given_back_bit_by_bit() -> None:
+    index = KvIndex(max_blocks=4096)
+    for first in range(0, 20_000, 40):
+        run = sequence_hashes(range(first, first + 40), 1)
+        assert index.apply(A, stored(run)) == 0
+        assert index.statistics().blocks <= 4096
+
+    assert index.statistics().evicted > 15_000
+    assert len(index._cap._garbage) <= 256
+    while not index.sweep(100):
+        pass
+    assert index.blocks(A) == index.statistics().blocks > 2048
+
+
+def test_cleaning_up_stops_when_its_budget_is_spent() -> None:
+    index = KvIndex(max_blocks=16)
+    assert index.sweep(1)
+    for first in (0, 10, 20):
+        index.apply(A, stored(PROMPT[first : first + 8]))
+
+    assert not index.sweep(10)
+    assert index.sweep(1000)
+    assert index.find_matches(asked(PROMPT[10:18])) == {A: 8}
+    assert not index.sweep(8)
+    assert index.sweep(1)
+
+
+def test_an_index_that_shrank_forgets_that_it_was_short_of_memory() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:8]))
+    index.apply(B, stored([1, 2]))
+    assert index.find_matches(asked(PROMPT)) == {A: 8}
+
+    index.apply(A, Removed(pack_hashes(PROMPT[7::-1])))
+    while not index.sweep(100):
+        pass
+
+    assert index.apply(B, stored([3], parent=2)) == 0
+    assert index.find_matches(asked([1, 2, 3])) == {B: 3}
+    assert (index.statistics().blocks, index.statistics().evicted) == (3, 0)
+
+
+def test_a_cap_smaller_than_any_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_blocks is 3"):
+        KvIndex(max_blocks=3)
+
+
+def test_a_frozen_view_can_be_given_up() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:4]))
+    frozen = index.freeze()
+
+    frozen.close()
+    frozen.close()
+    index.apply(A, stored(PROMPT[4:8], PROMPT[3]))
+
+    assert sum(len(held) for _, _, held in frozen.parts()) == 8
+
+
+def test_a_frozen_view_shows_nothing_of_a_worker_that_left() -> None:
+    index = KvIndex()
+    for worker in (A, B):
+        index.apply(worker, stored(PROMPT[:4]))
+    index.apply(A, stored(PROMPT[4:9], PROMPT[3]))
+
+    index.remove_worker(A)
+
+    frozen = index.freeze()
+    [one] = frozen.workers
+    held = {
+        key << 8 | shard: mask for _, shard, part in frozen.parts() for key, mask in part.items()
+    }
+    assert held == dict.fromkeys(PROMPT[:4], one.bit)
+    assert (one.worker, one.blocks, one.truncated) == (B, (4,), False)
+    assert one.digests == (sum(PROMPT[:4]) % 2**64,)
+
+
+def test_two_tables_are_searched_as_one() -> None:
+    newer = [{} for _ in range(256)]  # type: list[dict[int, int]]
+    older = [{} for _ in range(256)]  # type: list[dict[int, int]]
+    for table, mask, depth in ((newer, 1, 5), (older, 2, 300), (older, 4, 3)):
+        for block in PROMPT[:depth]:
+            held = table[block & 255]
+            held[block >> 8] = held.get(block >> 8, 0) | mask
+
+    drops = find_drops(Layers(newer, older), asked(PROMPT), 7)
+
+    assert drops == [(300, 2), (5, 1), (3, 4)]
+    assert find_drops(Layers(newer, older), asked(PROMPT), 5) == [(5, 1), (3, 4)]
+    assert find_drops(Layers(newer, older), asked([1, 2]), 7) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "hashed"), [(0, 64), (63, 64), (64, 128), (127, 128), (128, 192), (1000, 1213)]
+)
+def test_little_more_of_a_prompt_is_hashed_than_is_held(held: int, hashed: int) -> None:
+    tokens = bytes(4 * 20_000)
+    index = KvIndex()
+    index.store(A, ROOT, pack_hashes(sequence_hashes(tokens, 1)[:held]))
+    prompt = BlockHashes(tokens, 1)
+
+    assert index.find_matches(prompt) == ({A: held} if held else {})
+    assert len(prompt.upto(0)) == hashed
+
+
+def test_what_only_gone_workers_held_is_not_followed() -> None:
+    tokens = bytes(4 * 1000)
+    index = KvIndex()
+    index.store(A, ROOT, pack_hashes(sequence_hashes(tokens, 1)))
+    index.remove_worker(A)
+    prompt = BlockHashes(tokens, 1)
+
+    assert index.find_matches(prompt) == {}
+    assert len(prompt.upto(0)) == 64
+
+
+def test_a_worker_with_holes_in_its_prefix_falsifies_answers_about_itself_only() -> None:
+    index = KvIndex()
+    index.apply(A, stored([1]))
+    index.apply(B, stored(PROMPT[:1]))
+    index.apply(B, stored(PROMPT[63:64]))
+    index.apply(C, stored(PROMPT[:1]))
+
+    found = index.find_matches(asked(PROMPT[:64]))
+
+    assert set(found) == {B, C}
+    assert found[C] == 1

@@ -1,0 +1,286 @@
+import random
+
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.insight import decision_log
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import DecisionRecord, thin
+from kvmesh.core.insight.traffic import sketch_quantile
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
+from kvmesh.core.workers.sequences import ActiveSequences
+
+HASHES = BlockHashes(list(range(160)), 16)
+
+
+def scheduler(workers: int = 3) -> Scheduler:
+    made = Scheduler(
+        RouterOptions(),
+        random.Random(1),
+        membership=Membership(),
+        sequences=ActiveSequences(16),
+        routed=ApproxIndex(),
+    )
+    for number in range(workers):
+        made.workers.membership.add(f"w{number}", 0.0)
+    return made
+
+
+def decide(*, whole: bool = False, prompt: BlockHashes = HASHES, workers: int = 3) -> Decision:
+    made = scheduler(workers)
+    made.trace = whole
+    return made.schedule(RouteRequest("r", prompt, prompt.tokens_count), 0.0)
+
+
+def enter(
+    log: DecisionLog, name: str, now: float = 1.0, decision: Decision | None = None
+) -> DecisionRecord:
+    return log.decided(name.encode(), decision or decide(), HASHES, now)
+
+
+def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
+    log = DecisionLog(16)
+    record = enter(log, "a", 1.0)
+    log.first_token(record, 1.25)
+    log.ended(record, "finished", 200, Usage(160, 4, 96), 2.0)
+
+    found = log.find(b"a")
+
+    assert found is record
+    assert found.ttft_ms == pytest.approx(250.0)
+    assert (found.state, found.status, found.attempts) == ("finished", 200, 1)
+    assert found.reported == Usage(160, 4, 96)
+    assert log.find(b"b") is None
+
+
+def test_an_id_used_again_names_its_newest_request() -> None:
+    log = DecisionLog(16, capacity=2)
+    enter(log, "same")
+    newer = enter(log, "same")
+
+    assert log.find(b"same") is newer
+
+    enter(log, "other")
+
+    assert log.find(b"same") is newer
+
+
+def test_the_ring_forgets_the_oldest_request() -> None:
+    log = DecisionLog(16, capacity=3)
+
+    for number in range(10):
+        enter(log, f"r{number}", decision=decide(whole=number % 2 == 0))
+
+    assert [one.request_id for one in log.latest(99)] == [b"r9", b"r8", b"r7"]
+    assert [one.request_id for one in log.latest(1)] == [b"r9"]
+    assert log.find(b"r6") is None
+    assert log.statistics().records == 3
+    assert log.statistics().decisions == 10
+    assert log.statistics().candidates == 3
+
+
+def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
+    log = DecisionLog(16, max_candidates=7)
+    records = [enter(log, f"r{number}", decision=decide(whole=True)) for number in range(4)]
+
+    kept = [len(one.decision.candidates) for one in records]
+
+    assert kept == [1, 1, 3, 3]
+    assert records[0].decision == thin(decide(whole=True))
+    assert records[0].decision.formula_line(records[0].decision.worker).startswith("Formula for")
+    assert log.statistics().candidates == 6
+
+
+def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
+    log = DecisionLog(16)
+    record = enter(log, "a", decision=decide(whole=True))
+    first = record.decision.worker
+
+    log.attempt_failed(record, "refused")
+    log.decided_again(record, decide())
+    thin_now = log.statistics().candidates
+    log.attempt_failed(record, "reset")
+    log.decided_again(record, decide(whole=True))
+
+    assert record.attempts == 3
+    assert record.failures[0] == f"{first}: refused"
+    assert record.failures[1].endswith(": reset")
+    assert (thin_now, log.statistics().candidates) == (0, 3)
+
+
+def test_so_many_decisions_a_second_are_weighed_in_full() -> None:
+    log = DecisionLog(16, whole_per_s=2)
+
+    assert [log.may_weigh_all(now) for now in (5.0, 5.1, 5.2, 6.0, 6.9, 6.95)] == [
+        *(True, True, False),
+        *(True, True, False),
+    ]
+
+
+def test_changes_are_told_once_each_newest_state_only() -> None:
+    log = DecisionLog(16)
+    first, second = enter(log, "a"), enter(log, "b")
+    seen = log.version
+    log.first_token(second, 1.1)
+    log.first_token(first, 1.2)
+    log.ended(first, "finished", 200, None, 1.3)
+
+    assert log.changed_after(0, 9) == [second, first]
+    assert log.changed_after(seen, 9) == [second, first]
+    assert log.changed_after(log.version, 9) == []
+    assert log.changed_after(0, 1) == [first]
+
+
+def test_seconds_add_up_what_ended_in_them() -> None:
+    log = DecisionLog(16)
+    served = enter(log, "a", 1.0)
+    log.first_token(served, 1.5)
+    log.ended(served, "finished", 200, Usage(161, 4, 96), 3.2)
+    log.ended(enter(log, "b", 1.0), "finished", 200, None, 3.3)
+    log.ended(enter(log, "c", 2.0), "cut", 200, None, 3.4)
+    log.ended(enter(log, "d", 2.0), "client_gone", 0, None, 3.5)
+    log.refused(3.6)
+
+    assert log.settle()
+    first, second, third = log.traffic.since(0)
+
+    assert (first.requests, second.requests) == (2, 2)
+    assert (third.finished, third.failed, third.refused) == (2, 1, 1)
+    assert (third.prompt_tokens, third.predicted_tokens) == (320, 0)
+    assert (third.reported_tokens, third.cached_tokens) == (161, 96)
+    assert (third.shadowed_tokens, third.round_robin_tokens) == (320, 0)
+    assert sketch_quantile(third.ttft, 0.5) == pytest.approx(500.0, rel=0.03)
+    assert log.ttft_ms(served.decision.worker) == 500.0
+    assert log.ttft_ms(WorkerId("nobody")) is None
+
+
+def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
+    log = DecisionLog(16)
+    plain = decide(whole=True)
+    chosen = msgspec.structs.replace(plain.chosen, overlap_blocks=10, ms_per_token=1.0)
+    decision = msgspec.structs.replace(thin(plain), candidates=(chosen,), overlap_blocks=10)
+    record = enter(log, "a", 1.0, decision)
+    log.first_token(record, 1.05)
+    log.ended(record, "finished", 200, None, 2.0)
+
+    log.settle()
+
+    second = log.traffic.since(2)[0]
+    assert record.round_robin_blocks == 0
+    assert second.predicted_tokens == 160
+    assert sketch_quantile(second.round_robin_ttft, 0.5) == pytest.approx(210.0, rel=0.03)
+
+
+def test_a_decision_blind_to_caches_foresees_nothing() -> None:
+    log = DecisionLog(16)
+    blind = msgspec.structs.replace(decide(), policy="round-robin")
+    told, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
+    for record, usage in ((told, Usage(160, 4, 32)), (untold, None)):
+        log.first_token(record, 1.1)
+        log.ended(record, "finished", 200, usage, 2.0)
+
+    log.settle()
+
+    second = log.traffic.since(2)[0]
+    assert (second.prompt_tokens, second.foreseen_tokens, second.predicted_tokens) == (320, 0, 0)
+    assert sum(second.ttft.values()) == 2
+    assert sum(second.round_robin_ttft.values()) == 1
+
+
+def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
+    log = DecisionLog(16)
+
+    records = [enter(log, f"r{number}", decision=decide(workers=2)) for number in range(4)]
+    log.settle()
+
+    assert [one.round_robin_blocks for one in records] == [0, 0, 10, 10]
+
+
+def test_settling_goes_on_where_its_budget_ended() -> None:
+    log = DecisionLog(16)
+    records = [enter(log, f"r{number}") for number in range(3)]
+    for record in reversed(records):
+        log.ended(record, "finished", 200, None, 2.0)
+
+    done = [log.settle(budget_blocks=1) for _ in range(6)]
+
+    assert done == [False] * 5 + [True]
+    assert log.traffic.since(2)[0].shadowed_tokens == 3 * 160
+
+
+def test_settling_a_share_of_what_waits_keeps_pace_with_any_rate() -> None:
+    log = DecisionLog(16, capacity=10)
+    decision = decide()
+    backlogs: list[int] = []
+    for turn in range(40):
+        for number in range(50):
+            log.ended(enter(log, f"{turn} {number}", 1.0, decision), "finished", 200, None, 2.0)
+        log.settle(log.backlog_blocks() // 4)
+        backlogs.append(log.backlog_blocks())
+
+    assert max(backlogs) < 5 * 50 * (2 * decision_log.REQUEST_BLOCKS + 11)
+    assert log.settle(max(backlogs))
+    assert log.backlog_blocks() == 0
+
+
+def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
+    log = DecisionLog(16, max_waiting_blocks=15)
+    records = [enter(log, f"r{number}") for number in range(4)]
+    for record in records:
+        log.first_token(record, 1.1)
+        log.ended(record, "finished", 200, None, 2.0)
+
+    log.settle()
+
+    assert [one.round_robin_blocks for one in records] == [0, 0, None, None]
+    assert log.statistics().unshadowed == 2
+    second = log.traffic.since(2)[0]
+    assert (second.prompt_tokens, second.shadowed_tokens) == (640, 320)
+    assert sum(second.ttft.values()) == 2 * sum(second.round_robin_ttft.values()) == 4
+
+
+def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_log, "MAX_WORKERS", 1)
+    log = DecisionLog(16)
+    for number, name in enumerate(("old", "new")):
+        plain = decide()
+        worker = WorkerId(name)
+        chosen = msgspec.structs.replace(plain.chosen, worker=worker)
+        decision = msgspec.structs.replace(plain, worker=worker, candidates=(chosen,))
+        record = enter(log, name, 1.0 + number, decision)
+        log.first_token(record, 2.0 + number)
+        log.ended(record, "finished", 200, None, 3.0)
+
+    log.settle()
+
+    assert log.ttft_ms(WorkerId("old")) is None
+    assert log.ttft_ms(WorkerId("new")) == 1000.0
+
+
+def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates() -> None:
+    log = DecisionLog(16)
+    assert enter(log, "unasked", decision=decide(whole=True)).left_out is None
+    told = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
+    log.left_out = lambda _: told
+
+    assert enter(log, "whole", decision=decide(whole=True)).left_out is told
+    assert enter(log, "alone", decision=decide(workers=1)).left_out is told
+    assert enter(log, "thin", decision=thin(decide(whole=True))).left_out is None
+
+
+def test_an_error_that_is_passed_on_counts_as_failed() -> None:
+    log = DecisionLog(16)
+    for status in (200, 404, 500):
+        log.ended(enter(log, str(status), 1.0), "finished", status, None, 1.5)
+    log.ended(enter(log, "refused", 1.0), "refused", 503, None, 1.5)
+    log.settle()
+
+    second = log.traffic.at(1.0)
+    assert (second.finished, second.failed) == (2, 2)

@@ -1,0 +1,77 @@
+import random
+
+import msgspec
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.insight.decision_record import thin
+from kvmesh.core.insight.explain import formula_in_words, view_decision, why
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.sequences import ActiveSequences
+
+PROMPT = BlockHashes(list(range(1600)), 16)
+
+
+def decide(*held: int, **asked: object) -> Decision:
+    """Decide a prompt of 100 blocks with all workers weighed; `held` blocks are cached there."""
+    scheduler = Scheduler(
+        RouterOptions(),
+        random.Random(1),
+        membership=Membership(),
+        sequences=ActiveSequences(16),
+        routed=ApproxIndex(),
+    )
+    for number, blocks in enumerate(held):
+        worker = WorkerId(f"w{number}")
+        scheduler.workers.membership.add(worker, 0.0)
+        if blocks:
+            known = BlockHashes.of(PROMPT.upto(blocks)[:blocks], 16)
+            scheduler.overlaps.record(worker, known, 0.0)
+    request = msgspec.structs.replace(RouteRequest("r", PROMPT, 1600), **asked)
+    return scheduler.explain(request, 0.0)
+
+
+def test_it_says_how_much_the_chosen_worker_holds() -> None:
+    assert why(decide(0, 50)) == "holds 50 of 100 blocks, costs least of 2 workers"
+
+
+def test_it_says_when_nobody_holds_anything_if_all_were_weighed() -> None:
+    decision = decide(0, 0)
+
+    assert why(decision) == "no worker holds any of it; costs least of 2 workers"
+    assert why(thin(decision)) == "holds none of it, but costs least of 2 workers"
+
+
+def test_it_says_who_holds_more_but_costs_more() -> None:
+    decision = decide(10, 50)
+    other = next(one for one in decision.candidates if one.worker == "w0")
+    moved = msgspec.structs.replace(decision, worker=other.worker, overlap_blocks=10)
+
+    assert why(moved) == "costs least of 2 workers; w1 holds more (50 against 10 blocks)"
+
+
+def test_it_says_when_caches_did_not_count() -> None:
+    assert why(decide(0, 50, mode="round-robin")) == "round-robin: caches did not count"
+
+
+@pytest.mark.parametrize("name", sorted(COSTS))
+def test_every_formula_can_be_said_in_words(name: str) -> None:
+    words = formula_in_words(COSTS[name])
+
+    assert words.startswith(f"{name} = ")
+    assert "{" not in words
+
+
+@pytest.mark.parametrize("name", sorted(COSTS))
+def test_candidates_come_best_first(name: str) -> None:
+    view = view_decision(decide(0, 50, 20, cost=name), router="r0", bucket="chat")
+
+    scores = [one.score for one in view.candidates]
+    assert scores == sorted(scores, reverse=view.maximise)
+    assert (view.router, view.bucket, view.considered) == ("r0", "chat", 3)
+    assert scores[0] == next(one.score for one in view.candidates if one.worker == view.worker)

@@ -1,0 +1,205 @@
+import itertools
+import random
+
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.formulas import Candidate
+from kvmesh.core.insight.predictions import (
+    AnswerSeen,
+    Doubt,
+    PredictionOptions,
+    Predictions,
+    is_evidence,
+)
+from kvmesh.core.workers.info import Trust
+
+A, B = WorkerId("a"), WorkerId("b")
+BLOCK = 16
+PROMPT = 640
+HIT, OVER, UNDER = (320, 320), (320, 0), (0, 320)
+
+
+class Clock:
+    """Compares answers that come one second after the other, each decided when asked."""
+
+    def __init__(self, options: PredictionOptions | None = None) -> None:
+        self.predictions = Predictions(BLOCK, options)
+        self.now = 0.0
+
+    def answer(
+        self,
+        predicted: int,
+        cached: int,
+        *,
+        counted: int = PROMPT,
+        decided_s: float | None = None,
+        told: bool = True,
+    ) -> bool:
+        self.now += 1.0
+        decided = self.now if decided_s is None else decided_s
+        answer = AnswerSeen(
+            PROMPT, counted, predicted, cached, decided, predicted if told else None
+        )
+        return self.predictions.compare(A, answer, self.now) is not None
+
+    def until_doubt(self, kind: tuple[int, int], *, at_most: int = 1000) -> int:
+        """Return how many answers of one kind it takes."""
+        return next(count for count in range(1, at_most + 1) if self.answer(*kind))
+
+
+@pytest.mark.parametrize("kind", [OVER, UNDER])
+def test_an_index_that_is_wrong_every_time_is_doubted_after_a_dozen_answers(
+    kind: tuple[int, int],
+) -> None:
+    clock = Clock()
+
+    assert clock.until_doubt(kind) == PredictionOptions().least
+    report = clock.predictions.report(A)
+    assert (report.doubted, report.doubts, report.recent_answers) == (True, 1, 0)
+    assert report.over + report.under == PredictionOptions().least
+
+
+def test_a_few_misses_among_many_hits_mean_nothing() -> None:
+    rng = random.Random(7)
+    clock = Clock()
+
+    kinds = [rng.choices([HIT, OVER, UNDER], weights=[80, 10, 10])[0] for _ in range(3000)]
+
+    assert not any(clock.answer(*kind) for kind in kinds)
+    assert not clock.predictions.report(A).doubted
+
+
+def test_answers_without_anything_cached_or_predicted_are_no_evidence() -> None:
+    clock = Clock()
+    for _ in range(100):
+        clock.answer(0, 0)
+
+    assert clock.predictions.report(A).recent_answers == 0
+    assert clock.until_doubt(OVER) == PredictionOptions().least
+
+
+def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:
+    clock = Clock()
+
+    assert not any(clock.answer(*OVER, told=False) for _ in range(100))
+    report = clock.predictions.report(A)
+    assert (report.over, report.recent_answers) == (100, 0)
+
+
+def test_a_prompt_the_engine_counts_otherwise_blames_the_tokenizer() -> None:
+    clock = Clock()
+
+    assert not any(clock.answer(320, 0, counted=PROMPT + 1) for _ in range(100))
+    report = clock.predictions.report(A)
+    assert (report.unlike, report.over, report.predicted_tokens) == (100, 0, 0)
+
+
+def test_a_block_or_a_tenth_of_the_prompt_more_or_less_is_no_miss() -> None:
+    predictions = Predictions(BLOCK)
+    for prompt, predicted, cached in ((100, 48, 32), (1000, 480, 576)):
+        predictions.compare(A, AnswerSeen(prompt, prompt, predicted, cached, 0.0), 0.0)
+
+    assert predictions.report(A).hits == 2
+
+
+def test_doubts_that_do_not_help_come_ever_more_seldom_and_never_faster_than_the_pause() -> None:
+    clock = Clock(PredictionOptions(pause_s=100.0, max_pause_s=400.0))
+    times: list[float] = []
+    for _ in range(5):
+        clock.until_doubt(OVER, at_most=2000)
+        times.append(clock.now)
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert pauses == [100.0, 200.0, 400.0, 400.0]
+
+
+def test_requests_decided_before_the_index_was_had_anew_are_no_evidence() -> None:
+    clock = Clock(PredictionOptions(pause_s=0.0))
+    clock.until_doubt(OVER)
+    before = clock.now
+
+    assert not any(clock.answer(*OVER, decided_s=before + 4.9) for _ in range(100))
+    assert clock.predictions.report(A).recent_answers == 0
+
+
+def test_a_worker_whose_predictions_hold_again_is_no_longer_doubted() -> None:
+    clock = Clock(PredictionOptions(pause_s=10.0, max_pause_s=1000.0))
+    for _ in range(4):
+        clock.until_doubt(OVER)
+
+    for _ in range(40):
+        clock.answer(*HIT)
+
+    assert not clock.predictions.report(A).doubted
+    # The pause has begun anew too.
+    clock.until_doubt(UNDER)
+    assert clock.until_doubt(UNDER) < 20
+
+
+def test_between_calm_and_doubt_nothing_changes() -> None:
+    clock = Clock()
+    clock.until_doubt(OVER)
+    for number in range(400):
+        assert not clock.answer(*(OVER if number % 3 == 0 else HIT))
+
+    assert clock.predictions.report(A).doubted
+
+
+def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> None:
+    predictions = Predictions(BLOCK)
+    for _ in range(20):
+        predictions.compare(B, AnswerSeen(PROMPT, PROMPT, *HIT, 0.0), 0.0)
+        predictions.compare(A, AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, told=320), 0.0)
+
+    assert predictions.workers() == (A, B)
+    assert predictions.report(B).doubts == 0
+    assert predictions.report(A).cached_tokens == 0
+    predictions.forget(A)
+    predictions.forget(A)
+    assert predictions.workers() == (B,)
+
+
+def test_a_doubt_tells_whether_it_is_the_first() -> None:
+    predictions = Predictions(BLOCK, PredictionOptions(pause_s=0.0, settle_s=0.0))
+    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, told=320)
+
+    found = [predictions.compare(A, answer, 0.0) for _ in range(24)]
+
+    assert [one for one in found if one] == [Doubt(12, 12), Doubt(12, 12, again=True)]
+
+
+@pytest.mark.parametrize(
+    ("load", "trust", "evidence"),
+    [
+        ({}, Trust.EXACT, True),
+        ({}, Trust.DEGRADED, False),
+        ({}, Trust.APPROX, False),
+        ({"prefill_tokens": 1}, Trust.EXACT, False),
+        ({"waiting_requests": 1}, Trust.EXACT, False),
+        ({"decode_blocks": 99, "capacity_blocks": 100}, Trust.EXACT, True),
+        ({"decode_blocks": 100, "capacity_blocks": 100}, Trust.EXACT, False),
+    ],
+)
+def test_only_what_began_at_once_and_was_no_guess_is_evidence(
+    load: dict[str, int], trust: Trust, evidence: bool
+) -> None:
+    assert is_evidence(Candidate(A, BLOCK, PROMPT, **load), trust) is evidence
+
+
+def test_what_events_told_is_judged_and_not_what_decisions_promised() -> None:
+    predictions = Predictions(BLOCK)
+    for _ in range(100):
+        answer = AnswerSeen(PROMPT, PROMPT, predicted=320, cached=0, decided_s=0.0, told=0)
+        assert predictions.compare(A, answer, 0.0) is None
+
+    report = predictions.report(A)
+    assert (report.over, report.recent_answers) == (100, 0)
+
+
+def test_events_alone_are_asked_only_so_often() -> None:
+    predictions = Predictions(BLOCK, PredictionOptions(look_every_s=0.5))
+
+    assert [predictions.may_look(now) for now in (0.0, 0.4, 0.5, 0.9, 1.1)] == [
+        *(True, False, True, False, True)
+    ]

@@ -1,0 +1,127 @@
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.journal.digest import Claim, DigestHistory, IndexDigest
+from kvmesh.core.journal.ordering import Cursor
+
+A, B = WorkerId("a"), WorkerId("b")
+
+
+def test_sums_do_not_depend_on_order_or_on_what_was_before() -> None:
+    one, two = IndexDigest(), IndexDigest()
+    one.put(A, Cursor(1, 2), 10)
+    one.put(B, Cursor(1, 5), 20)
+    two.put(B, Cursor(1, 5), 20)
+    two.put(A, Cursor(1, 1), 3)
+    two.put(A, Cursor(1, 2), 10)
+
+    assert one.claim(4) == two.claim(4)
+
+
+def test_equal_blocks_at_another_worker_are_another_digest() -> None:
+    one, two = IndexDigest(), IndexDigest()
+    one.put(A, Cursor(1, 2), 10)
+    two.put(B, Cursor(1, 2), 10)
+
+    assert one.digest != two.digest
+
+
+def test_no_block_is_lost_in_the_digest_whoever_holds_it() -> None:
+    for number in range(16):
+        empty, full = IndexDigest(), IndexDigest()
+        worker = WorkerId(f"w{number}")
+        empty.put(worker, Cursor(1, 2), 0)
+        full.put(worker, Cursor(1, 2), 1 << 63)
+
+        assert empty.digest != full.digest
+
+
+def test_the_scopes_of_two_workers_read_equally_far_differ() -> None:
+    one, two = IndexDigest(), IndexDigest()
+    one.put(A, Cursor(1, 2), 10)
+    two.put(B, Cursor(1, 2), 10)
+
+    assert one.scope != two.scope
+
+
+def test_the_scope_tells_workers_and_how_far_they_are_read() -> None:
+    digest = IndexDigest()
+    scopes = {digest.scope}
+    for cursor in (Cursor(1, 2), Cursor(1, 3), Cursor(2, 2)):
+        digest.put(A, cursor, 10)
+        scopes.add(digest.scope)
+    digest.put(B, Cursor(1, 2), 10)
+
+    assert len(scopes | {digest.scope}) == 5
+
+
+def test_a_worker_left_out_leaves_nothing() -> None:
+    digest = IndexDigest()
+    assert digest.put(A, Cursor(1, 2), 10)
+    assert not digest.put(A, Cursor(1, 3), 11)
+    assert list(digest.workers()) == [A]
+
+    assert digest.leave_out(A)
+
+    assert not digest.leave_out(A)
+    assert digest.claim(9) == Claim(9, 0, 0)
+
+
+def test_a_peer_with_another_digest_at_the_same_sequence_is_found() -> None:
+    history = DigestHistory()
+    history.record(Claim(5, 50, 1))
+
+    assert history.compare("peer", Claim(5, 50, 1)) is None
+    assert history.compare("peer", Claim(5, 51, 1)) == Claim(5, 51, 1)
+    assert history.compared == 2
+
+
+def test_claims_of_another_scope_or_a_forgotten_sequence_are_not_compared() -> None:
+    history = DigestHistory(depth=2)
+    for sequence in (1, 2, 3):
+        history.record(Claim(sequence, sequence, 1))
+
+    assert history.compare("peer", Claim(3, 99, 2)) is None
+    assert history.compare("peer", Claim(1, 99, 1)) is None
+    assert history.compared == 0
+    assert history.compare("peer", Claim(2, 99, 1)) == Claim(2, 99, 1)
+
+
+def test_a_claim_from_ahead_waits_until_it_is_reached() -> None:
+    history = DigestHistory()
+    history.record(Claim(5, 50, 1))
+    assert history.compare("peer", Claim(7, 77, 1)) is None
+    history.record(Claim(7, 70, 1))
+
+    assert history.compare("peer", Claim(8, 80, 1)) == Claim(7, 77, 1)
+
+
+def test_a_claim_that_waits_does_not_hide_one_that_can_be_compared() -> None:
+    history = DigestHistory()
+    history.record(Claim(5, 50, 1))
+    assert history.compare("peer", Claim(7, 77, 1)) is None
+
+    assert history.compare("peer", Claim(5, 55, 1)) == Claim(5, 55, 1)
+
+
+def test_of_a_peers_claims_that_wait_the_newest_are_kept() -> None:
+    history = DigestHistory(claims_per_peer=2)
+    for sequence in (7, 8, 9):
+        assert history.compare("peer", Claim(sequence, sequence, 1)) is None
+    history.record(Claim(7, 0, 1))
+
+    assert history.compare("peer", Claim(10, 10, 1)) is None
+    history.record(Claim(9, 0, 1))
+    assert history.compare("peer", Claim(11, 11, 1)) is None
+    history.record(Claim(11, 0, 1))
+    assert history.compare("peer", Claim(12, 12, 1)) == Claim(11, 11, 1)
+
+
+def test_forgotten_peers_and_cleared_histories_claim_nothing() -> None:
+    history = DigestHistory()
+    history.compare("peer", Claim(7, 77, 1))
+    history.forget("peer")
+    history.forget("nobody")
+    history.record(Claim(7, 70, 1))
+    assert history.compare("peer", Claim(9, 0, 1)) is None
+
+    history.clear()
+    assert history.compare("peer", Claim(7, 0, 1)) is None

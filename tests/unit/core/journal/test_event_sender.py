@@ -1,0 +1,184 @@
+import pytest
+
+from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, decode_batch
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.journal.event_sender import EventSender, SenderLimits, Sends
+
+STATE = [Stored(ROOT, pack_hashes([1, 2]))]
+LIMITS = SenderLimits(flush_events=2, window=2, max_pending_events=3)
+
+
+def change(number: int) -> Stored:
+    return Stored(ROOT, pack_hashes([number]))
+
+
+def started(limits: SenderLimits = LIMITS, epoch: int = 7) -> EventSender:
+    """Return a sender whose first dump is stored at sequence 1: events 1 and 2."""
+    sender = EventSender(epoch, lambda: STATE, limits)
+    confirm(sender, sender.send(0.0), 1)
+    return sender
+
+
+def confirm(sender: EventSender, sends: Sends, sequence: int) -> None:
+    for offset, (token, _) in enumerate(sends):
+        assert sender.acknowledge(token, sequence + offset, 0.0)
+
+
+def batches(sends: Sends) -> list[Batch]:
+    return [decode_batch(data) for _, data in sends]
+
+
+def test_an_epoch_begins_with_a_dump() -> None:
+    [batch] = batches(EventSender(7, lambda: STATE).send(0.0))
+
+    assert (batch.epoch, batch.first_seq, batch.events) == (7, 1, [Cleared(), *STATE])
+
+
+def test_events_are_numbered_one_by_one_over_batches() -> None:
+    sender = started()
+    sender.add([change(3), change(4), change(5)])
+
+    assert [(one.first_seq, len(one.events)) for one in batches(sender.send(0.0))] == [
+        (3, 2),
+        (5, 1),
+    ]
+
+
+def test_a_sender_says_when_something_waits_and_when_a_batch_is_full() -> None:
+    sender = started()
+    assert not sender.is_waiting()
+    sender.add([change(3)])
+    assert sender.is_waiting()
+    assert not sender.is_full()
+    sender.add([change(4)])
+
+    assert sender.is_full()
+
+
+def test_what_does_not_fit_the_window_waits_for_acknowledgements() -> None:
+    sender = started()
+    sender.add([change(3)])
+    first = sender.send(0.0)
+    sender.add([change(4), change(5), change(6)])
+    second = sender.send(0.0)
+
+    assert len(second) == 1
+    assert sender.send(0.0) == []
+    confirm(sender, first, 2)
+    assert [one.first_seq for one in batches(sender.send(0.0))] == [6]
+
+
+def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
+    sender = started()
+    sender.add([change(3), change(4), change(5)])
+    flying = sender.send(0.0)
+    sender.add(change(number) for number in range(6, 12))
+    sender.add([change(99)])
+    assert sender.is_full()
+    assert sender.send(0.0) == []
+    confirm(sender, flying, 2)
+
+    [dump] = batches(sender.send(0.0))
+    assert (dump.first_seq, dump.events) == (6, [Cleared(), *STATE])
+    assert sender.statistics().dumps == 2
+
+
+def test_overdue_messages_are_sent_again() -> None:
+    sender = started()
+    sender.add([change(3)])
+    [(_, data)] = sender.send(0.0)
+    assert sender.due_s() == 1.0
+    assert sender.retry(0.5) == []
+
+    [(_, again)] = sender.retry(1.0)
+
+    assert again == data
+
+
+def test_a_remade_journal_gets_a_dump() -> None:
+    sender = EventSender(7, lambda: STATE, LIMITS)
+    confirm(sender, sender.send(0.0), 50)
+    sender.add([change(3)])
+    [(token, _)] = sender.send(0.0)
+
+    assert not sender.acknowledge(token, 1, 0.0)
+
+    [dump] = batches(sender.send(0.0))
+    assert (dump.first_seq, dump.events) == (4, [Cleared(), *STATE])
+
+
+def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
+    sender = started()
+    sender.add([change(3)])
+    sent = sender.send(0.0)
+    confirm(sender, sent, 2)
+
+    again = sender.recover(7, 3, now=0.1)
+
+    assert [data for _, data in again] == [data for _, data in sent]
+    assert sender.confirmed_seq() == 2
+
+
+def test_a_replica_that_misses_what_is_under_way_gets_it_again() -> None:
+    sender = started()
+    sender.add([change(3)])
+    sent = sender.send(0.0)
+
+    assert [data for _, data in sender.recover(7, 3, now=0.1)] == [data for _, data in sent]
+
+
+def test_a_replica_of_an_older_epoch_needs_this_one_from_its_start() -> None:
+    again = batches(started().recover(6, 40, now=0.1))
+
+    assert [one.first_seq for one in again] == [1]
+
+
+@pytest.mark.parametrize("next_seq", [3, 9])
+def test_a_replica_that_misses_nothing_gets_nothing(next_seq: int) -> None:
+    sender = started()
+
+    assert sender.recover(7, next_seq, now=0.1) == []
+    assert not sender.is_waiting()
+
+
+def test_a_replica_that_misses_everything_gets_a_dump() -> None:
+    sender = started()
+
+    assert sender.recover(7, 0, now=0.1) == []
+
+    [dump] = batches(sender.send(0.1))
+    assert (dump.first_seq, dump.events) == (3, [Cleared(), *STATE])
+
+
+def test_several_replicas_that_miss_the_same_get_one_answer() -> None:
+    sender = started()
+    sender.add([change(3)])
+    confirm(sender, sender.send(0.0), 2)
+
+    assert sender.recover(7, 3, now=0.1)
+    assert sender.recover(7, 3, now=0.2) == []
+    assert sender.recover(7, 3, now=1.2)
+
+
+def test_a_dump_under_way_answers_everybody() -> None:
+    sender = started()
+    sender.recover(7, 0, now=0.1)
+    assert sender.recover(7, 0, now=2.0) == []
+    dump = sender.send(2.0)
+
+    assert sender.recover(7, 0, now=4.0) == []
+    assert not sender.is_waiting()
+    confirm(sender, dump, 2)
+    sender.recover(7, 0, now=6.0)
+    assert sender.is_waiting()
+
+
+def test_a_later_epoch_in_the_journal_is_outrun() -> None:
+    sender = started()
+
+    assert sender.recover(20, 5, now=0.1) == []
+    assert sender.confirmed_seq() == 0
+
+    [dump] = batches(sender.send(0.1))
+    assert (dump.epoch, dump.first_seq, dump.events) == (21, 1, [Cleared(), *STATE])
+    assert sender.epoch == 21

@@ -1,0 +1,76 @@
+from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.engines.closure import MAX_RUN
+from kvmesh.core.journal.outbox import MAX_BATCH_BYTES, Outbox
+
+
+def stored(parent: int, *hashes: int, tier: int = 0) -> Stored:
+    return Stored(parent, pack_hashes(hashes), tier)
+
+
+def removed(*hashes: int, tier: int = 0) -> Removed:
+    return Removed(pack_hashes(hashes), tier)
+
+
+def test_runs_that_continue_each_other_become_one() -> None:
+    outbox = Outbox(10)
+
+    outbox.add([stored(ROOT, 1, 2), stored(2, 3), stored(1, 4)])
+
+    assert outbox.take(10) == [stored(ROOT, 1, 2, 3), stored(1, 4)]
+
+
+def test_removals_of_one_tier_become_one() -> None:
+    outbox = Outbox(10)
+
+    outbox.add([removed(1), removed(2), removed(3, tier=1), stored(ROOT, 5), removed(4)])
+
+    assert outbox.take(10) == [removed(1, 2), removed(3, tier=1), stored(ROOT, 5), removed(4)]
+
+
+def test_a_store_is_not_merged_into_a_removal_or_a_clearing() -> None:
+    outbox = Outbox(10)
+
+    outbox.add([removed(1), stored(1, 2), Cleared(), stored(ROOT, 3)])
+
+    assert outbox.take(10) == [Cleared(), stored(ROOT, 3)]
+    outbox.add([removed(1), stored(1, 2)])
+    assert outbox.take(10) == [removed(1), stored(1, 2)]
+
+
+def test_merged_runs_stay_within_a_message() -> None:
+    outbox = Outbox(10)
+    long = tuple(range(1, MAX_RUN + 1))
+
+    outbox.add([stored(ROOT, *long), stored(MAX_RUN, MAX_RUN + 1)])
+
+    assert len(outbox) == 2
+
+
+def test_too_many_events_are_all_dropped_and_said_so() -> None:
+    outbox = Outbox(2)
+
+    assert outbox.add([stored(ROOT, 1), stored(ROOT, 2)])
+    assert not outbox.add([stored(ROOT, 3)])
+    assert len(outbox) == 0
+
+
+def test_a_dump_replaces_everything_and_does_not_count_as_too_many() -> None:
+    outbox = Outbox(1)
+    outbox.add([stored(ROOT, 9)])
+    outbox.restart([stored(ROOT, 1), stored(ROOT, 2)])
+
+    assert outbox.add([stored(ROOT, 3)])
+    assert not outbox.add([stored(ROOT, 4)])
+    outbox.restart([])
+    assert outbox.take(9) == [Cleared()]
+
+
+def test_a_batch_is_bounded_in_events_and_bytes() -> None:
+    outbox = Outbox(100)
+    blocks = MAX_BATCH_BYTES // 16
+    outbox.add(stored(ROOT, *range(start, start + blocks)) for start in (1, 10**6, 10**7))
+
+    assert [len(outbox.take(64)) for _ in range(3)] == [2, 1, 0]
+    outbox.add([stored(ROOT, 1), stored(ROOT, 2)])
+    assert len(outbox.take(1)) == 1

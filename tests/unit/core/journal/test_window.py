@@ -1,0 +1,142 @@
+from kvmesh.core.journal.window import Parcel, SendWindow, WindowStatistics
+
+
+def parcel(first_seq: int, last_seq: int | None = None, size: int = 1) -> Parcel:
+    return Parcel(first_seq, first_seq if last_seq is None else last_seq, b"x" * size)
+
+
+def sent(window: SendWindow, *numbers: int) -> list[int]:
+    return [window.send(parcel(number), 0.0) for number in numbers]
+
+
+def test_acknowledged_messages_leave_the_window_in_order() -> None:
+    window = SendWindow(capacity=2)
+    one, two = sent(window, 1, 2)
+    assert not window.has_room()
+
+    assert window.acknowledge(one, 10, 0.1)
+    assert (len(window), window.confirmed_seq) == (1, 1)
+    assert window.acknowledge(two, 11, 0.1)
+    assert (len(window), window.confirmed_seq) == (0, 2)
+
+
+def test_a_message_stored_before_its_predecessor_does_not_count() -> None:
+    window = SendWindow(deadline_s=1.0)
+    one, two = sent(window, 1, 2)
+    window.acknowledge(two, 10, 0.1)
+    again = window.overdue(1.0)
+
+    window.acknowledge(again[0][0], 11, 1.1)
+
+    assert [one.first_seq for _, one in again] == [1, 2]
+    assert (len(window), window.confirmed_seq) == (1, 1)
+    window.acknowledge(again[1][0], 12, 1.1)
+    assert window.confirmed_seq == 2
+    assert one not in dict(again)
+
+
+def test_a_late_ack_of_an_earlier_sending_counts_when_its_place_is_right() -> None:
+    window = SendWindow(deadline_s=1.0)
+    [first] = sent(window, 1)
+    window.overdue(1.0)
+
+    window.acknowledge(first, 7, 1.2)
+
+    assert window.confirmed_seq == 1
+
+
+def test_unknown_and_repeated_tokens_change_nothing() -> None:
+    window = SendWindow()
+    [token] = sent(window, 1)
+    window.acknowledge(token, 5, 0.0)
+
+    assert window.acknowledge(token, 5, 0.0)
+    assert window.acknowledge(999, 1, 0.0)
+    assert window.confirmed_seq == 1
+
+
+def test_a_position_before_a_confirmed_one_proves_a_new_journal() -> None:
+    window = SendWindow()
+    [one] = sent(window, 1)
+    window.acknowledge(one, 100, 0.0)
+    [two] = sent(window, 2)
+
+    assert not window.acknowledge(two, 1, 0.0)
+
+    window.abandon()
+    [three] = sent(window, 3)
+    assert window.acknowledge(three, 2, 0.0)
+    assert window.confirmed_seq == 3
+
+
+def test_nothing_is_due_before_the_deadline_or_without_messages() -> None:
+    window = SendWindow(deadline_s=1.0)
+    assert window.due_s() is None
+    assert window.overdue(9.0) == []
+    sent(window, 1)
+
+    assert window.due_s() == 1.0
+    assert window.overdue(0.9) == []
+
+
+def test_the_deadline_doubles_up_to_four_times_while_nothing_is_stored() -> None:
+    window = SendWindow(deadline_s=1.0)
+    sent(window, 1)
+    due: list[float | None] = []
+
+    now = 0.0
+    for _ in range(5):
+        now = window.due_s() or 0.0
+        window.overdue(now)
+        due.append(window.due_s())
+
+    assert due == [3.0, 7.0, 11.0, 15.0, 19.0]
+
+
+def test_progress_restarts_the_deadline() -> None:
+    window = SendWindow(deadline_s=1.0)
+    one, _ = sent(window, 1, 2)
+    window.acknowledge(one, 1, 0.8)
+
+    assert window.due_s() == 1.8
+
+
+def test_recent_messages_can_be_sent_again() -> None:
+    window = SendWindow()
+    for number, token in enumerate(sent(window, 1, 2, 3), start=1):
+        window.acknowledge(token, number, 0.0)
+
+    assert window.rewind(2)
+
+    assert [one.first_seq for _, one in window.resend(0.5)] == [2, 3]
+    assert window.confirmed_seq == 1
+    assert window.statistics() == WindowStatistics(2, 1, 1, 1)
+
+
+def test_what_left_the_ring_or_is_too_much_cannot_be_sent_again() -> None:
+    window = SendWindow(capacity=2, ring_s=1.0)
+    for number in range(1, 5):
+        [token] = sent(window, number)
+        window.acknowledge(token, number, number * 0.6)
+
+    assert not window.rewind(1)
+    assert not window.rewind(9)
+    assert window.rewind(3)
+
+    crowded = SendWindow(capacity=1)
+    for number in (1, 2):
+        [token] = sent(crowded, number)
+        crowded.acknowledge(token, number, 0.0)
+    assert not crowded.rewind(1)
+
+
+def test_a_ring_holds_no_more_than_its_bytes() -> None:
+    window = SendWindow(ring_bytes=10)
+    for number in (1, 2):
+        token = window.send(parcel(number, size=6), 0.0)
+        window.acknowledge(token, number, 0.0)
+    assert window.statistics().recent == 1
+
+    token = window.send(parcel(3, size=11), 0.0)
+    window.acknowledge(token, 3, 0.0)
+    assert window.statistics().recent_bytes == 0

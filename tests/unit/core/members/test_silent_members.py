@@ -1,0 +1,122 @@
+import msgspec
+
+from kvmesh.core.members.membership import ChangeKind, Membership
+from kvmesh.core.members.silent_members import SilentMembers
+
+
+class Beat(msgspec.Struct, frozen=True):
+    url: str
+    leaving: bool = False
+
+
+class World:
+    def __init__(self) -> None:
+        self.members = Membership()
+        self.members.signs.asked = True
+        self.beats: dict[str, Beat] = {}
+        self.silent = SilentMembers(self.members, self.beats.get)
+
+    def beat(self, name: str, now: float, url: str = "", *, draining: bool = False) -> None:
+        self.members.observe(name, 1, now, draining=draining)
+        self.beats[name] = Beat(url or f"http://{name}", draining)
+        self.silent.heard(name)
+
+    def expire(self, now: float) -> list[str]:
+        gone: list[str] = []
+        for change in self.members.expire(now):
+            if change.kind is ChangeKind.LEFT:
+                gone.append(change.member)
+                self.silent.lose(change.member, self.beats.pop(change.member), now)
+        return gone
+
+    def asked(self, now: float) -> list[str]:
+        return [name for name, _ in self.silent.due(now)]
+
+
+def test_the_silent_are_asked_where_their_heartbeats_said_they_are() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    world.beat("b", 2.0)
+
+    assert world.silent.due(2.0) == []
+    assert world.silent.due(2.1) == [("a", Beat("http://a"))]
+    assert world.silent.answered("a", "ok", 2.2) is None
+    assert world.expire(3.6) == []
+
+
+def test_who_refuses_twice_is_given_up_and_who_is_slow_only_when_its_time_is_over() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    world.beat("b", 0.0)
+    assert world.asked(2.1) == ["a", "b"]
+
+    for now in (2.1, 2.4):
+        world.silent.answered("a", "down", now)
+        world.silent.answered("b", "slow", now)
+
+    assert world.expire(2.4) == ["a"]
+    assert world.expire(3.5) == ["b"]
+
+
+def test_who_was_given_up_is_asked_for_a_minute_whether_it_is_back() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    assert world.expire(4.0) == ["a"]
+
+    assert world.asked(4.9) == []
+    assert world.asked(5.0) == ["a"]
+    assert world.asked(5.1) == []
+    assert world.silent.answered("a", "down", 5.2) is None
+    assert world.asked(63.9) == ["a"]
+    assert world.asked(64.9) == []
+
+
+def test_who_is_back_is_told_with_its_last_heartbeat_once() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    world.expire(4.0)
+
+    assert world.silent.answered("a", "slow", 5.0) is None
+    assert world.silent.answered("a", "ok", 6.0) == Beat("http://a")
+    assert world.silent.answered("a", "ok", 6.0) is None
+
+
+def test_a_lost_member_that_is_heard_again_is_not_asked() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    world.expire(4.0)
+
+    world.beat("a", 4.5)
+
+    assert world.asked(5.5) == []
+
+
+def test_nobody_who_was_to_leave_is_asked_about_a_return() -> None:
+    world = World()
+    world.beat("a", 0.0, draining=True)
+
+    assert world.asked(3.0) == []
+    assert world.expire(4.0) == ["a"]
+    assert world.asked(6.0) == []
+
+
+def test_nobody_is_remembered_where_nobody_asks() -> None:
+    world = World()
+    world.members.signs.asked = False
+    world.beat("a", 0.0)
+
+    assert world.expire(4.0) == ["a"]
+    assert world.asked(6.0) == []
+
+
+def test_nobody_is_asked_at_an_address_that_another_speaks_from_or_at_none() -> None:
+    world = World()
+    world.beat("old", 0.0, "http://one")
+    world.beat("nowhere", 0.0)
+    world.beats["nowhere"] = Beat("")
+    world.members.observe("unknown", 1, 0.0)
+    world.beat("new", 2.0, "http://one")
+
+    assert world.asked(3.0) == []
+    del world.beats["new"]
+    assert world.asked(4.0) == ["old"]

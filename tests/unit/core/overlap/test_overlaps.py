@@ -1,0 +1,160 @@
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.overlaps import OverlapView
+
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
+PROMPT = BlockHashes.of(range(1, 9), 16)
+
+
+def make_view(
+    index: KvIndex | None,
+    routed: ApproxIndex | None,
+    distrusted: frozenset[WorkerId] = frozenset(),
+    predict_ttl_s: float = 5.0,
+) -> OverlapView:
+    return OverlapView(index, routed, distrusted, predict_ttl_s=predict_ttl_s, approx_ttl_s=120.0)
+
+
+def make_index(**held: int) -> KvIndex:
+    index = KvIndex()
+    for worker, blocks in held.items():
+        index.store(WorkerId(worker), ROOT, pack_hashes(range(1, blocks + 1)))
+    return index
+
+
+def test_the_longer_of_both_views_counts() -> None:
+    routed = ApproxIndex()
+    routed.record(W1, [1, 2], now=0.0, ttl_s=5.0)
+    routed.record(W2, [1, 2, 3, 4, 5, 6], now=0.0, ttl_s=5.0)
+    view = make_view(make_index(w1=4, w2=3, w3=1), routed)
+
+    overlaps, groups = view.find_groups(PROMPT, now=1.0)
+
+    assert overlaps == {W1: 4, W2: 6, W3: 1}
+    depths = [depth for depth, _ in groups]
+    assert depths == sorted(depths, reverse=True)
+    assert groups[0] == (6, (W2,))
+    assert {worker for _, workers in groups for worker in workers} == {W1, W2, W3}
+
+
+def test_a_prediction_that_no_event_confirmed_ends() -> None:
+    routed = ApproxIndex()
+    view = make_view(make_index(), routed)
+    view.record(W1, PROMPT, now=0.0)
+
+    assert view.find_groups(PROMPT, now=4.9)[0] == {W1: 8}
+    assert view.find_groups(PROMPT, now=6.5)[0] == {}
+
+
+def test_what_no_event_can_confirm_counts_for_longer() -> None:
+    view = make_view(make_index(), ApproxIndex())
+    view.record(W1, PROMPT, now=0.0, approximate=True)
+
+    assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8}
+    assert view.find_groups(PROMPT, now=123.0)[0] == {}
+
+
+def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
+    index = make_index(w1=2)
+    for worker, blocks in (("w1", 6), ("w2", 4), ("w3", 4)):
+        index.store(WorkerId(worker), ROOT, pack_hashes(range(1, blocks + 1)), tier=1)
+    view = make_view(index, ApproxIndex(), frozenset([W3]))
+    view.record(W2, PROMPT, now=0.0)
+
+    overlaps, _ = view.find_groups(PROMPT, now=0.0)
+    lost = view.find_slower(PROMPT, overlaps)
+
+    # w1: 4 of 6 in host memory at 0.75; w2 got it all lately; w3 is not believed.
+    assert (overlaps, lost) == ({W1: 6, W2: 8}, {W1: 1.0})
+
+
+def test_device_memory_alone_costs_no_look_at_tiers() -> None:
+    for view in (make_view(None, None), make_view(make_index(w1=2), None)):
+        overlaps, _ = view.find_groups(PROMPT, now=0.0)
+        before = dict(overlaps)
+
+        assert view.find_slower(PROMPT, overlaps) == {}
+        assert overlaps == before
+
+
+def test_events_of_distrusted_workers_do_not_count() -> None:
+    routed = ApproxIndex()
+    view = make_view(make_index(w1=4, w2=3), routed, frozenset([W1, W3]))
+    view.record(W1, BlockHashes.of([1, 2], 16), now=0.0)
+
+    assert view.find_groups(PROMPT, now=60.0)[0] == {W1: 2, W2: 3}
+    assert (view.cached_blocks(W1), view.cached_blocks(W2)) == (2, 3)
+
+
+def test_either_view_may_be_missing() -> None:
+    routed = ApproxIndex()
+    neither, exact, approximate = (
+        make_view(None, None),
+        make_view(make_index(w1=2), None),
+        make_view(None, routed),
+    )
+    for view in (neither, exact, approximate):
+        view.record(W2, PROMPT, now=0.0)
+
+    assert neither.find_groups(PROMPT, now=60.0) == ({}, [])
+    assert exact.find_groups(PROMPT, now=60.0) == ({W1: 2}, [(2, (W1,))])
+    assert approximate.find_groups(PROMPT, now=60.0)[0] == {W2: 8}
+    assert (neither.cached_blocks(W1), exact.cached_blocks(W1)) == (0, 2)
+    assert approximate.cached_blocks(W2) == 8
+
+
+def test_prediction_can_be_off_and_empty_prompts_are_not_recorded() -> None:
+    routed = ApproxIndex()
+    off = make_view(make_index(), routed, predict_ttl_s=0.0)
+    off.record(W1, PROMPT, now=0.0)
+    on = make_view(make_index(), routed)
+    on.record(W1, BlockHashes.of([], 16), now=0.0)
+
+    assert routed.workers() == []
+
+
+def test_a_worker_that_left_is_forgotten_by_the_decisions_view() -> None:
+    routed = ApproxIndex()
+    view = make_view(make_index(), routed)
+    view.record(W1, PROMPT, now=0.0)
+
+    view.remove_worker(W1)
+    make_view(make_index(), None).remove_worker(W1)
+
+    assert view.find_groups(PROMPT, now=0.0)[0] == {}
+
+
+def test_events_that_remove_a_block_end_the_prediction_too() -> None:
+    index = make_index(w1=4)
+    view = make_view(index, ApproxIndex())
+    view.record(W1, PROMPT, now=0.0)
+    view.record(W2, PROMPT, now=0.0)
+
+    index.remove(W1, pack_hashes([3, 4]))
+    index.remove(W2, pack_hashes([5]), tier=1)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 2, W2: 8}
+
+
+def test_what_was_not_served_is_believed_no_longer_but_what_was_known_before() -> None:
+    view = make_view(make_index(), ApproxIndex())
+    view.record(W1, PROMPT, now=0.0)
+    view.record(W2, PROMPT, now=0.0)
+
+    view.retract(W1, PROMPT, known_blocks=3)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 3, W2: 8}
+    view.retract(W2, PROMPT, known_blocks=8)
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 3, W2: 8}
+    view.retract(W2, PROMPT, known_blocks=0)
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 3}
+
+
+def test_without_a_view_of_decisions_there_is_nothing_to_retract() -> None:
+    view = make_view(make_index(w1=4), None)
+
+    view.retract(W1, PROMPT, known_blocks=0)
+
+    assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}

@@ -1,0 +1,101 @@
+from array import array
+
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, Hashes, pack_hashes, sequence_hashes
+from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.thinned import STRIDE, WHOLE_BLOCKS, ThinnedIndex, thin
+
+A, B = WorkerId("a"), WorkerId("b")
+LONG = sequence_hashes(list(range(2000)), 1)
+
+
+def of(hashes: list[int]) -> BlockHashes:
+    return BlockHashes.of(hashes, 1)
+
+
+def fork(depth: int, blocks: int) -> list[int]:
+    tokens = [*range(depth), *range(10**6, 10**6 + blocks - depth)]
+    return sequence_hashes(tokens, 1)
+
+
+@pytest.mark.parametrize("blocks", [1, 255, 256, 257, 271, 272, 273, 1000, 2000])
+def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
+    index = ThinnedIndex(ApproxIndex())
+    index.record(A, LONG[:blocks], 0.0, 5.0)
+
+    lazy = BlockHashes(list(range(blocks)), 1)
+
+    assert index.find_matches(lazy) == {A: blocks}
+    assert index.blocks(A) == len(thin(array("Q", LONG[:blocks]), blocks))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 200, 256, 257, 272, 500, 1999])
+@pytest.mark.parametrize("recorded", [300, 512, 2000])
+def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_stride(
+    depth: int, recorded: int
+) -> None:
+    index = ThinnedIndex(ApproxIndex())
+    index.record(A, LONG[:recorded], 0.0, 5.0)
+    shared = min(depth, recorded)
+
+    for prompt in (fork(depth, 2100), LONG[:depth]):
+        found = index.find_matches(of(prompt)).get(A, 0)
+
+        assert found <= shared
+        assert shared - found < STRIDE
+        assert found == shared or shared > WHOLE_BLOCKS
+
+
+def test_workers_are_told_apart_by_how_much_they_have() -> None:
+    index = ThinnedIndex(ApproxIndex())
+    index.record(A, LONG[:512], 0.0, 5.0)
+    index.record(B, LONG[:1024], 0.0, 5.0)
+
+    assert index.find_groups(of(LONG)) == [(1024, (B,)), (512, (A,))]
+    assert index.find_matches(of(LONG)) == {A: 512, B: 1024}
+
+
+def test_long_prompts_take_few_entries() -> None:
+    index = ThinnedIndex(ApproxIndex())
+
+    index.record(A, LONG, 0.0, 5.0)
+
+    assert index.blocks(A) == WHOLE_BLOCKS + (2000 - WHOLE_BLOCKS) // STRIDE
+
+
+def test_what_was_removed_ended_or_left_is_believed_no_longer() -> None:
+    index = ThinnedIndex(ApproxIndex())
+    for worker in (A, B):
+        index.record(worker, LONG, 0.0, 5.0)
+
+    index.revoke(A, pack_hashes(LONG[543:560]))
+    assert index.find_matches(of(LONG)) == {A: 528, B: 2000}
+
+    index.remove_worker(B)
+    assert index.find_matches(of(LONG)) == {A: 528}
+    assert index.expire(10.0, 10_000)
+    assert index.find_matches(of(LONG)) == {}
+
+
+class Measuring(ApproxIndex):
+    """Notes how many blocks it is asked to look for."""
+
+    asked = 0
+
+    def find_groups(self, hashes: Hashes) -> Groups:
+        self.asked = len(hashes)
+        return super().find_groups(hashes)
+
+
+@pytest.mark.parametrize("blocks", [1, 256, 257, 271, 272, 273, 2000])
+def test_what_is_looked_for_is_as_much_as_was_kept(blocks: int) -> None:
+    routed = Measuring()
+    index = ThinnedIndex(routed)
+    index.record(A, LONG[:blocks], 0.0, 5.0)
+
+    index.find_groups(of(LONG[:blocks]))
+
+    assert routed.asked == index.blocks(A)

@@ -1,0 +1,169 @@
+from array import array
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.template import ChatTemplate
+from kvmesh.core.engines.chat import EngineKind
+from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
+from kvmesh.errors import RequestError
+
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    "{% if tools %}[{{ tools | length }} tools]{% endif %}{{ style }}"
+    "{% if add_generation_prompt %}<s>assistant:{% endif %}"
+)
+
+
+class Characters:
+    """A backend with one id per character that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def encode_batch(self, texts: Sequence[str]) -> list[bytes]:
+        self.calls += 1
+        return [array("I", text.encode("utf-32-le")).tobytes() for text in texts]
+
+
+def make(
+    characters: Characters,
+    templates: dict[str, str],
+    *,
+    engine: EngineKind = "vllm",
+    template_kwargs: JsonObject | None = None,
+) -> HfTokenizer:
+    backend = TextBackend(
+        name="characters",
+        note="a note",
+        vocab_size=1000,
+        added_tokens=(),
+        encode_batch=characters.encode_batch,
+        decode=lambda ids: "".join(map(chr, ids)),
+        prefix=array("I", [1]).tobytes(),
+        suffix=array("I", [2]).tobytes(),
+        inline_characters=100,
+    )
+    compiled = {
+        name: ChatTemplate(source, {}, lambda: datetime(2026, 1, 2, tzinfo=UTC), origin="test")
+        for name, source in templates.items()
+    }
+    options = TokenizerOptions(engine=engine, template_kwargs=template_kwargs or {})
+    return HfTokenizer("model", backend, compiled, options)
+
+
+def chat(**fields: object) -> ChatInput:
+    return ChatInput.from_body({"messages": [{"role": "user", "content": "Hi"}], **fields})
+
+
+def text(tokenizer: HfTokenizer, request: ChatInput) -> str:
+    return tokenizer.decode(tokenizer.encode_chat(request))
+
+
+def test_a_repeated_chat_is_neither_rendered_nor_tokenised_again() -> None:
+    characters = Characters()
+    tokenizer = make(characters, {"default": TEMPLATE})
+
+    first = tokenizer.encode_chat(chat())
+    first_calls = characters.calls
+    first.append(7)
+    second = tokenizer.encode_chat(chat())
+
+    assert tokenizer.decode(second) == "<s>user:Hi</s><s>assistant:"
+    assert characters.calls == first_calls
+    assert tokenizer.statistics().prompts.hits == 1
+    assert tokenizer.statistics().backend == "characters"
+    assert tokenizer.statistics().note == "a note"
+
+
+def test_a_template_with_the_date_is_rendered_each_time() -> None:
+    tokenizer = make(Characters(), {"default": "{{ strftime_now('%Y') }}"})
+
+    assert text(tokenizer, chat()) == text(tokenizer, chat()) == "2026"
+    assert tokenizer.statistics().prompts.entries == 0
+    assert tokenizer.statistics().segments.hits == 1
+
+
+def test_a_chat_msgpack_cannot_hold_is_tokenised_without_the_cache() -> None:
+    tokenizer = make(Characters(), {"default": "{{ style }}"})
+
+    assert text(tokenizer, chat(chat_template_kwargs={"style": 1 << 70})) == str(1 << 70)
+    assert tokenizer.statistics().prompts.entries == 0
+
+
+def test_chats_that_differ_in_any_field_have_their_own_prompt() -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE})
+    tool = {"type": "function", "function": {"name": "f"}}
+
+    texts = {
+        text(tokenizer, chat(**fields))
+        for fields in (
+            {},
+            {"tools": [tool]},
+            {"chat_template_kwargs": {"style": "loud"}},
+            {"add_generation_prompt": False},
+        )
+    }
+
+    assert len(texts) == 4
+
+
+def test_tools_choose_the_template_made_for_them() -> None:
+    tokenizer = make(Characters(), {"default": "plain", "tool_use": "tools"})
+
+    assert text(tokenizer, chat()) == "plain"
+    assert text(tokenizer, chat(tools=[{"function": {"name": "f"}}])) == "tools"
+
+
+def test_a_model_without_template_takes_no_chats() -> None:
+    tokenizer = make(Characters(), {"tool_use": "tools"})
+
+    with pytest.raises(RequestError, match="model model has no chat template"):
+        tokenizer.encode_chat(chat())
+
+
+def test_the_engines_default_arguments_yield_to_the_requests() -> None:
+    tokenizer = make(
+        Characters(),
+        {"default": "{{ style }}{{ size }}"},
+        template_kwargs={"style": "a", "size": 1},
+    )
+
+    assert text(tokenizer, chat()) == "a1"
+    assert text(tokenizer, chat(chat_template_kwargs={"style": "b"})) == "b1"
+
+
+def test_completions_get_the_models_affixes_and_chats_do_not() -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE})
+
+    assert list(tokenizer.encode("a", add_special_tokens=True)) == [1, 97, 2]
+    assert list(tokenizer.encode("a", add_special_tokens=False)) == [97]
+
+
+def test_sglang_encodes_a_continued_message_on_its_own() -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE}, engine="sglang")
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Sure"}]
+
+    ids = tokenizer.encode_chat(chat(messages=messages, continue_final_message=True))
+
+    assert tokenizer.decode(ids) == "<s>user:Hi</s><s>assistant:Sure\x02"
+
+
+def test_a_lone_surrogate_is_the_clients_error() -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE})
+    messages = [{"role": "user", "content": "\ud800"}]
+
+    with pytest.raises(RequestError, match="lone surrogate"):
+        tokenizer.encode_chat(chat(messages=messages))
+
+
+def test_ids_and_lengths_are_judged_by_the_backend() -> None:
+    tokenizer = make(Characters(), {})
+
+    tokenizer.check_ids([0, 999])
+    with pytest.raises(RequestError, match="token id 1000"):
+        tokenizer.check_ids([1000])
+    assert not tokenizer.should_offload(100)
+    assert tokenizer.should_offload(101)

@@ -1,0 +1,122 @@
+from array import array
+
+import msgspec
+import pytest
+
+from kvmesh.core.prompts.parity import (
+    RETURN_IDS_FIELD,
+    ParityOptions,
+    ParityProbe,
+    ask_for_ids,
+    engine_prompt_ids,
+    first_difference,
+)
+
+OPTIONS = ParityOptions(first=2, sample_every=10, doubt_every=3, regain_after=2)
+
+
+def asked(probe: ParityProbe, requests: int) -> list[int]:
+    return [number for number in range(1, requests + 1) if probe.wants("m")]
+
+
+def test_the_first_answers_and_then_a_sample_are_asked() -> None:
+    assert asked(ParityProbe(OPTIONS), 30) == [1, 2, 10, 20, 30]
+
+
+def test_a_probe_that_is_off_asks_nothing() -> None:
+    assert asked(ParityProbe(ParityOptions(sample_every=0)), 10) == []
+
+
+def test_a_model_in_doubt_is_asked_more_often() -> None:
+    probe = ParityProbe(OPTIONS)
+    probe.observe("m", [1], [2])
+
+    assert asked(probe, 9) == [1, 2, 3, 6, 9]
+
+
+def test_one_disagreement_ends_the_trust_and_agreements_in_a_row_restore_it() -> None:
+    probe = ParityProbe(OPTIONS)
+    same, other = [1, 2, 3], [1, 2, 4]
+
+    reports = [probe.observe("m", same, ids) for ids in (same, other, same, other, same, same)]
+
+    assert [report.trusted for report in reports] == [True, False, False, False, False, True]
+    assert [report.changed for report in reports] == [False, True, False, False, False, True]
+    assert probe.is_trusted("m")
+    assert probe.statistics().compared == 6
+    assert probe.statistics().disagreements == 2
+
+
+def test_models_are_judged_apart() -> None:
+    probe = ParityProbe(OPTIONS)
+
+    probe.observe("bad", [1], [2])
+
+    assert not probe.is_trusted("bad")
+    assert probe.is_trusted("good")
+    assert probe.statistics().untrusted == ("bad",)
+
+
+def test_a_report_says_where_and_how_the_ids_differ() -> None:
+    ours, engine = array("I", range(20)), [*range(10), 99, 98]
+
+    wrong = ParityProbe(OPTIONS).observe("m", ours, engine).describe()
+    right = ParityProbe(OPTIONS).observe("m", ours, list(ours)).describe()
+
+    assert "from position 10 on: ours [8, 9, 10, 11, 12, 13, 14, 15] of 20" in wrong
+    assert "the engine's [8, 9, 99, 98] of 12" in wrong
+    assert right == "model m: 20 prompt token ids agree with the engine's"
+
+
+@pytest.mark.parametrize(
+    ("ours", "engine", "truncated", "position"),
+    [
+        ([], [], False, None),
+        ([1, 2], [1, 2], False, None),
+        ([1, 2], [1], False, 1),
+        ([1], [1, 2], False, 1),
+        ([1], [1, 2], True, None),
+        ([1, 2], [1], True, 1),
+        ([1, 3], [1, 2, 4], True, 1),
+    ],
+)
+def test_ids_differ_at_the_first_position_that_differs(
+    ours: list[int], engine: list[int], truncated: bool, position: int | None
+) -> None:
+    assert first_difference(ours, engine, truncated=truncated) == position
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids"),
+    [
+        ({"prompt_token_ids": [1, 2], "choices": []}, [1, 2]),
+        ({"choices": [{"prompt_token_ids": [3]}, {"prompt_token_ids": [4]}]}, [3]),
+        ({"choices": [{"text": "x"}], "sglext": {"input_ids": [5]}}, [5]),
+        (
+            {"choices": [{"text": "x"}], "sglext": {"input_ids": None}, "prompt_token_ids": None},
+            None,
+        ),
+        ({"choices": []}, None),
+        ({"prompt_token_ids": ["x"]}, None),
+        ([1], None),
+    ],
+)
+def test_each_engines_ids_are_found_in_its_answer(answer: object, ids: list[int] | None) -> None:
+    assert engine_prompt_ids(msgspec.json.encode(answer)) == ids
+
+
+@pytest.mark.parametrize("chunk", [b"[DONE]", b"", b"\xff"])
+def test_what_is_no_answer_holds_no_ids(chunk: bytes) -> None:
+    assert engine_prompt_ids(chunk) is None
+
+
+def test_asking_keeps_the_clients_own_wish_and_bytes() -> None:
+    assert ask_for_ids(b'{"a":1}') == b"{" + RETURN_IDS_FIELD + b',"a":1}'
+    assert msgspec.json.decode(ask_for_ids(b" {}")) == {"return_token_ids": True}
+    declined = ask_for_ids(b'{"return_token_ids":false}')
+    assert msgspec.json.decode(declined) == {"return_token_ids": False}
+
+
+@pytest.mark.parametrize("body", [b"", b"[{}]", b"{", b"null"])
+def test_a_body_that_is_no_object_stays_as_it_is(body: bytes) -> None:
+    assert ask_for_ids(body) == body

@@ -1,0 +1,115 @@
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from kvmesh.core.prompts.segment_cache import (
+    ENTRY_OVERHEAD,
+    AddedToken,
+    ByteBudgetCache,
+    SegmentCache,
+    unpack_ids,
+)
+
+START = AddedToken("<|s|>", normalized=False)
+
+
+class Encoder:
+    """Encodes by code points and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        self.asked += texts
+        return [array("I", map(ord, text)).tobytes() for text in texts]
+
+
+def decode(packed: bytes) -> str:
+    return "".join(map(chr, unpack_ids(packed)))
+
+
+def test_only_new_segments_are_tokenised() -> None:
+    encoder = Encoder()
+    cache = SegmentCache([START], encoder, capacity=1 << 20)
+
+    first = cache.encode("a<|s|>b<|s|>c")
+    second = cache.encode("a<|s|>b<|s|>c<|s|>d<|s|>d")
+
+    assert decode(first) == "a<|s|>b<|s|>c"
+    assert decode(second) == "a<|s|>b<|s|>c<|s|>d<|s|>d"
+    assert encoder.asked == ["a", "<|s|>b", "<|s|>c", "<|s|>d"]
+    assert cache.statistics().hits == 3
+    assert cache.statistics().misses == 5
+
+
+def test_empty_text_has_no_segments() -> None:
+    encoder = Encoder()
+
+    assert SegmentCache([START], encoder, capacity=1000).encode("") == b""
+    assert SegmentCache([], encoder, capacity=1000).encode("") == b""
+    assert encoder.asked == []
+
+
+def test_without_atomic_tokens_the_whole_text_is_one_segment() -> None:
+    encoder = Encoder()
+    cache = SegmentCache([AddedToken("<|s|>", normalized=True)], encoder, capacity=1 << 20)
+
+    cache.encode("a<|s|>b")
+
+    assert encoder.asked == ["a<|s|>b"]
+
+
+def test_a_longer_token_hides_the_atomic_token_in_it() -> None:
+    encoder = Encoder()
+    tokens = [START, AddedToken("x<|s|>", normalized=False, lstrip=True)]
+    cache = SegmentCache(tokens, encoder, capacity=1 << 20)
+
+    cache.encode("x<|s|>b<|s|>c")
+
+    assert encoder.asked == ["x<|s|>b", "<|s|>c"]
+
+
+@pytest.mark.parametrize(
+    ("token", "atomic"),
+    [
+        (AddedToken("<|a|>", normalized=False), True),
+        (AddedToken("<\uff5cUser\uff5c>", normalized=False), True),
+        (AddedToken("<a>"), False),
+        (AddedToken("<a>", normalized=False, lstrip=True), False),
+        (AddedToken("<a>", normalized=False, rstrip=True), False),
+        (AddedToken("<a>", normalized=False, single_word=True), False),
+        (AddedToken("a>", normalized=False), False),
+        (AddedToken("<a", normalized=False), False),
+        (AddedToken("<a> ", normalized=False), False),
+        (AddedToken("", normalized=False), False),
+    ],
+)
+def test_only_tokens_no_neighbour_can_see_through_are_atomic(
+    token: AddedToken, atomic: bool
+) -> None:
+    assert token.is_atomic is atomic
+
+
+def test_the_cache_stays_within_its_budget_and_keeps_what_is_used() -> None:
+    cache = ByteBudgetCache[str](20 * (ENTRY_OVERHEAD + 60))
+    cache.put("hot", b"1")
+
+    for number in range(200):
+        assert cache.get("hot") == b"1"
+        cache.put(f"cold {number}", b"2")
+        assert cache.statistics().size <= cache.statistics().capacity
+
+    assert cache.get("cold 0") is None
+    assert cache.statistics().entries < 40
+
+
+def test_one_huge_entry_does_not_empty_the_cache() -> None:
+    cache = ByteBudgetCache[str](1000)
+    cache.put("small", b"1")
+
+    cache.put("huge", b"x" * 900)
+    cache.put("small", b"changed")
+
+    assert cache.get("huge") is None
+    assert cache.get("small") == b"1"

@@ -1,0 +1,63 @@
+import pytest
+
+from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy, parse_model_policy
+from kvmesh.errors import ConfigError
+
+
+def test_a_policy_is_read_whole() -> None:
+    policy = parse_model_policy(
+        "model=llama-*, router-mode=kv, kv-cost=dynamo, router-temperature=0.5,"
+        "kv-overlap-score-weight=2,labels=gpu:h100+zone:a,tolerations=batch"
+    )
+
+    assert policy == ModelPolicy(
+        model="llama-*",
+        router_mode="kv",
+        kv_cost="dynamo",
+        router_temperature=0.5,
+        kv_overlap_score_weight=2.0,
+        labels=frozenset(["gpu:h100", "zone:a"]),
+        tolerations=frozenset(["batch"]),
+    )
+
+
+def test_what_a_policy_does_not_name_stays_as_it_is() -> None:
+    assert parse_model_policy("model=a,labels=x") == ModelPolicy("a", labels=frozenset(["x"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("model=a,colour=red", "'colour=red' is no key=value"),
+        ("model=a,kv-cost", "'kv-cost' is no key=value"),
+        ("model=a,labels=x,labels=y", "labels is given twice"),
+        ("kv-cost=dynamo", "write model=GLOB and at least one other key"),
+        ("model=a", "write model=GLOB and at least one other key"),
+        ("model=a,router-mode=clever", "router-mode is 'clever'; use one of kv"),
+        ("model=a,kv-cost=cheap", "kv_cost 'cheap' is unknown"),
+        ("model=a,router-temperature=hot", "router-temperature is 'hot'; use a number >= 0"),
+        ("model=a,router-temperature=inf", "router-temperature is 'inf'"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_named(text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named.replace("*", r"\*")):
+        parse_model_policy(text)
+
+
+def test_the_first_match_counts_alone() -> None:
+    small, rest = ModelPolicy("small-*", router_mode="random"), ModelPolicy("*", kv_cost="dynamo")
+    policies = ModelPolicies([small, rest])
+
+    assert policies.find("small-1") is small
+    assert policies.find("small-1") is small
+    assert policies.find("other") is rest
+    assert ModelPolicies([small]).find("other") == ModelPolicy()
+    assert ModelPolicies().find("small-1") == ModelPolicy()
+
+
+def test_models_without_end_are_not_kept() -> None:
+    policies = ModelPolicies([ModelPolicy("a*", router_mode="random")])
+
+    found = [policies.find(f"a{number}").router_mode for number in range(600)]
+
+    assert set(found) == {"random"}

@@ -1,0 +1,123 @@
+import pytest
+
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.output_lengths import OutputForecast, OutputLengths, with_forecast
+
+
+def prompt(family: int, own: int = 0, blocks: int = 8) -> BlockHashes:
+    """Agree with the family in the first 4 blocks, 64 tokens, then with nobody."""
+    shared = [family * 1000 + depth for depth in range(1, 5)]
+    return BlockHashes.of([*shared, *(own * 1000 + 5 + n for n in range(blocks - 4))], 16)
+
+
+def forecast(lengths: OutputLengths, hashes: BlockHashes) -> OutputForecast:
+    return lengths.forecast(lengths.families(hashes))
+
+
+def learn(lengths: OutputLengths, hashes: BlockHashes, tokens: int) -> None:
+    lengths.learn(lengths.families(hashes), tokens, forecast(lengths, hashes))
+
+
+def test_nothing_known_is_said() -> None:
+    assert forecast(OutputLengths(16), prompt(1)) == OutputForecast(0.0, 0, 0)
+
+
+def test_families_are_told_apart_as_evidence_grows() -> None:
+    lengths = OutputLengths(16)
+    for number in range(40):
+        learn(lengths, prompt(1, 100 + number), 10)
+        learn(lengths, prompt(2, 200 + number), 1000)
+
+    short, long = forecast(lengths, prompt(1)), forecast(lengths, prompt(2))
+    stranger = forecast(lengths, prompt(3))
+
+    assert short.tokens == pytest.approx(10, abs=60)
+    assert long.tokens == pytest.approx(1000, abs=60)
+    assert (short.samples, short.family_tokens) == (40, 64)
+    assert stranger.tokens == pytest.approx(505, abs=60)
+    assert (stranger.samples, stranger.family_tokens) == (80, 0)
+
+
+def test_thin_evidence_leans_on_the_wider_family() -> None:
+    lengths = OutputLengths(16)
+    for number in range(20):
+        learn(lengths, prompt(1, 100 + number), 100)
+    learn(lengths, prompt(2), 1000)
+
+    assert 100 < forecast(lengths, prompt(2)).tokens < 500
+
+
+def test_a_longer_agreement_tells_more() -> None:
+    lengths = OutputLengths(16)
+    for number in range(20):
+        learn(lengths, prompt(1, 100 + number, blocks=30), 100)
+        learn(lengths, prompt(1, 7, blocks=30), 20)
+
+    found = forecast(lengths, prompt(1, 7, blocks=30))
+
+    assert found.family_tokens == 256
+    assert found.tokens == pytest.approx(20, abs=15)
+    assert forecast(lengths, prompt(1, 9, blocks=30)).family_tokens == 64
+    learn(lengths, prompt(1, 7, blocks=80), 5)
+    assert forecast(lengths, prompt(1, 7, blocks=80)).family_tokens == 1024
+
+
+def test_a_prompt_shorter_than_a_family_belongs_to_all() -> None:
+    lengths = OutputLengths(16)
+    learn(lengths, BlockHashes.of([1, 2, 3], 16), 50)
+
+    assert forecast(lengths, BlockHashes.of([1, 2, 3], 16)) == OutputForecast(50.0, 1, 0)
+    assert lengths.statistics().families == 0
+
+
+def test_a_family_that_changes_is_followed() -> None:
+    lengths = OutputLengths(16)
+    for _ in range(100):
+        learn(lengths, prompt(1), 10)
+    for _ in range(100):
+        learn(lengths, prompt(1), 500)
+
+    assert forecast(lengths, prompt(1)).tokens > 450
+
+
+def test_the_family_longest_unseen_is_forgotten() -> None:
+    lengths = OutputLengths(16, max_families=2)
+    for family in (1, 2, 1, 3):
+        learn(lengths, prompt(family), 10)
+
+    known = [forecast(lengths, prompt(family)).family_tokens for family in (1, 2, 3)]
+
+    assert known == [64, 0, 64]
+
+
+def test_errors_show_what_families_are_worth() -> None:
+    lengths = OutputLengths(16)
+    for number in range(200):
+        learn(lengths, prompt(1, number), 10)
+        learn(lengths, prompt(2, number), 1000)
+
+    statistics = lengths.statistics()
+
+    assert statistics.answers == 400
+    assert statistics.error_tokens < 0.2 * statistics.mean_error_tokens
+
+
+@pytest.mark.parametrize(
+    ("allowed", "foreseen", "expected"),
+    [(0, 30.4, 30), (20, 30.4, 20), (100, 30.4, 30), (100, 0.2, 1)],
+)
+def test_no_more_is_expected_than_the_client_allows(
+    allowed: int, foreseen: float, expected: int
+) -> None:
+    request = RouteRequest("r", prompt(1), 128, expected_output_tokens=allowed)
+
+    found = with_forecast(request, OutputForecast(foreseen, 5, 64))
+
+    assert found.expected_output_tokens == expected
+
+
+def test_without_evidence_the_client_is_believed() -> None:
+    request = RouteRequest("r", prompt(1), 128, expected_output_tokens=100)
+
+    assert with_forecast(request, OutputForecast()) is request

@@ -1,0 +1,232 @@
+import random
+
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.health.outcomes import Verdict
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.booking_events import (
+    BookingBatch,
+    BookingEvent,
+    Ended,
+    Grew,
+    Placed,
+    Prefilled,
+    StateBegins,
+    StateEnds,
+)
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.peer_bookings import PeerBookings
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+
+W = WorkerId("w")
+
+
+class Heard:
+    """One replica that hears of another's bookings."""
+
+    def __init__(self) -> None:
+        self.sequences = ActiveSequences(4, lease_s=10.0, stride=2)
+        self.scheduler = Scheduler(
+            RouterOptions(block_size=4),
+            random.Random(1),
+            membership=Membership(),
+            sequences=self.sequences,
+            routed=ApproxIndex(),
+        )
+        self.peers = PeerBookings(self.scheduler)
+
+    def hear(self, first_seq: int, *events: BookingEvent, epoch: int = 1, now: float = 0.0) -> bool:
+        return self.peers.apply("p", BookingBatch(1, epoch, first_seq, list(events)), now)
+
+    def ids(self) -> list[str]:
+        return [one.request_id for one in self.sequences.owned("p")]
+
+
+def placed(request_id: str) -> Placed:
+    return Placed(request_id, W, 40, 30, 5, pack_hashes([1, 2]))
+
+
+def test_a_peers_request_counts_in_the_loads() -> None:
+    heard = Heard()
+
+    assert heard.hear(1, placed("q"))
+
+    loads = heard.sequences.loads(W)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (40, 30, 5)
+    booking = heard.sequences.booking("q")
+    assert booking is not None
+    assert (booking.owner, booking.keys) == ("p", (1, 2))
+
+
+def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
+    heard = Heard()
+    prompt = [11, 12, 13]
+
+    heard.hear(1, Placed("q", W, 12, 12, hashes=pack_hashes(prompt)))
+    heard.hear(2, Placed("q", "elsewhere", 12, 12, hashes=pack_hashes(prompt)))
+
+    overlaps, _ = heard.scheduler.overlaps.find_groups(BlockHashes.of([*prompt, 14], 4), 1.0)
+    assert overlaps == {W: 3}
+
+
+def test_speeds_are_learned_from_what_peers_see() -> None:
+    heard = Heard()
+    heard.hear(1, Placed("q", W, 8000, 8000), Placed("r", W, 8000, 8000), now=0.0)
+    heard.hear(3, Prefilled("q"), now=0.8)
+    heard.hear(4, Prefilled("r"), now=1.6)
+    heard.hear(5, Grew("q", 100), Ended("q"), now=3.8)
+
+    report = heard.scheduler.speeds.report(W)
+    assert report.prefill_evidence_tokens == 8000
+    assert report.ms_per_output_token == pytest.approx(30.0)
+    assert report.residence_ms == pytest.approx(3800.0)
+    assert report.output_tokens == 100
+
+
+def test_bookings_told_again_teach_no_speeds() -> None:
+    heard = Heard()
+    heard.hear(1, StateBegins(), Placed("q", W, 8000, 8000), StateEnds(), now=5.0)
+    heard.hear(4, Prefilled("q"), Grew("q", 100), now=5.1)
+    heard.hear(6, Placed("r", W, 8000, 8000), Ended("q"), now=5.2)
+    heard.hear(8, Prefilled("r"), now=6.0)
+
+    report = heard.scheduler.speeds.report(W)
+    assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
+    assert heard.ids() == ["r"]
+
+
+def test_progress_and_end_are_followed() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"), Prefilled("q"), Grew("q", 9))
+    loads = heard.sequences.loads(W)
+    assert (loads.prefill_tokens, loads.expected_blocks) == (0, 2)
+
+    heard.hear(4, Ended("q"))
+
+    assert loads.active_requests == 0
+
+
+def test_events_heard_before_are_skipped() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"), Ended("q"))
+
+    assert heard.hear(1, placed("q"), Ended("q"), placed("r"))
+
+    assert heard.ids() == ["r"]
+    assert heard.peers.applied == 3
+
+
+def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
+    heard = Heard()
+    heard.hear(1, placed("lost-end"), placed("kept"))
+
+    assert not heard.hear(4, placed("new"))
+    assert heard.peers.incomplete() == ["p"]
+    assert heard.hear(5, StateBegins(), placed("kept"), placed("new"), StateEnds())
+
+    assert heard.ids() == ["kept", "new"]
+    assert heard.peers.incomplete() == []
+    assert heard.peers.gaps == 1
+
+
+def test_a_gap_within_a_state_makes_it_worthless() -> None:
+    heard = Heard()
+    heard.hear(1, placed("kept"))
+    heard.hear(3, StateBegins())
+
+    assert not heard.hear(5, StateEnds())
+    assert heard.ids() == ["kept"]
+
+
+def test_a_restarted_peer_takes_its_bookings_along() -> None:
+    heard = Heard()
+    heard.hear(1, placed("old"))
+
+    assert heard.hear(1, placed("new"), epoch=2)
+    assert heard.hear(2, placed("late"), epoch=1)
+
+    assert heard.ids() == ["new"]
+
+
+def test_a_dead_peer_takes_its_bookings_along() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"))
+
+    heard.peers.remove("p")
+
+    assert heard.ids() == []
+
+
+def test_a_peer_cannot_change_what_others_booked() -> None:
+    heard = Heard()
+    heard.sequences.add("mine", W, Demand(40, 40), 0.0)
+
+    heard.hear(1, placed("mine"), Prefilled("mine"), Grew("mine", 99), Ended("mine"), Ended("x"))
+
+    assert heard.sequences.loads(W).prefill_tokens == 40
+
+
+def test_a_living_peer_renews_its_leases() -> None:
+    heard = Heard()
+    heard.hear(1, placed("q"))
+    for now in (0.2, 8.0):
+        heard.hear(2, now=now)
+
+    assert heard.sequences.expire(15.0) == []
+    assert len(heard.sequences.expire(20.0)) == 1
+
+
+def test_how_a_peers_request_ended_counts_as_if_it_had_been_ours() -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "cut", 0.5), placed("s"), Ended("s"))
+
+    health = heard.scheduler.workers.membership.health
+    assert health.recent(W) == (1, 2)
+    assert heard.scheduler.workers.state(W).failure_share > 0.0
+
+
+@pytest.mark.parametrize(
+    ("end", "recent"), [(Ended("q", Verdict.WORKER, "cut"), (1, 1)), (Ended("q"), (0, 1))]
+)
+def test_so_does_the_end_of_a_booking_that_came_with_a_state(
+    end: Ended, recent: tuple[int, int]
+) -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.hear(5, StateBegins(), placed("q"), StateEnds())
+
+    heard.hear(8, end, now=50.0)
+
+    assert heard.ids() == []
+    assert heard.scheduler.workers.membership.health.recent(W) == recent
+    assert heard.scheduler.speeds.residence_ms(W) == 0.0
+
+
+def test_of_a_booking_whose_end_was_lost_nobody_knows_how_it_ended() -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.hear(1, placed("q"), placed("s"))
+
+    heard.hear(9, StateBegins(), placed("s"), StateEnds())
+
+    assert heard.ids() == ["s"]
+    assert heard.scheduler.workers.membership.health.recent(W) == (0, 0)
+
+
+def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
+    heard = Heard()
+    heard.scheduler.workers.membership.add(W, 0.0)
+    heard.scheduler.workers.membership.add("v", 0.0)
+    elsewhere = Placed("q", "v", 40, 30, 5)
+    heard.hear(1, placed("q"), Ended("q", Verdict.WORKER, "reset"))
+    assert heard.scheduler.workers.everyone(0.0) == ("v",)
+
+    heard.hear(3, elsewhere, Ended("q", Verdict.PROMPT, "reset"))
+
+    assert heard.scheduler.workers.everyone(0.0) == ("v", W)

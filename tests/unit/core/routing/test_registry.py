@@ -1,0 +1,465 @@
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
+from kvmesh.core.members.membership import Change, ChangeKind, Membership
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.workers.info import BusyThresholds, LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.speeds import Speeds
+from kvmesh.errors import NoWorkerError
+
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
+
+
+def make_registry(*workers: WorkerId) -> tuple[WorkerRegistry, ActiveSequences]:
+    membership, sequences = Membership(), ActiveSequences(16)
+    for worker in workers:
+        membership.add(worker, 0.0)
+    return WorkerRegistry(membership, sequences), sequences
+
+
+def make_request(**wishes: object) -> RouteRequest:
+    return RouteRequest("r1", BlockHashes.of([], 16), 100, **wishes)  # type: ignore[arg-type]  # any wish
+
+
+def test_all_living_workers_may_take_a_request_without_wishes() -> None:
+    registry, _ = make_registry(W2, W1)
+
+    names = registry.eligible(make_request(), 0.0)
+
+    assert names == (W1, W2)
+    assert registry.everyone(0.0) is names
+    assert registry.eligible(make_request(model="any"), 1.0) is names
+
+
+def test_workers_are_filtered_by_model_where_they_name_models() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.describe(W2, WorkerInfo(models=("llama", "coder")))
+
+    assert registry.eligible(make_request(model="coder"), 0.0) == (W2, W3)
+    assert registry.eligible(make_request(model="llama"), 0.0) == (W1, W2, W3)
+    assert registry.eligible(make_request(model="llama"), 0.0) is registry.everyone(0.0)
+    assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
+
+
+def test_a_changed_model_list_counts_at_once() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    registry.describe(W2, WorkerInfo(models=("b",)))
+    assert registry.eligible(make_request(model="a"), 0.0) == (W1,)
+
+    registry.describe(W2, WorkerInfo(models=("a", "b")))
+    assert registry.eligible(make_request(model="a"), 0.0) == (W1, W2)
+    registry.membership.remove(W1)
+    registry.remove(W1)
+    assert registry.eligible(make_request(model="a"), 0.0) == (W2,)
+    registry.describe(W2, WorkerInfo())
+    assert registry.eligible(make_request(model="zzz"), 0.0) == (W2,)
+
+
+def test_requests_for_ever_new_models_do_not_fill_the_memory() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+
+    for number in range(300):
+        assert registry.eligible(make_request(model=f"m{number}"), 0.0) == (W2,)
+
+    assert len(registry._serving) <= 64
+
+
+def test_a_model_nobody_serves_is_not_remembered() -> None:
+    registry, _ = make_registry(W1)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+
+    with pytest.raises(NoWorkerError, match="w1: does not serve 'b'"):
+        registry.eligible(make_request(model="b"), 0.0)
+
+    assert registry._serving == {}
+
+
+def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.membership.health.asks = True
+    registry.note(W2, failed_attempt("refused"), 0.0)
+    request = make_request(
+        model="coder", excluded=frozenset([W3]), allowed_workers=frozenset([W1, W2, W3])
+    )
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(request, 0.0)
+
+    assert str(caught.value) == (
+        "request r1: no worker may take it (w1: does not serve 'coder'; "
+        "w2: does not answer its health check, 1 of 1 failed; w3: already failed this request)"
+    )
+
+
+def test_reasons_are_cut_and_an_empty_mesh_says_so() -> None:
+    names = [WorkerId(f"w{number:02d}") for number in range(11)]
+    registry, _ = make_registry(*names)
+
+    with pytest.raises(NoWorkerError, match="w07: not allowed for this request; and 3 more"):
+        registry.eligible(make_request(allowed_workers=frozenset()), 0.0)
+    empty, _ = make_registry()
+    with pytest.raises(NoWorkerError, match="no worker has joined"):
+        empty.eligible(make_request(), 0.0)
+
+
+def test_a_pinned_worker_is_the_only_one_and_must_be_there() -> None:
+    registry, _ = make_registry(W1, W2)
+
+    assert registry.eligible(make_request(pinned_worker=W2), 0.0) == (W2,)
+    with pytest.raises(NoWorkerError, match=r"may take it \(w9: unknown\)"):
+        registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
+    with pytest.raises(NoWorkerError, match=r"may take it \(w2: already failed"):
+        registry.eligible(make_request(pinned_worker=W2, excluded=frozenset([W2])), 0.0)
+
+
+def test_labels_are_asked_for_and_taints_tolerated() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(labels=frozenset(["gpu:h100", "zone:a"])))
+    registry.describe(W2, WorkerInfo(taints=frozenset(["batch"])))
+    asking = make_request(labels=frozenset(["gpu:h100"]))
+
+    assert registry.eligible(make_request(), 0.0) == (W1, W3)
+    assert registry.eligible(make_request(tolerations=frozenset(["batch"])), 0.0) == (W1, W2, W3)
+    assert registry.eligible(asking, 0.0) == (W1,)
+    with pytest.raises(NoWorkerError, match="w2: tainted batch"):
+        registry.eligible(make_request(pinned_worker=W2), 0.0)
+    with pytest.raises(NoWorkerError, match="w3: has no label zone:b"):
+        registry.eligible(make_request(labels=frozenset(["zone:b"])), 0.0)
+
+    registry.describe(W2, WorkerInfo())
+    assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
+
+
+def test_a_tainted_worker_that_left_taints_nothing() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W2, WorkerInfo(taints=frozenset(["batch"])))
+
+    registry.remove(W2)
+    registry.membership.remove(W2)
+
+    assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
+
+
+def test_busy_workers_are_left_out_above_the_thresholds() -> None:
+    registry, sequences = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(total_blocks=10))
+    sequences.add("a", W1, Demand(160, 160), now=0.0)
+    sequences.add("b", W2, Demand(2000, 2000), now=0.0)
+
+    registry.thresholds = BusyThresholds(active_prefill_tokens=1000)
+    assert registry.eligible(make_request(), 0.0) == (W1, W3)
+    registry.thresholds = BusyThresholds(active_decode_blocks=0.9)
+    assert registry.eligible(make_request(), 0.0) == (W2, W3)
+    registry.thresholds = BusyThresholds(active_decode_blocks=1.0, active_prefill_tokens=5000)
+    assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
+
+    registry.thresholds = BusyThresholds(0.5, 100)
+    sequences.add("c", W3, Demand(200, 200), now=0.0)
+    with pytest.raises(NoWorkerError, match="w1: busy: 160 prefill tokens queued") as caught:
+        registry.eligible(make_request(), 0.0)
+    assert caught.value.busy
+    with pytest.raises(NoWorkerError, match="w9: unknown") as caught:
+        registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
+    assert not caught.value.busy
+    sequences.first_token("a", 1.0)
+    with pytest.raises(NoWorkerError, match="w1: busy: 10 of 10 blocks in use"):
+        registry.eligible(make_request(), 0.0)
+
+
+def test_workers_without_trusted_events_are_known() -> None:
+    registry, _ = make_registry(W1)
+
+    for trust, distrusted in [
+        (Trust.EXACT, set()),
+        (Trust.DEGRADED, {W1}),
+        (Trust.CATCHING_UP, set()),
+        (Trust.APPROX, {W1}),
+    ]:
+        registry.describe(W1, WorkerInfo(trust=trust))
+        assert registry.distrusted == distrusted
+        assert registry.info(W1).trust is trust
+
+    registry.remove(W1)
+    assert registry.distrusted == set()
+
+
+def test_capacity_is_the_engines_word_first() -> None:
+    registry, _ = make_registry(W1)
+    assert registry.capacity_blocks(W1) == 0
+    assert registry.last_report(W1) == LoadReport()
+    assert registry.info(W1) == WorkerInfo()
+
+    registry.describe(W1, WorkerInfo(total_blocks=100))
+    assert registry.capacity_blocks(W1) == 100
+    registry.report(W1, LoadReport(total_blocks=90))
+    assert registry.capacity_blocks(W1) == 90
+    registry.describe(W1, WorkerInfo(total_blocks=80))
+    assert registry.capacity_blocks(W1) == 90
+    registry.remove(W1)
+    registry.remove(W1)
+    assert registry.capacity_blocks(W1) == 0
+
+
+def test_load_nobody_booked_counts_after_three_reports_in_a_row() -> None:
+    registry, sequences = make_registry(W1)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+    loads = sequences.loads(W1)
+    foreign = LoadReport(running_requests=4, waiting_requests=1, used_blocks=110, total_blocks=500)
+
+    for _ in range(2):
+        registry.report(W1, foreign)
+        assert loads.active_requests == 1
+    registry.report(W1, foreign)
+
+    assert (loads.active_requests, loads.active_blocks) == (5, 110)
+    assert loads.prompt_tokens == 160 + 1600
+    registry.report(W1, foreign)
+    assert (loads.active_requests, loads.active_blocks) == (5, 110)
+    registry.report(W1, LoadReport(1, 0, 10, 500))
+    assert (loads.active_requests, loads.active_blocks) == (1, 10)
+
+
+def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:
+    membership, sequences, speeds = Membership(), ActiveSequences(16), Speeds()
+    membership.add(W1, 0.0)
+    registry = WorkerRegistry(membership, sequences, speeds)
+    speeds.first_token(W1, 1000, 0.1, now=0.0)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+
+    for _ in range(3):
+        registry.report(W1, LoadReport(running_requests=2, waiting_requests=4, total_blocks=500))
+
+    assert sequences.loads(W1).active_requests == 6
+    assert sequences.loads(W1).prefill_tokens == 160 + 3000
+
+
+def test_waiting_tokens_count_as_the_engine_tells_them_less_what_is_booked() -> None:
+    registry, sequences = make_registry(W1)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+    report = LoadReport(1, 4, 0, 500, waiting_tokens=1160)
+
+    for _ in range(4):
+        registry.report(W1, report)
+    assert sequences.loads(W1).prefill_tokens == 1160
+    registry.report(W1, LoadReport(1, 0, 0, 500, waiting_tokens=1160))
+    assert sequences.loads(W1).prefill_tokens == 160
+
+
+def test_an_engines_measured_prefill_is_learned() -> None:
+    membership, sequences, speeds = Membership(), ActiveSequences(16), Speeds()
+    registry = WorkerRegistry(membership, sequences, speeds)
+
+    registry.report(W1, LoadReport(prefilled_tokens=50_000, prefill_busy_us=10_000_000))
+
+    ratio = speeds.prefill_ratio(W1)
+    assert ratio.ms / ratio.tokens == pytest.approx(0.2)
+
+
+def test_a_report_older_than_the_last_bookings_does_no_harm() -> None:
+    registry, sequences = make_registry(W1)
+    for number in range(5):
+        sequences.add(f"r{number}", W1, Demand(160, 160), now=0.0)
+
+    for _ in range(5):
+        registry.report(W1, LoadReport(total_blocks=500))
+
+    assert sequences.loads(W1).active_requests == 5
+
+
+def test_states_stay_live_when_loads_are_dropped_elsewhere() -> None:
+    registry, sequences = make_registry(W1)
+    names = registry.eligible(make_request(), 0.0)
+    (before,) = registry.states(names)
+    assert registry.states(names)[0] is before
+
+    sequences.remove_worker(W1)
+    sequences.add("r", W1, Demand(160, 160), now=0.0)
+    (after,) = registry.states(registry.eligible(make_request(), 0.0))
+
+    assert after.loads is sequences.loads(W1)
+
+
+def test_a_model_nobody_serves_is_unknown_only_when_all_say_what_they_serve() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    registry.describe(W2, WorkerInfo(models=("b",)))
+
+    with pytest.raises(NoWorkerError, match="the model 'c' does not exist") as unknown:
+        registry.eligible(make_request(model="c"), 0.0)
+    with pytest.raises(NoWorkerError, match="no worker may take it") as pinned:
+        registry.eligible(make_request(model="b", pinned_worker=W1), 0.0)
+
+    assert unknown.value.unknown_model
+    assert not pinned.value.unknown_model
+
+
+def test_a_model_whose_workers_left_is_away_and_not_unknown() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    registry.describe(W2, WorkerInfo(models=("b",)))
+    registry.remove(W2)
+    registry.membership.remove(W2)
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="b"), 0.0)
+
+    assert not caught.value.unknown_model
+
+
+def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
+    registry, _ = make_registry(W1)
+    registry.describe(W1, WorkerInfo(models=("a",)))
+    for number in range(600):
+        registry.describe(W2, WorkerInfo(models=(f"m{number}",)))
+        registry.remove(W2)
+
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="m0"), 0.0)
+
+    assert caught.value.unknown_model
+    assert len(registry._away) <= 256
+
+
+ERROR = status_attempt(500, 0.25)
+
+
+def price(registry: WorkerRegistry, worker: WorkerId) -> tuple[float, float]:
+    state = registry.state(worker)
+    return state.failure_share, state.lost_ms
+
+
+def test_who_fails_gets_a_price_that_fades_and_ends() -> None:
+    registry, _ = make_registry(W1, W2)
+
+    assert registry.note(W1, ERROR, 0.0) is None
+
+    share, lost_ms = price(registry, W1)
+    assert share > 0.3
+    assert lost_ms == 250.0
+    assert price(registry, W2) == (0.0, 0.0)
+    registry.settle_prices(10.0)
+    assert 0.0 < price(registry, W1)[0] < share
+    registry.note(W1, Attempt(Verdict.SERVED, "whole"), 10.0)
+    assert price(registry, W1)[0] < share / 2
+    registry.settle_prices(200.0)
+    assert price(registry, W1) == (0.0, 0.0)
+    registry.settle_prices(300.0)
+    assert price(registry, W1) == (0.0, 0.0)
+
+
+def test_an_answer_of_who_never_failed_is_counted_and_costs_nothing() -> None:
+    registry, _ = make_registry(W1)
+
+    assert registry.note(W1, SERVED, 0.0) is None
+    assert registry.note(W1, SERVED, 1.0) is None
+
+    assert registry.membership.health.recent(W1) == (0, 2)
+    assert price(registry, W1) == (0.0, 0.0)
+
+
+def test_the_end_of_a_request_at_a_worker_that_left_is_nobodys() -> None:
+    registry, _ = make_registry(W1)
+
+    assert registry.note(W2, ERROR, 0.0) is None
+    assert registry.note(W2, SERVED, 0.0) is None
+    registry.settle_prices(1.0)
+
+    assert W2 not in registry.known
+    registry.note(W1, ERROR, 0.0)
+    registry.remove(W1)
+    registry.membership.remove(W1)
+    registry.settle_prices(1.0)
+    assert W1 not in registry.known
+
+
+def test_a_restart_ends_the_price() -> None:
+    registry, _ = make_registry(W1)
+    registry.note(W1, ERROR, 0.0)
+
+    registry.membership.observe(W1, 1, 0.5)
+    registry.settle_prices(1.0)
+
+    assert price(registry, W1) == (0.0, 0.0)
+
+
+def test_forgiven_requests_cost_their_workers_nothing() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.note(W1, ERROR, 0.0, "poison")
+    registry.note(W2, ERROR, 0.0, "poison")
+    registry.note(W2, ERROR, 0.0, "own")
+
+    registry.forgive("poison", 0.1)
+
+    assert price(registry, W1) == (0.0, 0.0)
+    assert price(registry, W2)[0] > 0.3
+
+
+def test_who_fails_too_often_may_take_nothing_and_the_change_is_told() -> None:
+    registry, _ = make_registry(W1, W2)
+
+    changes = [registry.note(W1, ERROR, 0.1 * number) for number in range(3)]
+
+    assert changes == [None, None, Change(ChangeKind.SUSPECTED, W1, 0)]
+    assert registry.eligible(make_request(), 0.5) == (W2,)
+
+
+def test_to_try_who_failed_is_better_than_to_reject() -> None:
+    registry, sequences = make_registry(W1, W2, W3)
+    registry.describe(W1, WorkerInfo(models=("llama",)))
+    registry.describe(W2, WorkerInfo(models=("coder",)))
+    registry.note(W1, failed_attempt("cut"), 0.0)
+    assert registry.everyone(0.0) == (W2, W3)
+    alone = make_request(model="llama", excluded=frozenset([W3]))
+
+    assert registry.eligible(alone, 0.0) == (W1,), "nobody else serves the model"
+    assert registry.eligible(make_request(excluded=frozenset([W2, W3])), 0.0) == (W1,)
+    for other in ({"excluded": frozenset([W1, W3])}, {"pinned_worker": W1}):
+        with pytest.raises(NoWorkerError, match="w1: "):
+            registry.eligible(make_request(model="llama", **other), 0.0)
+    registry.thresholds = BusyThresholds(active_prefill_tokens=10)
+    sequences.add("busy", W3, Demand(100, 100), 0.0)
+    with pytest.raises(NoWorkerError) as caught:
+        registry.eligible(make_request(model="llama"), 0.0)
+    assert caught.value.busy, "who is well will have room again"
+
+
+def test_who_is_not_there_is_no_last_resort() -> None:
+    registry, _ = make_registry(W1, W2)
+    registry.membership.health.asks = True
+    registry.note(W1, failed_attempt("refused"), 0.0)
+
+    with pytest.raises(NoWorkerError, match="w1: does not answer"):
+        registry.eligible(make_request(excluded=frozenset([W2])), 0.0)
+
+
+def test_workers_left_out_of_a_request_are_told_with_the_reason_of_each() -> None:
+    registry, _ = make_registry(W1, W2, W3)
+    registry.describe(W2, WorkerInfo(models=("llama",)))
+    registry.membership.observe(W3, 1, 0.0, draining=True)
+
+    found = registry.left_out(make_request(model="coder"), 0.0)
+
+    assert [(one.worker, one.why) for one in found.named] == [
+        (W2, "does not serve 'coder'"),
+        (W3, "draining"),
+    ]
+    assert registry.left_out(make_request(), 0.0).count == 1
+
+
+def test_a_registry_remembers_that_it_met_workers_though_all_are_gone() -> None:
+    registry, _ = make_registry()
+    assert not registry.met_any
+
+    registry.describe(W1, WorkerInfo())
+    registry.remove(W1)
+
+    assert registry.met_any

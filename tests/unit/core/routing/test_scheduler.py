@@ -1,0 +1,677 @@
+import random
+from collections import Counter
+
+import pytest
+
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.health.outcomes import (
+    SERVED,
+    UNKNOWN,
+    Attempt,
+    Verdict,
+    failed_attempt,
+    status_attempt,
+)
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.loads import MOST_TOKENS, Demand
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.errors import ConfigError, NoWorkerError
+
+NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
+W1, W2, W3, W4 = NAMES
+CUT = failed_attempt("cut")
+
+
+def make_scheduler(
+    *workers: WorkerId, seed: int = 1, routed: bool = False, **options: object
+) -> tuple[Scheduler, KvIndex]:
+    membership, index = Membership(), KvIndex()
+    for worker in workers or NAMES:
+        membership.add(worker, 0.0)
+    scheduler = Scheduler(
+        RouterOptions(**options),  # type: ignore[arg-type]  # any option
+        random.Random(seed),
+        membership=membership,
+        sequences=ActiveSequences(16, stride=2),
+        index=index,
+        routed=ApproxIndex() if routed else None,
+    )
+    return scheduler, index
+
+
+def make_request(
+    request_id: str, blocks: int = 10, family: int = 0, **wishes: object
+) -> RouteRequest:
+    hashes = BlockHashes.of([family * 1000 + depth for depth in range(1, blocks + 1)], 16)
+    return RouteRequest(request_id, hashes, blocks * 16, **wishes)  # type: ignore[arg-type]  # any wish
+
+
+def store(index: KvIndex, worker: WorkerId, blocks: int, family: int = 0) -> None:
+    index.store(worker, ROOT, pack_hashes([family * 1000 + one for one in range(1, blocks + 1)]))
+
+
+def test_the_worker_that_holds_the_prompt_gets_it() -> None:
+    scheduler, index = make_scheduler()
+    store(index, W2, 4)
+    store(index, W3, 8)
+
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+
+    assert (decision.worker, decision.overlap_blocks, decision.total_blocks) == (W3, 8, 10)
+    assert (decision.policy, decision.considered) == ("predicted-time", 4)
+    loads = scheduler.sequences.loads(W3)
+    assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (32, 160, 1)
+
+
+def test_slower_memory_is_worth_less_than_the_device_and_more_than_nothing() -> None:
+    scheduler, index = make_scheduler(W1, W2, W3)
+    store(index, W1, 4)
+    for worker, blocks, tier in ((W2, 8, 1), (W3, 8, 2)):
+        index.store(worker, ROOT, pack_hashes(list(range(1, blocks + 1))), tier=tier)
+
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+    whole = scheduler.explain(make_request("r2"), 0.0)
+
+    # w2: 8 blocks at three quarters are worth 6, w1: 4 whole ones, w3: 8 quarters are worth 2.
+    assert (decision.worker, decision.overlap_blocks) == (W2, 8)
+    assert scheduler.sequences.loads(W2).prefill_tokens == (10 - 6) * 16
+    uncached = {one.worker: one.uncached_tokens for one in whole.candidates}
+    assert uncached == {W1: 6 * 16, W2: 4 * 16, W3: 8 * 16}
+
+
+def test_what_another_worker_prefills_goes_by_load_alone() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 8)
+    scheduler.schedule(make_request("r1"), 0.0)
+
+    decision = scheduler.schedule(make_request("r2", prefilled=True), 0.0)
+
+    assert decision.worker == W2
+    assert decision.chosen.uncached_tokens == scheduler.sequences.loads(W2).prefill_tokens == 0
+
+
+def test_weights_of_memory_may_be_set() -> None:
+    scheduler, index = make_scheduler(W1, W2, tier_weights=(1.0, 0.0))
+    store(index, W1, 1)
+    index.store(W2, ROOT, pack_hashes(list(range(1, 9))), tier=1)
+
+    assert scheduler.schedule(make_request("r1"), 0.0).worker == W1
+
+
+def test_a_loaded_holder_loses_to_an_idle_worker() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 5)
+
+    chosen = [scheduler.schedule(make_request(f"r{number}"), 0.0).worker for number in range(8)]
+
+    assert chosen[0] == W1
+    assert W2 in chosen
+
+
+def test_every_cost_is_served_and_explained() -> None:
+    scheduler, index = make_scheduler()
+    store(index, W2, 8)
+
+    for name in COSTS:
+        decision = scheduler.schedule(make_request(name, cost=name), 0.0)
+        shown = scheduler.explain(make_request("x", cost=name), 0.0)
+
+        assert decision.policy == name
+        assert len(shown.candidates) == 4
+        for one in shown.candidates:
+            assert shown.formula_line(one.worker).startswith(f"Formula for {one.worker}: ")
+
+
+def test_explaining_changes_no_later_decision() -> None:
+    asked, _ = make_scheduler(temperature=0.5)
+    silent, _ = make_scheduler(temperature=0.5)
+
+    for number in range(20):
+        request = make_request(f"r{number}")
+        for _ in range(3):
+            asked.explain(request, 0.1 * number)
+        ours = asked.schedule(request, 0.1 * number)
+        theirs = silent.schedule(request, 0.1 * number)
+        assert ours.worker == theirs.worker
+
+    assert asked.statistics() == silent.statistics()
+    assert asked.sequences.statistics() == silent.sequences.statistics()
+
+
+@pytest.mark.parametrize(("option", "wish"), [(9.0, None), (0.0, 9.0)])
+def test_explaining_tells_the_likeliest_choice_at_any_temperature(
+    option: float, wish: float | None
+) -> None:
+    scheduler, index = make_scheduler(temperature=option)
+    store(index, W3, 10)
+
+    assert scheduler.explain(make_request("x", temperature=wish), 0.0).worker == W3
+
+
+@pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
+def test_blind_modes_can_be_explained_with_all_candidates(mode: RouterMode) -> None:
+    scheduler, _ = make_scheduler(mode=mode)
+
+    assert len(scheduler.explain(make_request("x"), 0.0).candidates) == 4
+
+
+def test_a_session_means_nothing_where_sessions_are_not_kept() -> None:
+    scheduler, _ = make_scheduler()
+
+    decisions = [scheduler.schedule(make_request(f"r{n}", session="s"), 0.0) for n in range(2)]
+
+    assert not any(decision.kept for decision in decisions)
+    assert not scheduler.explain(make_request("x", session="s"), 0.0).kept
+
+
+def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
+    scheduler, _ = make_scheduler(cost="prefill-decode")
+
+    decision = scheduler.schedule(make_request("r1", pinned_worker=W2), 0.0)
+
+    assert decision.chosen.worker == W2
+    assert (
+        decision.formula_line(W2) == "Formula for w2: 20.0 = 1.0 * 10.0 + 10.0 (cached_blocks: 0)"
+    )
+    with pytest.raises(KeyError):
+        decision.formula_line(W1)
+
+
+def test_tracing_weighs_every_candidate() -> None:
+    scheduler, _ = make_scheduler()
+    assert len(scheduler.schedule(make_request("r0"), 0.0).candidates) == 1
+
+    scheduler.trace = True
+
+    assert len(scheduler.schedule(make_request("r1"), 0.0).candidates) == 4
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    def decide(seed: int) -> list[WorkerId]:
+        scheduler, _ = make_scheduler(seed=seed, temperature=0.3)
+        return [scheduler.schedule(make_request(f"r{n}"), 0.0).worker for n in range(30)]
+
+    assert decide(1) == decide(1)
+    assert decide(1) != decide(2)
+
+
+def test_temperature_spreads_and_may_be_overridden() -> None:
+    scheduler, index = make_scheduler(W1, W2, cost="overlap-load")
+    store(index, W1, 10)
+
+    hot = Counter(
+        scheduler.schedule(make_request(f"hot{n}", temperature=1.0), 0.0).worker for n in range(400)
+    )
+    cold = Counter(scheduler.schedule(make_request(f"cold{n}"), 0.0).worker for n in range(20))
+
+    assert 0.64 < hot[W1] / 400 < 0.82
+    assert cold == {W1: 20}
+
+
+def test_equal_costs_go_to_the_smallest_tree_when_asked() -> None:
+    scheduler, index = make_scheduler(W1, W2, W3, smallest_tree_ties=True)
+    store(index, W1, 5, family=7)
+    store(index, W3, 2, family=8)
+    request = make_request("r1", family=1)
+
+    assert scheduler.schedule(request, 0.0).worker == W2
+
+
+def test_round_robin_takes_turns_whoever_comes_and_goes() -> None:
+    scheduler, _ = make_scheduler(mode="round-robin")
+    workers = [scheduler.schedule(make_request(f"a{n}"), 0.0).worker for n in range(5)]
+    assert workers == [W1, W2, W3, W4, W1]
+
+    scheduler.explain(make_request("x"), 0.0)
+    scheduler.workers.membership.remove(W2)
+
+    assert [scheduler.schedule(make_request(f"b{n}"), 0.0).worker for n in range(3)] == [W3, W4, W1]
+
+
+@pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
+def test_blind_modes_ignore_caches_and_reach_everyone(mode: RouterMode) -> None:
+    scheduler, index = make_scheduler(mode=mode, routed=True)
+    store(index, W1, 10)
+
+    decisions = [scheduler.schedule(make_request(f"r{n}"), 0.0) for n in range(200)]
+
+    shares = Counter(decision.worker for decision in decisions)
+    assert all(25 < shares[name] < 75 for name in NAMES)
+    assert {decision.policy for decision in decisions} == {mode}
+    assert {decision.overlap_blocks for decision in decisions} == {0}
+
+
+def test_least_loaded_and_power_of_two_look_at_requests() -> None:
+    scheduler, _ = make_scheduler(W1, W2, mode="least-loaded")
+    scheduler.schedule(make_request("a", pinned_worker=W1), 0.0)
+
+    assert scheduler.schedule(make_request("b"), 0.0).worker == W2
+    scheduler.finish("b", 1.0)
+    two = make_request("c", mode="power-of-two")
+    assert scheduler.schedule(two, 0.0).worker == W2
+    alone = make_request("d", mode="power-of-two", allowed_workers=frozenset([W1]))
+    assert scheduler.schedule(alone, 0.0).worker == W1
+
+
+def test_mode_direct_obeys_the_named_worker() -> None:
+    scheduler, _ = make_scheduler(mode="direct")
+
+    assert scheduler.schedule(make_request("r1", pinned_worker=W3), 0.0).worker == W3
+    for refused in (1, 2):
+        with pytest.raises(NoWorkerError, match="r2: mode direct needs a worker") as told:
+            scheduler.schedule(make_request("r2"), 0.0)
+        assert told.value.unnamed
+        assert scheduler.statistics().refused == refused
+
+
+def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    first = scheduler.schedule(make_request("r1"), 0.0)
+    scheduler.finish("r1", 0.0, CUT)
+
+    again = scheduler.schedule(make_request("r1", excluded=frozenset([first.worker])), 0.0)
+
+    assert again.worker != first.worker
+    assert scheduler.sequences.statistics().active_requests == 1
+
+
+def test_a_worker_on_trial_gets_one_request() -> None:
+    scheduler, _ = make_scheduler(W1, W2, mode="round-robin")
+    scheduler.workers.note(W1, CUT, 0.0)
+
+    chosen = Counter(scheduler.schedule(make_request(f"r{n}"), 2.0).worker for n in range(6))
+
+    assert chosen == {W1: 1, W2: 5}
+
+
+def test_an_unknown_cost_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="kv_cost 'best'"):
+        make_scheduler(cost="best")
+    scheduler, _ = make_scheduler()
+    with pytest.raises(ConfigError, match="kv_cost 'worst'"):
+        scheduler.schedule(make_request("r1", cost="worst"), 0.0)
+
+
+def test_siblings_meet_before_any_event_came() -> None:
+    def overlaps(*, routed: bool) -> list[int]:
+        scheduler, _ = make_scheduler(routed=routed)
+        found: list[int] = []
+        for number in range(3):
+            decision = scheduler.schedule(make_request(f"r{number}", 200), 0.5 * number)
+            scheduler.first_token(f"r{number}", 0.5 * number + 0.2)
+            found.append(decision.overlap_blocks)
+        return found
+
+    assert overlaps(routed=True) == [0, 200, 200]
+    assert overlaps(routed=False) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("without_events", ["approximate request", "distrusted worker"])
+def test_a_choice_that_no_event_will_confirm_is_believed_for_longer(without_events: str) -> None:
+    scheduler, _ = make_scheduler(W1, routed=True, predict_ttl_s=5.0, approx_ttl_s=120.0)
+    scheduler.schedule(make_request("confirmed"), 0.0)
+    if without_events == "distrusted worker":
+        scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
+    approximate = without_events == "approximate request"
+    scheduler.schedule(make_request("r1", family=1, approximate=approximate), 0.0)
+
+    found = [
+        scheduler.explain(make_request("x", family=family), now).overlap_blocks
+        for now in (4.0, 60.0, 121.0)
+        for family in (0, 1)
+    ]
+
+    assert found == [10, 10, 0, 10, 0, 0]
+
+
+@pytest.mark.parametrize("routed", [True, False])
+def test_peers_are_told_the_prompt_only_where_it_counts_as_cached(routed: bool) -> None:
+    scheduler, _ = make_scheduler(W1, routed=routed)
+    request = make_request("r1", expected_output_tokens=40)
+
+    scheduler.schedule(request, 0.0)
+
+    booking = scheduler.sequences.booking("r1")
+    assert booking is not None
+    assert booking.hashes is (request.hashes if routed else None)
+    assert booking.expected_blocks == 3
+
+
+def test_a_distrusted_workers_events_do_not_count() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 10)
+    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.DEGRADED))
+
+    decision = scheduler.explain(make_request("r1"), 0.0)
+
+    assert {one.worker: one.overlap_blocks for one in decision.candidates} == {W1: 0, W2: 0}
+
+
+def test_the_weight_of_the_overlap_may_be_overridden() -> None:
+    scheduler, index = make_scheduler(W1, W2, cost="prefill-decode")
+    store(index, W1, 10)
+    for number in range(3):
+        scheduler.schedule(make_request(f"r{number}", 3, number + 1, pinned_worker=W1), 0.0)
+        scheduler.first_token(f"r{number}", 0.0)
+
+    assert scheduler.explain(make_request("x"), 0.0).worker == W1
+    light = make_request("y", overlap_score_weight=0.0)
+    assert scheduler.schedule(light, 0.0).worker == W2
+    assert scheduler.explain(make_request("z", overlap_score_weight=50.0), 0.0).worker == W1
+
+
+def test_shared_blocks_of_running_requests_are_counted_once() -> None:
+    scheduler, index = make_scheduler(W1, cost="prefill-decode")
+    store(index, W1, 10)
+    scheduler.schedule(make_request("r1"), 0.0)
+
+    decision = scheduler.explain(make_request("r2"), 0.0)
+
+    assert decision.chosen.active_blocks == 10
+    assert decision.chosen.decode_blocks == 10
+
+
+def test_speeds_are_learned_from_what_requests_show() -> None:
+    scheduler, _ = make_scheduler(W1)
+    now = 0.0
+    for number in range(40):
+        scheduler.schedule(make_request(f"r{number}", 100, family=number), now)
+        scheduler.grow(f"r{number}", 1, now + 0.1)
+        scheduler.first_token(f"r{number}", now + 0.32)
+        scheduler.first_token(f"r{number}", now + 0.5)
+        scheduler.grow(f"r{number}", 17, now + 0.64)
+        scheduler.finish(f"r{number}", now + 2.0)
+        scheduler.finish(f"r{number}", now + 9.0)
+        scheduler.grow(f"r{number}", 99, now + 9.0)
+        now += 10.0
+
+    report = scheduler.speeds.report(W1)
+
+    assert report.ms_per_uncached_token == pytest.approx(0.2, rel=0.05)
+    assert report.ms_per_output_token == pytest.approx(20.0, rel=0.05)
+    assert report.residence_ms == pytest.approx(2000.0)
+    assert report.output_tokens == pytest.approx(17.0)
+    assert scheduler.lengths.statistics().answers == 0
+
+
+def test_what_a_request_shows_is_learned_of_its_worker_alone() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    for worker, slower in ((W1, 1), (W2, 4)):
+        for number in range(2):
+            name = f"{worker} {number}"
+            scheduler.schedule(make_request(name, 100, pinned_worker=worker), 10.0 * number)
+            scheduler.first_token(name, 10.0 * number + 0.5)
+            scheduler.grow(name, 16, 10.0 * number + 0.5 + 0.32 * slower)
+            scheduler.finish(name, 10.0 * number + 2.0 * slower)
+
+    first, second = scheduler.speeds.report(W1), scheduler.speeds.report(W2)
+
+    assert first.prefill_evidence_tokens == second.prefill_evidence_tokens > 0
+    assert first.ms_per_output_token == pytest.approx(20.0)
+    assert second.ms_per_output_token == pytest.approx(80.0)
+    assert (first.residence_ms, second.residence_ms) == pytest.approx((2000.0, 8000.0))
+
+
+def test_an_engine_that_tells_its_speed_is_believed() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+
+    scheduler.workers.report(W1, LoadReport(prefilled_tokens=60_000, prefill_busy_us=60_000_000))
+
+    assert scheduler.speeds.report(W1).prefill_evidence_tokens == 60_000
+    assert scheduler.speeds.report(W2).prefill_evidence_tokens == 0
+    decision = scheduler.explain(make_request("x", 100, pinned_worker=W1), 0.0)
+    assert decision.chosen.ms_per_token == pytest.approx(1.0, rel=0.01)
+
+
+def test_attempts_that_failed_teach_no_residence() -> None:
+    scheduler, _ = make_scheduler(W1)
+    for number in range(20):
+        scheduler.schedule(make_request(f"r{number}"), float(number))
+        scheduler.finish(f"r{number}", number + 0.001)
+    assert scheduler.speeds.residence_ms(W1) == 0.0
+
+    scheduler.schedule(make_request("whole", streams=False), 50.0)
+    scheduler.finish("whole", 53.0)
+    assert scheduler.speeds.residence_ms(W1) == pytest.approx(3000.0)
+
+
+def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    for worker in (W1, W2):
+        scheduler.workers.describe(worker, WorkerInfo(total_blocks=100))
+    scheduler.schedule(make_request("old", family=1, pinned_worker=W1), 0.0)
+    scheduler.first_token("old", 1.0)
+    scheduler.finish("old", 10.0)
+    scheduler.schedule(make_request("r1", 60, family=2, pinned_worker=W1), 10.0)
+
+    decision = scheduler.explain(make_request("r2", 40, expected_output_tokens=160), 10.0)
+
+    terms = {one.worker: one.memory_wait_ms for one in decision.candidates}
+    assert terms[W1] == pytest.approx((110 / 100 - 0.95) * 10_000)
+    assert terms[W2] == 0.0
+    for pinned in (W1, W2):
+        crowded = make_request(f"to {pinned}", 40, expected_output_tokens=160, pinned_worker=pinned)
+        assert scheduler.schedule(crowded, 10.0).chosen.memory_wait_ms == terms[pinned]
+
+
+def test_an_expected_output_counts_up_to_four_times_the_usual() -> None:
+    scheduler, _ = make_scheduler(W1)
+    scheduler.workers.describe(W1, WorkerInfo(total_blocks=100))
+    scheduler.schedule(make_request("old", family=1), 0.0)
+    scheduler.first_token("old", 0.5)
+    scheduler.grow("old", 32, 1.0)
+    scheduler.finish("old", 10.0)
+
+    decision = scheduler.explain(make_request("r", 92, expected_output_tokens=100_000), 10.0)
+
+    assert decision.chosen.memory_wait_ms == pytest.approx((100 / 100 - 0.95) * 10_000)
+
+
+def test_holding_waits_for_the_predicted_backlog() -> None:
+    scheduler, _ = make_scheduler(W1)
+    scheduler.schedule(make_request("r1", 1000), 0.0)
+
+    assert scheduler.schedule_within(make_request("r2"), 0.0, max_backlog_ms=200.0) is None
+    assert scheduler.sequences.booking("r2") is None
+    scheduler.first_token("r1", 1.0)
+    decision = scheduler.schedule_within(make_request("r2"), 1.0, max_backlog_ms=200.0)
+    assert decision is not None
+    assert scheduler.sequences.booking("r2") is not None
+    backlog_ms = scheduler.explain(make_request("r3"), 1.0).chosen.wait_ms
+    assert backlog_ms > 0.0
+    assert scheduler.schedule_within(make_request("r3"), 1.0, max_backlog_ms=backlog_ms)
+
+
+def test_a_removed_worker_is_gone_everywhere() -> None:
+    scheduler, _ = make_scheduler(W1, W2, routed=True)
+    scheduler.workers.report(
+        W1, LoadReport(total_blocks=100, prefilled_tokens=60_000, prefill_busy_us=60_000_000)
+    )
+    request = make_request("r1", pinned_worker=W1)
+    scheduler.schedule(request, 0.0)
+    gone = scheduler.remove_worker(W1)
+    scheduler.workers.membership.remove(W1)
+
+    assert [booking.request_id for booking in gone] == ["r1"]
+    assert scheduler.workers.capacity_blocks(W1) == 0
+    decision = scheduler.explain(make_request("r2"), 0.0)
+    assert [one.worker for one in decision.candidates] == [W2]
+    assert decision.overlap_blocks == 0
+    scheduler.workers.membership.add(W1, 0.0)
+    decision = scheduler.explain(make_request("r2", pinned_worker=W1), 0.0)
+    assert decision.overlap_blocks == 0
+    assert scheduler.speeds.report(W1).prefill_evidence_tokens == 0
+
+
+def test_statistics_count_decisions_and_blocks() -> None:
+    scheduler, index = make_scheduler()
+    store(index, W2, 8)
+
+    scheduler.schedule(make_request("r1"), 0.0)
+    scheduler.schedule(make_request("r2", family=3), 0.0)
+
+    statistics = scheduler.statistics()
+    assert (statistics.decisions, statistics.refused) == (2, 0)
+    assert (statistics.overlap_blocks, statistics.request_blocks) == (8, 20)
+
+
+def test_peers_bookings_weigh_like_our_own() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+
+    scheduler.sequences.add("p1", W1, Demand(1600, 1600), 0.0, owner="router-b")
+
+    assert scheduler.schedule(make_request("r1"), 0.0).worker == W2
+
+
+def test_equally_good_workers_are_chosen_by_the_first_block_nobody_holds() -> None:
+    chosen: dict[int, set[WorkerId]] = {}
+
+    for family in range(20):
+        for seed in (1, 2, 3):
+            for whole in (False, True):
+                scheduler, _ = make_scheduler(W1, W2, W3, seed=seed)
+                scheduler.trace = whole
+                decision = scheduler.schedule(make_request("x", 4, family=family), 0.0)
+                chosen.setdefault(family, set()).add(decision.worker)
+
+    assert all(len(workers) == 1 for workers in chosen.values())
+    assert set.union(*chosen.values()) == {W1, W2, W3}
+
+
+def find_homes(family: int, seed: int) -> list[WorkerId]:
+    """Return the workers that a hot prefix gets, in order, one replica deciding alone.
+
+    Whoever has the prefix is overloaded then, and no two prompts go on alike.
+    """
+    scheduler, index = make_scheduler(seed=seed)
+    homes: list[WorkerId] = []
+    for number in range(len(NAMES)):
+        tail = 10**6 * (seed * 10 + number + 1)
+        hashes = [family * 1000 + depth for depth in range(1, 9)] + [tail, tail + 1]
+        request = RouteRequest(f"r{number}", BlockHashes.of(hashes, 16), 160)
+        home = scheduler.schedule(request, 0.0).worker
+        scheduler.finish(f"r{number}", 0.0)
+        homes.append(home)
+        store(index, home, 8, family)
+        scheduler.sequences.add(f"load{number}", home, Demand(16_000, 16_000), 0.0)
+    return homes
+
+
+def test_replicas_send_a_hot_prefix_to_the_same_next_worker_when_its_homes_are_overloaded() -> None:
+    orders: set[tuple[WorkerId, ...]] = set()
+
+    for family in range(1, 31):
+        homes = find_homes(family, seed=1)
+        assert sorted(homes) == NAMES
+        assert homes == find_homes(family, seed=2)
+        orders.add(tuple(homes))
+
+    assert len(orders) > 10
+
+
+def test_a_formula_without_a_margin_draws_among_equals() -> None:
+    chosen: set[WorkerId] = set()
+
+    for seed in range(20):
+        scheduler, _ = make_scheduler(W1, W2, W3, seed=seed, cost="prefill-decode")
+        chosen.add(scheduler.schedule(make_request("x", 4), 0.0).worker)
+
+    assert chosen == {W1, W2, W3}
+
+
+def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    beyond = 1 << 80
+    scheduler.workers.describe(W1, WorkerInfo(total_blocks=beyond))
+    for _ in range(REPORTS_TO_BELIEVE):
+        scheduler.workers.report(W1, LoadReport(beyond, beyond, beyond, beyond, beyond))
+
+    decision = scheduler.schedule(make_request("r1", expected_output_tokens=beyond), 0.0)
+    scheduler.finish("r1", 1.0)
+
+    assert decision.worker == W2
+    assert scheduler.sequences.loads(W1).active_requests == MOST_TOKENS
+    assert scheduler.sequences.loads(W2).expected_blocks == 0
+
+
+@pytest.mark.parametrize("attempt", [CUT, UNKNOWN, status_attempt(429), status_attempt(400)])
+def test_a_prompt_that_was_not_served_is_not_believed_cached(attempt: Attempt) -> None:
+    scheduler, index = make_scheduler(W1, W2, routed=True)
+    store(index, W1, 3)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+
+    scheduler.finish("r1", 0.1, attempt)
+
+    assert scheduler.explain(make_request("r2"), 0.2).best_overlap_blocks == 3
+    assert scheduler.speeds.residence_ms(W1) == 0.0
+
+
+def test_a_prompt_that_was_served_is_believed_cached() -> None:
+    scheduler, _ = make_scheduler(W1, W2, routed=True)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+    scheduler.first_token("r1", 0.05)
+
+    scheduler.finish("r1", 0.1)
+
+    assert scheduler.explain(make_request("r2"), 0.2).best_overlap_blocks == 10
+    assert scheduler.speeds.residence_ms(W1) == pytest.approx(100.0)
+
+
+def test_without_expectations_there_is_nothing_to_take_back() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+
+    scheduler.finish("r1", 0.1, CUT)
+    scheduler.finish("r1", 0.1, CUT)
+
+    assert scheduler.workers.membership.health.recent(W1) == (1, 1), "an end counts once"
+
+
+def test_a_request_that_is_to_blame_leaves_no_worker_out() -> None:
+    scheduler, _ = make_scheduler(W1, W2, W3)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
+    scheduler.finish("r1", 0.1, CUT)
+    assert scheduler.workers.everyone(0.1) == (W2, W3)
+
+    scheduler.schedule(make_request("r1", pinned_worker=W2), 0.1)
+    scheduler.finish("r1", 0.2, Attempt(Verdict.PROMPT, "cut"))
+
+    assert scheduler.workers.everyone(0.2) == (W1, W2, W3)
+    assert scheduler.workers.state(W1).failure_share == 0.0
+
+
+def test_a_first_token_ends_a_trial_well() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    scheduler.workers.note(W1, CUT, 0.0)
+    assert scheduler.workers.everyone(1.0) == (W1, W2)
+    scheduler.schedule(make_request("r1", pinned_worker=W1), 1.0)
+    assert scheduler.workers.everyone(1.1) == (W2,)
+
+    scheduler.first_token("r1", 1.2)
+
+    assert scheduler.workers.everyone(1.2) == (W1, W2)
+
+
+@pytest.mark.parametrize("cost", sorted(COSTS))
+def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost: str) -> None:
+    scheduler, index = make_scheduler(W1, W2, W3, cost=cost, routed=True)
+    store(index, W1, 9)
+    fails = status_attempt(500, 0.001)
+    sent = Counter[WorkerId]()
+
+    for number in range(200):
+        now = 0.01 * number
+        decision = scheduler.schedule(make_request(f"r{number}"), now)
+        sent[decision.worker] += 1
+        attempt = fails if decision.worker == W1 else SERVED
+        scheduler.finish(f"r{number}", now + 0.005, attempt)
+
+    assert sent[W1] <= 6, "three, and trials when the back-off is over"

@@ -1,0 +1,186 @@
+import random
+from typing import get_args
+from zlib import crc32
+
+import pytest
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions, session_key
+from kvmesh.core.workers.info import BusyThresholds
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.errors import NoWorkerError
+
+W1, W2, W3 = (WorkerId(f"w{number}") for number in range(1, 4))
+
+
+def make_scheduler(affinity: Affinity, *workers: WorkerId) -> Scheduler:
+    membership = Membership()
+    for worker in workers or (W1, W2, W3):
+        membership.add(worker, 0.0)
+    scheduler = Scheduler(
+        RouterOptions(),
+        random.Random(1),
+        membership=membership,
+        sequences=ActiveSequences(16),
+        routed=ApproxIndex(),
+    )
+    scheduler.sessions = Sessions(SessionOptions(affinity=affinity, slack_ms=100.0))
+    return scheduler
+
+
+def make_request(request_id: str, blocks: int = 10, **wishes: object) -> RouteRequest:
+    family = crc32(request_id.encode()) << 16
+    hashes = BlockHashes.of([family + depth for depth in range(1, blocks + 1)], 16)
+    session = wishes.pop("session", "s")
+    return RouteRequest(request_id, hashes, blocks * 16, session=session, **wishes)  # type: ignore[arg-type]  # any wish
+
+
+def test_a_session_is_bound_kept_and_forgotten() -> None:
+    sessions = Sessions(SessionOptions(ttl_s=100.0))
+
+    assert sessions.find("a", 0.0) is None
+    sessions.bind("a", W1, 0.0)
+    assert sessions.find("a", 100.0) == W1
+    sessions.bind("a", W1, 100.0)
+    assert sessions.find("a", 200.0) == W1
+    assert sessions.find("a", 201.0) is None
+    assert sessions.find("a", 0.0) is None
+    statistics = sessions.statistics()
+    assert (statistics.began, statistics.kept, statistics.moved) == (1, 1, 0)
+
+
+def test_only_what_others_do_not_know_is_news() -> None:
+    sessions = Sessions(SessionOptions(ttl_s=100.0))
+
+    def news() -> dict[str, WorkerId]:
+        told, sessions.news = sessions.news, {}
+        return told
+
+    sessions.bind("a", W1, 0.0)
+    assert news() == {"a": W1}
+    sessions.bind("a", W1, 49.0)
+    assert news() == {}
+    sessions.bind("a", W1, 51.0)
+    assert news() == {"a": W1}
+    sessions.bind("a", W2, 52.0)
+    assert news() == {"a": W2}
+    assert sessions.statistics().moved == 1
+
+
+def test_the_last_binding_written_counts() -> None:
+    sessions = Sessions(SessionOptions())
+    sessions.learn("a", W1, 0.0)
+    assert sessions.find("a", 0.0) == W1
+    sessions.learn("a", W2, 1.0)
+    assert sessions.find("a", 1.0) == W2
+
+    sessions.bind("a", W3, 2.0)
+    sessions.learn("a", W1, 3.0)
+    assert sessions.find("a", 3.0) == W3
+    sessions.news.clear()
+    sessions.learn("a", W1, 4.0)
+    assert sessions.find("a", 4.0) == W1
+
+
+def test_the_session_longest_unused_goes_first() -> None:
+    sessions = Sessions(SessionOptions(max_sessions=2))
+    sessions.bind("a", W1, 0.0)
+    sessions.bind("b", W1, 1.0)
+    sessions.bind("a", W1, 2.0)
+    sessions.learn("c", W1, 3.0)
+
+    assert [sessions.find(key, 3.0) for key in "abc"] == [W1, None, W1]
+
+
+def test_a_key_hides_the_sessions_name_and_is_always_the_same() -> None:
+    assert session_key("chat \udcff 1") == session_key("chat \udcff 1")
+    assert len(session_key("")) == 32
+    assert session_key("a") != session_key("b")
+
+
+@pytest.mark.parametrize("affinity", [one for one in get_args(Affinity) if one != "off"])
+def test_a_session_stays_at_its_worker(affinity: Affinity) -> None:
+    scheduler = make_scheduler(affinity)
+
+    first = scheduler.schedule(make_request("r1"), 0.0)
+    others = [scheduler.schedule(make_request(f"o{n}", session=""), 0.0) for n in range(4)]
+    second = scheduler.schedule(make_request("r2"), 0.0)
+
+    assert not first.kept
+    assert second.kept
+    assert second.worker == first.worker
+    assert not any(one.kept for one in others)
+    assert scheduler.sessions is not None
+    assert scheduler.sessions.find("", 0.0) is None
+    assert scheduler.explain(make_request("r3"), 0.0).kept
+    assert not scheduler.explain(make_request("r4", session="new"), 0.0).kept
+
+
+def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() -> None:
+    workers = []
+    for affinity in ("soft", "hard"):
+        scheduler = make_scheduler(affinity)
+        home = scheduler.schedule(make_request("r1", 1000), 0.0).worker
+        workers.append((home, scheduler.schedule(make_request("r2"), 0.0).worker))
+        assert scheduler.explain(make_request("r3"), 0.0).kept
+
+    assert workers[0][0] != workers[0][1]
+    assert workers[1][0] == workers[1][1]
+
+
+def test_a_soft_session_stays_while_its_worker_is_no_further_behind_than_allowed() -> None:
+    scheduler = make_scheduler("soft")
+    scheduler.sessions = Sessions(SessionOptions(affinity="soft", slack_ms=0.0))
+    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    scheduler.finish("r1", 1.0)
+
+    decision = scheduler.schedule(make_request("r2"), 1.0)
+
+    assert (decision.chosen.wait_ms, decision.kept, decision.worker) == (0.0, True, home)
+
+
+def test_a_session_stays_at_any_temperature() -> None:
+    scheduler = make_scheduler("hard")
+    home = scheduler.schedule(make_request("r1"), 0.0).worker
+
+    again = scheduler.schedule(make_request("r2", temperature=5.0), 0.0)
+    likeliest = scheduler.explain(make_request("r3", temperature=5.0), 0.0)
+
+    assert again.worker == likeliest.worker == home
+
+
+def test_a_session_moves_when_its_worker_is_gone_or_failed() -> None:
+    scheduler = make_scheduler("hard")
+    home = scheduler.schedule(make_request("r1"), 0.0).worker
+
+    again = scheduler.schedule(make_request("r1b", excluded=frozenset([home])), 0.0)
+    assert again.worker != home
+    scheduler.workers.membership.remove(again.worker)
+    assert scheduler.schedule(make_request("r2"), 1.0).worker != again.worker
+
+
+def test_a_hard_session_waits_for_a_busy_worker_a_soft_one_moves() -> None:
+    for affinity in ("soft", "hard"):
+        scheduler = make_scheduler(affinity)
+        home = scheduler.schedule(make_request("r1", 100), 0.0).worker
+        scheduler.workers.thresholds = BusyThresholds(active_prefill_tokens=1000)
+        if affinity == "hard":
+            with pytest.raises(NoWorkerError, match="busy") as caught:
+                scheduler.schedule(make_request("r2"), 0.0)
+            assert caught.value.busy
+        else:
+            assert scheduler.schedule(make_request("r2"), 0.0).worker != home
+
+
+def test_a_pinned_request_goes_where_it_is_pinned_and_takes_its_session_along() -> None:
+    scheduler = make_scheduler("hard")
+    home = scheduler.schedule(make_request("r1"), 0.0).worker
+    other = next(worker for worker in (W1, W2, W3) if worker != home)
+
+    assert scheduler.schedule(make_request("r2", pinned_worker=other), 0.0).worker == other
+    assert scheduler.schedule(make_request("r3"), 0.0).worker == other

@@ -1,0 +1,78 @@
+import pytest
+
+from kvmesh.core.snapshots.manifest import (
+    GENERATIONS,
+    Manifest,
+    SnapshotGeneration,
+    decode_manifest,
+    encode_manifest,
+)
+from kvmesh.errors import CodecError, NewerError
+
+
+def generation(sequence: int, *, fence: int = 1, created: str = "a") -> SnapshotGeneration:
+    return SnapshotGeneration(
+        name=f"idx-{created}-{sequence}-{fence}",
+        created=created,
+        sequence=sequence,
+        size=10,
+        sha256="00",
+        fence=fence,
+    )
+
+
+def kept(*sequences: int) -> Manifest:
+    manifest = Manifest()
+    for sequence in sequences:
+        newer = manifest.with_newest(generation(sequence))
+        assert newer is not None
+        manifest = newer
+    return manifest
+
+
+def test_the_newest_and_two_before_it_are_kept() -> None:
+    manifest = kept(10, 20, 30, 40)
+
+    assert [one.sequence for one in manifest.generations] == [40, 30, 20]
+    assert len(manifest.names()) == GENERATIONS
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
+def test_only_what_the_second_newest_holds_may_be_purged() -> None:
+    assert kept(10).purge_limit("a") == 0
+    assert kept(10, 20, 30).purge_limit("a") == 20
+    assert kept(10, 20, 30).purge_limit("another stream") == 0
+
+
+def test_a_newer_kvmeshs_manifest_is_told_from_garbage() -> None:
+    with pytest.raises(NewerError, match="schema 2, this build reads 1"):
+        decode_manifest(b'{"schema":2,"generations":{"of":"another shape"}}')
+
+    for garbage in (b"{", b"[]", b'{"schema":"two"}', b'{"schema":0}', b'{"generations":7}'):
+        with pytest.raises(CodecError) as caught:
+            decode_manifest(garbage)
+        assert not isinstance(caught.value, NewerError)
+
+
+def test_a_paused_writer_is_fenced_off() -> None:
+    manifest = kept(10).with_newest(generation(20, fence=5))
+    assert manifest is not None
+
+    assert manifest.with_newest(generation(30, fence=4)) is None
+    assert manifest.with_newest(generation(20, fence=6)) is None
+    assert manifest.with_newest(generation(21, fence=5)) is not None
+
+
+def test_a_remade_stream_begins_at_a_smaller_sequence() -> None:
+    manifest = kept(100).with_newest(generation(3, fence=2, created="b"))
+
+    assert manifest is not None
+    assert manifest.purge_limit("b") == 0
+
+
+def test_no_manifest_is_an_empty_one_and_a_bad_one_is_named() -> None:
+    assert decode_manifest(None) == Manifest()
+    with pytest.raises(CodecError, match="3 bytes"):
+        decode_manifest(b"{]}")
+    with pytest.raises(CodecError, match="schema 9"):
+        decode_manifest(b'{"schema": 9, "generations": []}')

@@ -1,0 +1,352 @@
+import pytest
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.loads import Demand, Loads
+from kvmesh.core.workers.sequences import ActiveSequences
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+@pytest.fixture(params=["pure", "native"], autouse=True)
+def _each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with the pure sums, and with the compiled ones where there are such."""
+    if request.param == "pure":
+        monkeypatch.setattr("kvmesh.core.workers.sequences.new_loads", Loads)
+    elif NATIVE is None:
+        pytest.skip(CORE)
+
+
+def make_sequences(*, stride: int = 1, lease_s: float = 60.0) -> ActiveSequences:
+    return ActiveSequences(16, stride=stride, lease_s=lease_s)
+
+
+def test_a_booking_loads_its_worker_until_it_ends() -> None:
+    sequences = make_sequences()
+    demand = Demand(prompt_tokens=100, uncached_tokens=68, expected_output_tokens=40)
+
+    assert sequences.add("r1", W1, demand, now=1.0)
+    loads = sequences.loads(W1)
+
+    assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (68, 100, 1)
+    assert (loads.active_blocks, loads.expected_blocks) == (7, 3)
+    assert sequences.add("r2", W1, Demand(50, 18), now=2.0)
+    assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (86, 150, 2)
+    assert (loads.active_blocks, loads.expected_blocks) == (11, 3)
+    sequences.finish("r2")
+    booking = sequences.finish("r1")
+    assert booking is not None
+    assert booking.worker == loads.worker == W1
+    assert (loads.prefill_tokens, loads.prompt_tokens, loads.active_requests) == (0, 0, 0)
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
+
+
+def test_a_first_token_ends_the_prefill_and_says_how_long_it_took() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(1000, 1000), now=1.0)
+    sequences.add("r2", W1, Demand(500, 500), now=1.1)
+
+    first = sequences.first_token("r1", now=3.0)
+    second = sequences.first_token("r2", now=3.5)
+
+    assert first is not None
+    assert second is not None
+    assert (first.service_tokens, first.service_s) == (1000, 2.0)
+    assert (second.service_tokens, second.service_s) == (500, 0.5)
+    assert sequences.loads(W1).prefill_tokens == 0
+    assert sequences.first_token("r1", now=4.0) is None
+
+
+def test_a_first_token_ends_older_prefills_that_nobody_sees() -> None:
+    sequences = make_sequences()
+    sequences.add("whole", W1, Demand(300, 300, streams=False), now=0.0)
+    sequences.add("slow", W1, Demand(70, 70), now=0.2)
+    sequences.add("streamed", W1, Demand(100, 100), now=0.5)
+    sequences.add("later", W1, Demand(50, 50, streams=False), now=0.6)
+
+    booking = sequences.first_token("streamed", now=2.0)
+
+    assert booking is not None
+    assert (booking.service_tokens, booking.service_s) == (400, 2.0)
+    assert list(sequences.loads(W1).prefilling) == ["slow", "later"]
+    whole = sequences.finish("whole")
+    assert whole is not None
+    assert (whole.prefilling, booking.prefilling) == (False, False)
+    assert sequences.loads(W1).prefill_tokens == 70 + 50
+
+
+def test_the_newest_prefill_that_nobody_sees_does_not_hide_an_older_one() -> None:
+    sequences = make_sequences()
+    sequences.add("whole", W1, Demand(300, 300, streams=False), now=0.0)
+    sequences.add("streamed", W1, Demand(100, 100), now=0.5)
+
+    sequences.first_token("streamed", now=2.0)
+
+    assert not sequences.loads(W1).prefilling
+
+
+def test_prefills_nobody_sees_end_when_they_are_overdue_by_half() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(1000, 1000, streams=False), now=0.0)
+    sequences.add("r2", W1, Demand(1000, 1000, streams=False), now=0.0)
+    sequences.add("r3", W1, Demand(1000, 1000), now=0.0)
+
+    sequences.settle(1.4, lambda _: 1.0)
+    assert list(sequences.loads(W1).prefilling) == ["r1", "r2", "r3"]
+    for now in (1.5, 2.998):
+        sequences.settle(now, lambda _: 1.0)
+        assert list(sequences.loads(W1).prefilling) == ["r2", "r3"]
+    sequences.settle(99.0, lambda _: 1.0)
+    assert list(sequences.loads(W1).prefilling) == ["r3"]
+
+    settled = sequences.finish("r1")
+    assert settled is not None
+    assert settled.prefilling is False
+    sequences.finish("r3")
+    sequences.add("r4", W2, Demand(10, 10, streams=False), now=99.0)
+    sequences.settle(100.0, lambda _: 1.0)
+    assert not sequences.loads(W2).prefilling
+
+
+def test_every_worker_is_settled_at_its_own_speed() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(1000, 1000, streams=False), now=0.0)
+    sequences.add("r2", W2, Demand(1000, 1000, streams=False), now=0.0)
+
+    sequences.settle(2.0, {W1: 10.0, W2: 1.0}.__getitem__)
+
+    assert list(sequences.loads(W1).prefilling) == ["r1"]
+    assert not sequences.loads(W2).prefilling
+
+
+def test_a_worker_that_left_with_prefills_nobody_sees_is_not_settled() -> None:
+    sequences = make_sequences()
+    for request_id in ("r1", "r2"):
+        sequences.add(request_id, W1, Demand(10, 10, streams=False), now=0.0)
+    sequences.remove_worker(W1)
+
+    sequences.settle(1.0, lambda _: 1.0)
+
+    assert sequences.statistics().workers == 0
+
+
+def test_waiting_counts_down_as_far_as_the_oldest_prompt() -> None:
+    sequences = make_sequences()
+    loads = sequences.loads(W1)
+    assert loads.wait_ms(1.0, now=5.0) == 0.0
+    sequences.add("r1", W1, Demand(100, 100), now=5.0)
+    sequences.add("r2", W1, Demand(300, 300), now=5.0)
+
+    assert loads.wait_ms(1.0, now=5.0) == 400.0
+    assert loads.wait_ms(1.0, now=5.0625) == 337.5
+    assert loads.wait_ms(1.0, now=9.0) == 300.0
+    assert loads.wait_ms(1.0, now=1.0) == 400.0
+
+    assert loads.wait_ms(1.0, now=5.0, step_tokens=50.0) == 450.0
+    assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 300.0
+
+    sequences.first_token("r1", now=9.0)
+    assert loads.wait_ms(1.0, now=9.0) == 300.0
+    sequences.first_token("r2", now=9.0)
+    assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 0.0
+
+
+def test_blocks_shared_by_requests_count_once_to_the_stride() -> None:
+    sequences = make_sequences(stride=4)
+    shared = list(range(1, 11))
+    keys = tuple(sequences.sharing_keys(shared))
+    assert keys == (4, 8)
+
+    sequences.add("r1", W1, Demand(160, 160, keys=keys), now=0.0)
+    assert sequences.loads(W1).active_blocks == 10
+    sequences.add("r2", W1, Demand(160, 0, keys=keys), now=0.0)
+    assert sequences.loads(W1).active_blocks == 10 + 2
+    sequences.finish("r1")
+    assert sequences.loads(W1).active_blocks == 10
+    sequences.finish("r2")
+    assert sequences.loads(W1).active_blocks == 0
+
+
+def test_shared_blocks_are_found_by_depth() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(6 * 16, 0, keys=(1, 2, 3, 4, 5, 6)), now=0.0)
+    loads = sequences.loads(W1)
+
+    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), 1, overlap=7) == 4
+    assert loads.shared_blocks((1, 2, 3, 4, 9, 9, 9), 1, overlap=2) == 2
+    assert loads.shared_blocks((9, 2), 1, overlap=2) == 0
+    assert loads.shared_blocks((), 1, overlap=2) == 0
+    assert sequences.loads(W2).shared_blocks((1,), 1, overlap=1) == 0
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("held", range(8))
+@pytest.mark.parametrize("overlap", range(24))
+def test_shared_blocks_are_whole_strides_within_the_overlap(
+    stride: int, held: int, overlap: int
+) -> None:
+    keys = tuple(range(1, 8))
+    loads = Loads(W1)
+    loads.hold(keys[:held])
+
+    shared = loads.shared_blocks(keys, stride, overlap)
+
+    assert shared == min(held, overlap // stride) * stride
+
+
+def test_settling_is_not_repeated_within_a_moment() -> None:
+    sequences = make_sequences()
+    sequences.settle(0.0, lambda _: 0.0)
+    sequences.add("r1", W1, Demand(16, 16, streams=False), now=0.0)
+
+    sequences.settle(0.0, lambda _: 0.0)
+    sequences.settle(0.005, lambda _: 0.0)
+    assert list(sequences.loads(W1).prefilling) == ["r1"]
+    sequences.settle(0.01, lambda _: 0.0)
+    assert not sequences.loads(W1).prefilling
+
+
+def test_output_takes_blocks_as_it_grows_and_never_shrinks() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(30, 30, expected_output_tokens=32), now=0.0)
+    loads = sequences.loads(W1)
+
+    sequences.grow("r1", 2, now=1.0)
+    assert (loads.active_blocks, loads.expected_blocks) == (2, 2)
+    sequences.grow("r1", 3, now=1.0)
+    assert (loads.active_blocks, loads.expected_blocks) == (3, 1)
+    sequences.grow("r1", 1, now=1.0)
+    sequences.grow("nobody", 99, now=1.0)
+    assert (loads.active_blocks, loads.expected_blocks) == (3, 1)
+    sequences.grow("r1", 100, now=1.0)
+    assert (loads.active_blocks, loads.expected_blocks) == (9, 0)
+    sequences.finish("r1")
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
+
+
+def test_output_that_ends_early_leaves_nothing_expected() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(32, 32, expected_output_tokens=80), now=0.0)
+    sequences.grow("r1", 1, now=1.0)
+
+    sequences.finish("r1")
+
+    loads = sequences.loads(W1)
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
+
+
+def test_only_more_output_counts_as_output() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(30, 30), now=0.0)
+    booking = sequences.booking("r1")
+    assert booking is not None
+    sequences.grow("r1", 2, now=1.0)
+
+    sequences.grow("r1", 2, now=3.0)
+
+    assert (booking.output_tokens, booking.output_s, booking.renewed_s) == (2, 1.0, 3.0)
+
+
+def test_repeats_and_unknown_ids_change_nothing() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(100, 100), now=0.0)
+
+    assert not sequences.add("r1", W2, Demand(5, 5), now=0.0)
+    assert sequences.first_token("nobody", now=1.0) is None
+    assert sequences.finish("nobody") is None
+    sequences.renew(["nobody"], now=1.0)
+
+    assert sequences.loads(W2).active_requests == 0
+    assert sequences.statistics().active_requests == 1
+    assert sequences.booking("r1") is not None
+    assert sequences.booking("nobody") is None
+
+
+def test_a_long_request_lives_as_long_as_its_life_signs_come() -> None:
+    sequences = make_sequences(lease_s=60.0)
+    sequences.add("long", W1, Demand(10, 10), now=0.0)
+    sequences.add("lost", W1, Demand(10, 10), now=0.0)
+
+    for minute in range(1, 20):
+        sequences.renew(["long"], now=minute * 50.0)
+        sequences.expire(now=minute * 50.0)
+
+    assert [one.request_id for one in sequences.owned()] == ["long"]
+    assert sequences.statistics().expired == 1
+    assert sequences.loads(W1).active_requests == 1
+
+
+def test_output_and_first_token_are_life_signs() -> None:
+    sequences = make_sequences(lease_s=10.0)
+    sequences.add("r1", W1, Demand(10, 10), now=0.0)
+
+    sequences.first_token("r1", now=8.0)
+    assert sequences.expire(now=17.0) == []
+    sequences.grow("r1", 5, now=17.0)
+    assert sequences.expire(now=26.0) == []
+    assert sequences.expire(now=27.0) == []
+    assert [one.request_id for one in sequences.expire(now=28.0)] == ["r1"]
+
+
+def test_a_removed_worker_takes_its_bookings_along() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(10, 10), now=0.0)
+    sequences.add("r2", W2, Demand(10, 10), now=0.0)
+    generation = sequences.generation
+
+    gone = sequences.remove_worker(W1)
+    sequences.remove_worker(WorkerId("never seen"))
+
+    assert [one.request_id for one in gone] == ["r1"]
+    assert sequences.booking("r1") is None
+    assert sequences.generation == generation + 2
+    statistics = sequences.statistics()
+    assert (statistics.workers, statistics.active_requests) == (1, 1)
+    assert (statistics.prefill_tokens, statistics.active_blocks) == (10, 1)
+    assert sequences.loads(W1).active_requests == 0
+    sequences.remove_worker(W2)
+    assert sequences.statistics().dropped_with_worker == 2
+
+
+def test_a_removed_peer_takes_only_its_own_bookings_along() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(10, 10), now=0.0)
+    sequences.add("r2", W1, Demand(10, 10), now=0.0, owner="router-b")
+    sequences.add("r3", W1, Demand(10, 10), now=0.0, owner="router-c")
+
+    gone = sequences.remove_owner("router-b")
+
+    assert [one.request_id for one in gone] == ["r2"]
+    assert sequences.booking("r2") is None
+    assert [one.request_id for one in sequences.owned()] == ["r1"]
+    sequences.remove_owner("router-c")
+    assert sequences.statistics().dropped_with_owner == 2
+    assert sequences.loads(W1).active_requests == 1
+
+
+def test_load_that_nobody_booked_is_replaced_not_added_up() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(16, 16), now=0.0)
+    loads = sequences.loads(W1)
+
+    sequences.correct(W1, requests=3, blocks=20, prefill_tokens=500)
+    sequences.correct(W1, requests=2, blocks=10, prefill_tokens=100)
+
+    assert (loads.active_requests, loads.booked_requests) == (3, 1)
+    assert (loads.active_blocks, loads.booked_blocks) == (11, 1)
+    assert (loads.prompt_tokens, loads.prefill_tokens) == (16 + 160, 16 + 100)
+    sequences.first_token("r1", now=1.0)
+    assert loads.wait_ms(1.0, now=9.0) == 100.0
+    sequences.correct(W1, requests=0, blocks=0, prefill_tokens=0)
+    assert (loads.active_requests, loads.active_blocks, loads.prompt_tokens) == (1, 1, 16)
+
+
+def test_impossible_demands_are_made_possible() -> None:
+    sequences = make_sequences(stride=2)
+
+    sequences.add("r1", W1, Demand(-5, 10, -3, keys=(1, 2, 3)), now=0.0)
+    sequences.add("r2", W1, Demand(64, 999, keys=(1, 2, 3, 4, 5)), now=0.0)
+
+    loads = sequences.loads(W1)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (64, 64, 4)
+    assert loads.expected_blocks == 0

@@ -1,0 +1,134 @@
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
+from kvmesh.core.blocks.hashing import BlockHashes, namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.snapshots.writing import Position, WorkerRecord
+from kvmesh.errors import CodecError
+from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
+
+pytestmark = pytest.mark.usefixtures("each_core")
+
+TOKENS = list(range(16 * 20 + 3))
+HASHES = sequence_hashes(TOKENS, 16)
+
+
+def filled() -> KvIndexer:
+    indexer = KvIndexer(block_size=16)
+    assert indexer.apply_event("one", Stored(ROOT, pack_hashes(HASHES))) == 0
+    assert indexer.apply_event("two", Stored(ROOT, pack_hashes(HASHES[:5]))) == 0
+    return indexer
+
+
+def test_tokens_in_matches_out() -> None:
+    indexer = filled()
+
+    assert indexer.find_matches_for_request(TOKENS) == {"one": 20, "two": 5}
+    assert indexer.find_matches_for_request(struct.pack("<323I", *TOKENS)) == {"one": 20, "two": 5}
+    assert indexer.find_matches(HASHES[:3]) == {"one": 3, "two": 3}
+    assert indexer.find_matches(BlockHashes(TOKENS, 16)) == {"one": 20, "two": 5}
+    assert indexer.find_matches_for_request(TOKENS, root=namespace_root(tenant="x")) == {}
+    assert indexer.workers() == ["one", "two"]
+
+
+def test_events_are_folded() -> None:
+    indexer = filled()
+
+    assert indexer.apply_event("three", Stored(HASHES[4], pack_hashes(HASHES[5:8]))) == 3
+    indexer.apply_event("one", Removed(pack_hashes(HASHES[7:])))
+    indexer.apply_event("two", Cleared())
+
+    assert indexer.find_matches_for_request(TOKENS) == {"one": 7}
+    assert indexer.statistics().orphans == 3
+
+
+def test_a_removed_worker_is_gone_and_its_memory_follows() -> None:
+    indexer = filled()
+
+    indexer.remove_worker("one")
+
+    assert indexer.find_matches_for_request(TOKENS) == {"two": 5}
+    assert indexer.statistics().blocks == 20
+    for _ in range(3):
+        indexer.apply_event("two", Stored(ROOT, pack_hashes(HASHES[:5])))
+    assert indexer.statistics().blocks == 5
+
+
+def test_everything_can_be_cleared() -> None:
+    indexer = filled()
+
+    indexer.clear()
+
+    assert (indexer.workers(), indexer.digest()) == ([], 0)
+
+
+def test_a_dump_is_restored_elsewhere() -> None:
+    first, second = filled(), KvIndexer(block_size=16)
+    second.apply_event("gone", Stored(ROOT, pack_hashes([1, 2, 3])))
+
+    snapshot = second.restore(first.dump(Position("s", 9), [WorkerRecord("one", 2, 8)]))  # type: ignore[arg-type]  # any name
+
+    assert (snapshot.position.sequence, snapshot.records[0].next_seq) == (9, 8)
+    assert second.digest() == first.digest() != 0
+    assert second.find_matches_for_request(TOKENS) == {"one": 20, "two": 5}
+
+
+def test_a_bad_dump_changes_nothing() -> None:
+    indexer = filled()
+    digest = indexer.digest()
+
+    with pytest.raises(CodecError):
+        indexer.restore(indexer.dump()[:-1])
+
+    assert indexer.digest() == digest
+
+
+def test_routing_decisions_are_believed_for_a_while() -> None:
+    indexer = ApproxKvIndexer(block_size=16, ttl_s=120.0)
+
+    indexer.process_routing_decision_for_request(TOKENS, "one", now=0.0)
+    indexer.process_routing_decision_for_request(TOKENS[:100], "two", now=60.0)
+
+    assert indexer.find_matches_for_request(TOKENS, now=100.0) == {"one": 20, "two": 6}
+    assert indexer.find_matches(HASHES[:3], now=100.0) == {"one": 3, "two": 3}
+    assert indexer.find_matches_for_request(TOKENS, now=121.1) == {"two": 6}
+    assert indexer.workers() == ["one", "two"]
+    indexer.remove_worker("two")
+    assert indexer.find_matches_for_request(TOKENS, now=121.1) == {}
+    assert indexer.statistics().entries == 0
+
+
+LIBRARY_ONLY = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Forbid(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        wire = ("asyncio", "faststream", "http", "httptools", "nats", "socket", "uvloop", "zmq")
+        if name.split(".")[0] in wire or name.startswith(("kvmesh.transport", "kvmesh.app")):
+            raise AssertionError(f"the library imports {name}")
+        return None
+
+sys.meta_path.insert(0, Forbid())
+from kvmesh.core.blocks.events import ROOT, Stored
+from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
+from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
+
+tokens = list(range(100))
+exact, approx = KvIndexer(block_size=16), ApproxKvIndexer(block_size=16)
+exact.apply_event("w", Stored(ROOT, pack_hashes(sequence_hashes(tokens, 16))))
+approx.process_routing_decision_for_request(tokens, "w", now=0.0)
+print(exact.find_matches_for_request(tokens), approx.find_matches_for_request(tokens, now=1.0))
+"""
+
+
+def test_the_library_needs_neither_nats_nor_http_nor_an_event_loop() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIBRARY_ONLY], capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.stdout == "{'w': 6} {'w': 6}\n"

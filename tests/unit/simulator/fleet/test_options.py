@@ -1,0 +1,54 @@
+import pytest
+
+from kvmesh.core.routing.policy import parse_policy
+from kvmesh.errors import ConfigError
+from kvmesh.simulator.fleet.options import FleetOptions
+
+
+def test_a_policy_is_a_mode_a_cost_and_numbers() -> None:
+    options = parse_policy("kv:prefill-decode:overlap_score_weight=8:contention=0.1", 64)
+
+    assert (options.mode, options.cost, options.block_size) == ("kv", "prefill-decode", 64)
+    assert options.overlap_score_weight == 8
+    assert options.weights.contention == 0.1
+
+
+def test_the_oracle_names_each_worker_itself() -> None:
+    assert parse_policy("oracle", 16).mode == "direct"
+
+
+def test_kv_alone_is_the_routers_own_default() -> None:
+    assert parse_policy("kv", 16) == parse_policy("kv:predicted-time", 16)
+    assert parse_policy("kv:temperature=0.2", 16).temperature == 0.2
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("kvv", "none of kv, round-robin"),
+        ("direct", "none of kv"),
+        ("random:lmetric", "only kv"),
+        ("kv:lmetrics", "lmetrics"),
+        ("kv:lmetric:x=1", "'x' is none of temperature"),
+        ("kv:lmetric:temperature=warm", "not name=number"),
+        ("kv:lmetric:temperature", "not name=number"),
+        ("kv:predicted-time:contention=-1", "0 or more"),
+        ("kv:predicted-time:contention=nan", "0 or more"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_what_exists(policy: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_policy(policy, 16)
+
+
+def test_fleets_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="engines is 0"):
+        FleetOptions(engines=0)
+    with pytest.raises(ConfigError, match="event_delay_s is -1"):
+        FleetOptions(event_delay_s=-1)
+    with pytest.raises(ConfigError, match="speed_ratios"):
+        FleetOptions(speed_ratios=())
+    with pytest.raises(ConfigError, match="retries is -1"):
+        FleetOptions(retries=-1)
+    with pytest.raises(ConfigError, match="client_timeout_s is 0"):
+        FleetOptions(client_timeout_s=0)

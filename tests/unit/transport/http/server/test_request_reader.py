@@ -1,0 +1,261 @@
+import pytest
+
+from kvmesh.transport.http.server.budget import BodyBudget
+from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.request_reader import Phase, RequestReader
+from kvmesh.transport.http.wire.problem import Problem
+from tests.unit.transport.http.malformed import CORPUS, Malformed, get, post
+
+LIMITS = HttpLimits(max_body_bytes=1000, max_pipelined=4)
+
+
+def read(*pieces: bytes, limits: HttpLimits = LIMITS) -> list[Request | Problem]:
+    reader = RequestReader(limits)
+    for piece in pieces:
+        reader.feed(piece)
+    return list(reader.ready)
+
+
+def one(*pieces: bytes) -> Request:
+    """Return the only request in the pieces."""
+    (request,) = read(*pieces)
+    assert isinstance(request, Request), request
+    return request
+
+
+def status_of(item: Request | Problem) -> int:
+    assert isinstance(item, Problem), vars(item)
+    return item.status
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
+def test_a_malformed_request_gets_the_status_it_deserves(case: Malformed) -> None:
+    (problem,) = read(case.data)
+
+    assert status_of(problem) == case.status
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.name)
+def test_a_malformed_request_is_refused_however_it_is_cut(case: Malformed) -> None:
+    for cut in range(1, min(len(case.data), 120)):
+        (problem,) = read(case.data[:cut], case.data[cut:])
+
+        assert status_of(problem) == case.status, cut
+
+
+def test_a_request_is_read_with_names_in_lower_case_and_values_trimmed() -> None:
+    request = one(
+        b"POST /v1/chat?a=%20b HTTP/1.1\r\nHost: a:1\r\nX-Thing:  Some Value \t\r\nEmpty:\r\n"
+        b"Content-Length: 3\r\n\r\nabc"
+    )
+
+    assert request.method == "POST"
+    assert (request.path, request.query, request.target) == (
+        "/v1/chat",
+        "a=%20b",
+        b"/v1/chat?a=%20b",
+    )
+    assert request.header(b"x-thing") == b"Some Value"
+    assert request.header(b"empty") == b""
+    assert request.header(b"absent") is None
+    assert request.header(b"content-length") is None
+    assert request.body == b"abc"
+    assert request.keep_alive
+
+
+@pytest.mark.parametrize(
+    ("data", "keep_alive"),
+    [
+        (get(b"Host: a"), True),
+        (get(b"Host: a", b"Connection: close"), False),
+        (get(b"Host: a", b"Connection: x, Close"), False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_a_client_says_whether_it_will_send_more(data: bytes, keep_alive: bool) -> None:
+    assert one(data).keep_alive is keep_alive
+
+
+def test_an_absolute_target_becomes_its_path() -> None:
+    assert one(b"GET http://h:1/a?b HTTP/1.1\r\nHost: a\r\n\r\n").target == b"/a?b"
+    assert one(b"GET http://h HTTP/1.1\r\nHost: a\r\n\r\n").target == b"/"
+    assert one(b"GET HTTP://h?q HTTP/1.1\r\nHost: a\r\n\r\n").target == b"/?q"
+    assert one(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").target == b"*"
+
+
+def test_a_chunked_body_is_whole_its_extensions_and_trailers_dropped() -> None:
+    data = post(
+        b"Transfer-Encoding: Chunked", body=b"3;x=y\r\nabc\r\n1\r\nd\r\n0\r\nTrailer: x\r\n\r\n"
+    )
+
+    request = one(data)
+
+    assert request.body == b"abcd"
+    assert request.header(b"trailer") is None
+    assert one(*(data[i : i + 1] for i in range(len(data)))).body == b"abcd"
+
+
+def test_a_request_is_the_same_at_every_cut() -> None:
+    data = post(b"Content-Length: 4", b"X: y", body=b"abcd")
+
+    for cut in range(len(data)):
+        request = one(data[:cut], data[cut:])
+
+        assert request.body == b"abcd"
+        assert request.headers == [(b"host", b"a"), (b"x", b"y")]
+
+
+def test_pipelined_requests_come_out_in_order_a_malformed_one_last() -> None:
+    first, second, problem = read(get(b"Host: a") + post(b"Content-Length: 1", body=b"z") + b"\0\0")
+
+    assert isinstance(first, Request)
+    assert isinstance(second, Request)
+    assert (first.method, second.body) == ("GET", b"z")
+    assert status_of(problem) == 400
+
+
+def test_too_many_pipelined_requests_are_refused() -> None:
+    items = read(get(b"Host: a") * 6)
+
+    assert len(items) == 5
+    assert status_of(items[-1]) == 400
+
+
+def test_what_follows_a_last_request_means_nothing() -> None:
+    last = get(b"Host: a", b"Connection: close")
+
+    assert len(read(last + b"GET /again")) == 1
+    assert len(read(last, b"GET /again")) == 1
+    assert len(read(b"\0", b"GET /again")) == 1
+
+
+def test_a_body_over_the_limit_is_refused_before_or_while_it_arrives() -> None:
+    chunk = b"1f4\r\n" + b"a" * 500 + b"\r\n"
+
+    assert status_of(read(post(b"Content-Length: 1001"))[0]) == 413
+    assert status_of(read(post(b"Transfer-Encoding: chunked", body=chunk * 3))[0]) == 413
+
+
+def test_a_head_is_bounded_while_it_arrives() -> None:
+    reader = RequestReader(LIMITS)
+    reader.feed(b"GET / HTTP/1.1\r\nHost: a\r\nX: ")
+    for _ in range(80):
+        reader.feed(b"a" * 1000)
+
+    assert [status_of(item) for item in reader.ready] == [431]
+
+
+def test_a_large_head_within_the_limits_may_arrive_in_any_pieces() -> None:
+    data = get(b"Host: a", *(b"X-%d: %b" % (i, b"a" * 1000) for i in range(60)))
+
+    for size in (1000, 30_000, len(data)):
+        request = one(*(data[i : i + size] for i in range(0, len(data), size)))
+
+        assert len(request.headers) == 61
+
+
+def test_trailers_are_bounded() -> None:
+    trailers = b"".join(b"X-%d: %b\r\n" % (i, b"a" * 1000) for i in range(80))
+
+    (problem,) = read(post(b"Transfer-Encoding: chunked", body=b"0\r\n" + trailers))
+
+    assert status_of(problem) == 431
+
+
+def test_the_head_of_a_next_request_is_not_charged_for_the_one_before() -> None:
+    reader = RequestReader(HttpLimits())
+    reader.feed(post(b"Content-Length: 80000", body=b"a" * 80_000) + b"GET / HTTP/1.1\r\nHo")
+    reader.feed(b"st: a\r\n\r\n")
+
+    assert [type(item) for item in reader.ready] == [Request, Request]
+
+
+def test_a_client_that_waits_to_continue_is_noticed() -> None:
+    reader = RequestReader(LIMITS)
+
+    reader.feed(post(b"Expect: 100-Continue", b"Content-Length: 2"))
+
+    assert (reader.wants_continue, reader.phase) == (True, Phase.BODY)
+    reader.feed(b"ab")
+    assert (reader.wants_continue, reader.phase) == (False, Phase.IDLE)
+    assert len(reader.ready) == 1
+
+
+def test_continue_is_not_for_http_1_0() -> None:
+    reader = RequestReader(LIMITS)
+
+    reader.feed(b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+
+    assert not reader.wants_continue
+
+
+UPGRADE = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAA")
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        ((b"Content-Length: 3",), b"abc"),
+        ((b"Transfer-Encoding: chunked",), b"3\r\nabc\r\n0\r\n\r\n"),
+    ],
+)
+def test_an_offer_to_upgrade_is_ignored_and_its_body_kept(
+    lines: tuple[bytes, ...], body: bytes
+) -> None:
+    data = post(*UPGRADE, *lines, body=body)
+
+    for cut in range(1, len(data)):
+        reader = RequestReader(LIMITS)
+        reader.feed(data[:cut])
+        reader.feed(data[cut:] + get(b"Host: b"))
+        first, second = reader.ready
+
+        assert isinstance(first, Request)
+        assert isinstance(second, Request)
+        assert (first.method, first.path, first.body) == ("POST", "/v1/x", b"abc")
+        assert first.header(b"host") == b"a"
+        assert second.header(b"host") == b"b"
+
+
+def test_an_upgrade_without_a_body_and_its_follower_are_two_requests() -> None:
+    items = read(get(b"Host: a", *UPGRADE) * 3)
+
+    assert [type(item) for item in items] == [Request] * 3
+
+
+def test_leading_empty_lines_are_skipped() -> None:
+    assert one(b"\r\n\r\n" + get(b"Host: a")).path == "/"
+
+
+def test_bodies_of_all_connections_share_one_bound() -> None:
+    budget = BodyBudget(1000)
+    first, second, third = (RequestReader(LIMITS, budget) for _ in range(3))
+    body = post(b"Content-Length: 600", body=b"x" * 600)
+
+    first.feed(body)
+    second.feed(body[:-1])
+    third.feed(post(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n"))
+
+    assert [status_of(item) for item in second.ready] == [503]
+    assert isinstance(first.ready[0], Request)
+    assert budget.used == 601
+    third.close()
+    assert budget.used == 600
+    first.ready[0].release_body()
+    first.ready[0].release_body()
+    assert budget.used == 0
+
+
+def test_a_repeated_request_counts_towards_the_bound() -> None:
+    budget = BodyBudget(1000)
+    reader = RequestReader(LIMITS, budget)
+    for _ in range(3):
+        reader.feed(post(b"Content-Length: 100", body=b"x" * 100))
+
+    assert budget.used == 300
+    for item in reader.ready:
+        assert isinstance(item, Request)
+        item.uncharge()
+    assert budget.used == 0

@@ -1,0 +1,136 @@
+import pytest
+
+from kvmesh.transport.http.upstream.response_reader import ReadStage, ResponseReader
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def read(*pieces: bytes, expect_body: bool = True) -> tuple[ResponseReader, bytes]:
+    reader = ResponseReader()
+    reader.begin(expect_body=expect_body)
+    return reader, b"".join([reader.feed(piece) for piece in pieces])
+
+
+RESPONSES = [
+    (OK + b"Content-Length: 3\r\n\r\nabc", b"abc"),
+    (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2;x\r\nbc\r\n0\r\nT: x\r\n\r\n", b"abc"),
+    (b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"Content-Length: 1\r\n\r\na", b"a"),
+    (b"HTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" + OK + b"Content-Length: 0\r\n\r\n", b""),
+    (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\n\r\n", b""),
+    (b"HTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a"),
+]
+
+
+@pytest.mark.parametrize(("data", "body"), RESPONSES)
+def test_a_response_ends_for_certain_however_it_is_cut(data: bytes, body: bytes) -> None:
+    for cut in range(len(data)):
+        reader, found = read(data[:cut], data[cut:])
+
+        assert found == body
+        assert reader.stage is ReadStage.COMPLETE
+        assert reader.reusable
+        assert reader.status in {200, 204, 304}
+
+
+def test_headers_of_an_interim_response_are_forgotten() -> None:
+    reader, _ = read(
+        b"HTTP/1.1 103 H\r\nLink: x\r\n\r\n", OK + b"X-A: b \r\nContent-Length: 0\r\n\r\n"
+    )
+
+    assert reader.headers == [(b"x-a", b"b"), (b"content-length", b"0")]
+
+
+def test_a_response_without_length_lasts_until_the_connection_closes() -> None:
+    reader, body = read(OK + b"\r\nab", b"c")
+
+    assert body == b"abc"
+    assert reader.stage is ReadStage.BODY
+    assert reader.until_close
+    assert not reader.reusable
+
+
+def test_an_unknown_coding_is_not_taken_for_an_end_by_close() -> None:
+    reader, _ = read(OK + b"Transfer-Encoding: gzip\r\n\r\nab")
+
+    assert not reader.until_close
+
+
+def test_a_head_request_is_answered_by_the_head_alone() -> None:
+    reader, body = read(OK + b"Content-Length: 100\r\n\r\n", expect_body=False)
+
+    assert (body, reader.stage) == (b"", ReadStage.COMPLETE)
+    assert not reader.reusable
+
+
+@pytest.mark.parametrize(
+    "surplus", [b"x", b"\0\0", OK + b"Content-Length: 1\r\n\r\nb", OK + b"\r\nbody"]
+)
+def test_bytes_behind_a_response_spoil_the_connection_not_the_response(surplus: bytes) -> None:
+    reader, body = read(OK + b"Content-Length: 1\r\n\r\na" + surplus)
+
+    assert body == b"a"
+    assert reader.stage is ReadStage.COMPLETE
+    assert not reader.reusable
+
+
+def test_a_closing_upstream_is_not_reused() -> None:
+    assert not read(OK + b"Connection: close\r\nContent-Length: 1\r\n\r\na")[0].reusable
+
+
+def test_one_reader_reads_many_responses() -> None:
+    reader = ResponseReader()
+    for _ in range(3):
+        reader.begin()
+        assert reader.feed(RESPONSES[1][0]) == b"abc"
+        assert reader.reusable
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OK + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\nContent-Length: 1\n\na",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 Switching Protocols\r\n\r\n" + OK,
+        b"HTTP/1.1 099 Odd\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        OK + b"X: " + b"a" * 140_000,
+        OK + b"X: a\r\n" * 300 + b"\r\n",
+    ],
+)
+def test_what_is_no_http_1_1_response_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"response|upstream"):
+        read(data)
+
+
+def test_exactly_one_chunk_between_others_may_pass_by_the_parser() -> None:
+    reader, _ = read(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+    body = b""
+    passed = []
+
+    for data in (
+        b"3\r\nabc\r\n",
+        b"3\r\nd\r\n\r\n",
+        b"1\r\ne\r\n1\r\nf\r\n",
+        b"1\r\ng\r",
+        b"\n",
+        b"00A\r\n0123456789\r\n",
+        b"2",
+        b"1\r\nx",
+        b"y" * 31,
+        b"z\r\n",
+        b"1;ext\r\nh\r\n",
+        b"0\r\n\r\n",
+    ):
+        start = reader.whole_chunk(data)
+        passed.append(bool(start))
+        body += data[start:-2] if start else reader.feed(data)
+
+    assert body == b"abcd\r\nefg0123456789x" + b"y" * 31 + b"zh"
+    assert [number for number, one in enumerate(passed) if one] == [0, 1]
+    assert (reader.stage, reader.reusable) == (ReadStage.COMPLETE, True)

@@ -1,0 +1,137 @@
+from collections.abc import Callable
+
+from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
+
+
+class Loop:
+    """A clock that only the test moves; knows one timer."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> "Loop":
+        self.due.append((self.now + delay, callback))
+        return self
+
+    def cancel(self) -> None:
+        self.due.clear()
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.due and self.due[0][0] <= end:
+            self.now, callback = self.due.pop(0)
+            callback()
+        self.now = end
+
+
+class Item:
+    def __init__(self, deadline_s: float, again_s: float | None = None) -> None:
+        self.deadline_s = deadline_s
+        self.spoke = -1
+        self.fired: list[float] = []
+        self.again_s = again_s
+
+    def on_deadline(self, now: float) -> None:
+        self.fired.append(now)
+        self.deadline_s = NEVER if self.again_s is None else now + self.again_s
+
+
+def wheel_and_loop() -> tuple[DeadlineWheel, Loop]:
+    loop = Loop()
+    return DeadlineWheel(loop, tick_s=0.1, spokes=4), loop
+
+
+def test_a_deadline_fires_once_and_at_most_a_round_late() -> None:
+    wheel, loop = wheel_and_loop()
+    items = [Item(101.0) for _ in range(10)]
+    for item in items:
+        wheel.add(item)
+
+    loop.run(5)
+
+    assert all(len(item.fired) == 1 for item in items)
+    assert all(101.0 <= item.fired[0] <= 101.51 for item in items)
+
+
+def test_a_deadline_may_be_moved_by_setting_it() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(101.0)
+    wheel.add(item)
+    loop.run(0.5)
+
+    item.deadline_s = 103.0
+    loop.run(2)
+
+    assert item.fired == []
+    loop.run(2)
+    assert len(item.fired) == 1
+
+
+def test_an_item_may_set_its_next_deadline_when_one_fires() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(100.5, again_s=1.0)
+    wheel.add(item)
+
+    loop.run(10)
+
+    assert 6 <= len(item.fired) <= 10
+
+
+def test_a_wheel_without_items_does_not_turn() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(NEVER)
+    assert loop.due == []
+
+    wheel.add(item)
+    assert len(loop.due) == 1
+    wheel.discard(item)
+    wheel.discard(item)
+    loop.run(1)
+
+    assert loop.due == []
+    assert len(wheel) == 0
+
+
+def test_the_clock_is_fresh_when_the_first_item_comes() -> None:
+    wheel, loop = wheel_and_loop()
+    loop.run(50)
+
+    wheel.add(Item(NEVER))
+
+    assert wheel.now_s == 150.0
+
+
+def test_an_item_discarded_by_another_in_the_same_turn_does_not_fire() -> None:
+    wheel, loop = wheel_and_loop()
+    victims = [Item(100.0) for _ in range(8)]
+
+    class Killer(Item):
+        def on_deadline(self, now: float) -> None:
+            super().on_deadline(now)
+            for victim in victims:
+                wheel.discard(victim)
+
+    killers = [Killer(100.0) for _ in range(4)]
+    for item in (*killers, *victims):
+        wheel.add(item)
+
+    loop.run(2)
+
+    assert all(len(killer.fired) == 1 for killer in killers)
+    assert sum(len(victim.fired) for victim in victims) <= 2
+
+
+def test_a_closed_wheel_is_silent() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(100.1)
+    wheel.add(item)
+
+    wheel.close()
+    loop.run(5)
+
+    assert item.fired == []
+    assert item.spoke == -1

@@ -1,0 +1,89 @@
+import pytest
+
+from kvmesh.transport.http.forward.headers import forwarded_block
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import HttpDate, end_to_end, render, status_line
+
+
+def test_a_status_line_needs_no_registered_reason() -> None:
+    assert status_line(404) == b"HTTP/1.1 404 Not Found\r\n"
+    assert status_line(299) == b"HTTP/1.1 299 \r\n"
+
+
+def test_header_lines_are_rendered_in_order() -> None:
+    assert render([(b"a", b"1"), (b"b", b"")]) == b"a: 1\r\nb: \r\n"
+    assert render([]) == b""
+
+
+@pytest.mark.parametrize("value", [b"a\r\nx: y", b"a\nb", b"a\rb"])
+def test_a_line_break_in_a_header_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        render([(b"a", b"1"), (b"b", value)])
+
+
+def test_headers_of_one_hop_are_dropped_with_those_connection_names() -> None:
+    headers = [
+        (b"connection", b"keep-alive, X-Secret"),
+        (b"x-secret", b"1"),
+        (b"keep-alive", b"timeout=5"),
+        (b"te", b"trailers"),
+        (b"date", b"now"),
+        (b"x-kept", b"2"),
+    ]
+
+    assert end_to_end(headers, frozenset({b"date"})) == [(b"x-kept", b"2")]
+    assert end_to_end([(b"connection", b"close"), (b"a", b"b")], frozenset()) == [(b"a", b"b")]
+
+
+def test_the_date_is_made_once_a_second() -> None:
+    date = HttpDate()
+    line = date.line
+
+    date.refresh()
+
+    assert line.startswith(b"date: ")
+    assert line.endswith(b" GMT\r\n")
+    assert date.line is line or date.line != line
+
+
+def request(*headers: tuple[bytes, bytes], client: str = "10.0.0.9") -> Request:
+    made = Request("POST", b"/", [(b"host", b"front:1"), *headers])
+    made.client = client
+    return made
+
+
+def test_a_forwarded_request_says_where_it_came_from() -> None:
+    block = forwarded_block(request((b"accept", b"*/*"), (b"accept-encoding", b"gzip")))
+
+    assert block == (
+        b"accept: */*\r\nx-forwarded-for: 10.0.0.9\r\n"
+        b"x-forwarded-proto: http\r\nx-forwarded-host: front:1\r\n"
+    )
+
+
+def test_what_earlier_proxies_said_is_kept() -> None:
+    block = forwarded_block(
+        request(
+            (b"x-forwarded-for", b"1.2.3.4"),
+            (b"x-forwarded-proto", b"https"),
+            (b"x-forwarded-host", b"public"),
+        )
+    )
+
+    assert b"x-forwarded-for: 1.2.3.4, 10.0.0.9\r\n" in block
+    assert b"x-forwarded-proto: https\r\n" in block
+    assert b"x-forwarded-host: public\r\n" in block
+
+
+def test_a_target_replaces_the_clients_header_of_the_same_name() -> None:
+    sent = request((b"x-data-parallel-rank", b"7"), (b"a", b"b"))
+
+    assert b"rank" not in forwarded_block(sent, ((b"x-data-parallel-rank", b"1"),))
+    assert b"rank: 7" in forwarded_block(sent, ((b"x-other", b"1"),))
+
+
+def test_requests_of_one_twin_share_their_block() -> None:
+    first, second = request((b"a", b"b")), request((b"a", b"b"))
+    first.twin = second.twin = request()
+
+    assert forwarded_block(first) is forwarded_block(second)
