@@ -12,7 +12,7 @@ import msgspec
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
+from kvmesh.core.index.prefix_index import Groups, by_worker
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.table import clear_released
 from kvmesh.core.overlap.leases import Leases
@@ -231,42 +231,6 @@ class ApproxIndex:
             self._pruned += gone
             at_most -= gone
             self._pruning = gone < excess
-
-
-class CombinedIndex:
-    """Two views as one: a worker's prefix is the longer of what either says.
-
-    E.g. the event-fed index and an `ApproxIndex` with a TTL of 5 s: a prompt just routed then
-    counts as cached before its events arrive, and a burst of siblings goes to the same worker.
-    """
-
-    def __init__(self, first: PrefixIndex, second: PrefixIndex) -> None:
-        self._first = first
-        self._second = second
-
-    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
-        """Return the longer prefix length, in blocks, per worker that either view has."""
-        matches = self._first.find_matches(hashes)
-        for depth, workers in self._second.find_groups(hashes):
-            for worker in workers:
-                if depth > matches.get(worker, 0):
-                    matches[worker] = depth
-        return matches
-
-    def find_groups(self, hashes: Hashes) -> Groups:
-        """Return disjoint (depth, workers), deepest first. O(workers) when both have any."""
-        groups = self._first.find_groups(hashes)
-        others = self._second.find_groups(hashes)
-        if not groups or not others:
-            return groups or others
-        matches = by_worker(groups)
-        for depth, workers in others:
-            for worker in workers:
-                matches[worker] = max(depth, matches.get(worker, 0))
-        by_depth: dict[int, list[WorkerId]] = {}
-        for worker, depth in matches.items():
-            by_depth.setdefault(depth, []).append(worker)
-        return [(depth, tuple(by_depth[depth])) for depth in sorted(by_depth, reverse=True)]
 
 
 def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:
