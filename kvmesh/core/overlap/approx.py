@@ -1,13 +1,13 @@
 """An index of what workers probably hold: what was sent to them lately."""
 
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import count
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 import msgspec
+from sortedcontainers import SortedDict
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
@@ -71,8 +71,8 @@ class ApproxIndex:
         self._slots = Slots()
         self._table = new_table()
         self._leases: dict[WorkerId, Leases] = {}
-        self._ends: list[tuple[float, int, Leases]] = []
-        self._serial = count()
+        self._ends: SortedDict[float, deque[Leases]] = SortedDict()
+        self._next_end = inf
         self._pruning = False
         self._cleaning: Iterator[int] | None = None
         self._entries = self._expired = self._pruned = self._displaced = self._revoked = 0
@@ -99,7 +99,8 @@ class ApproxIndex:
         leases = self._leases.get(worker) or self._admit(worker)
         news, new_end = leases.extend(blocks, until)
         if new_end:
-            heappush(self._ends, (until, next(self._serial), leases))
+            self._ends.setdefault(until, deque()).append(leases)
+            self._next_end = min(self._next_end, until)
         if news:
             self._store(leases, news)
         if self._pruning or self._entries > self._max_entries:
@@ -110,10 +111,10 @@ class ApproxIndex:
 
         `budget` bounds the entries dropped in this call, about 0.5 us each.
         """
-        if not self._ends or self._ends[0][0] > now:
+        if self._next_end > now:
             return True
         left = self._entries + 1 if budget is None else budget
-        while (leases := self._first()) is not None and self._ends[0][0] <= now:
+        while (leases := self._first()) is not None and self._next_end <= now:
             if left <= 0:
                 return False
             gone = self._drop(leases, left)
@@ -205,10 +206,13 @@ class ApproxIndex:
     def _first(self) -> Leases | None:
         """Return whose lease ends first of all, None when there are none."""
         while self._ends:
-            end, _, leases = self._ends[0]
-            if leases.earliest() == end:
-                return leases
-            heappop(self._ends)
+            self._next_end, holders = self._ends.peekitem(0)
+            while holders:
+                if holders[0].earliest() == self._next_end:
+                    return holders[0]
+                holders.popleft()
+            del self._ends[self._next_end]
+        self._next_end = inf
         return None
 
     def _drop(self, leases: Leases, at_most: int) -> int:
