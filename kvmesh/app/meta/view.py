@@ -10,6 +10,8 @@ from urllib.parse import quote
 import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.app.figures.figure import combine
+from kvmesh.app.figures.table import OF_WORKERS
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
@@ -18,7 +20,9 @@ from kvmesh.app.views.overview import (
     compare_replicas,
     merge_prefixes,
     merge_warnings,
+    number,
     sum_buckets,
+    with_numbers,
 )
 from kvmesh.core.buckets.buckets import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
@@ -269,7 +273,7 @@ def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
                 (row, other) if row.active_requests > other.active_requests else (other, row)
             )
             failing = max(row, other, key=lambda one: (one.failures, one.attempts))
-            merged[key] = msgspec.structs.replace(
+            whole = msgspec.structs.replace(
                 fuller,
                 stage=failing.stage,
                 failures=failing.failures,
@@ -277,7 +281,10 @@ def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
                 trust=max(row.trust, other.trust, key=_doubt),
                 usable=row.usable or other.usable,
                 why_not="" if row.usable or other.usable else fuller.why_not,
-                ttft_ms=fuller.ttft_ms if fuller.ttft_ms is not None else less.ttft_ms,
-                cached_blocks=max(row.cached_blocks, other.cached_blocks),
             )
+            numbers = {
+                one.key: combine(one.replicas, (number(fuller, one.key), number(less, one.key)))
+                for one in OF_WORKERS
+            }
+            merged[key] = with_numbers(whole, numbers)
     return [merged[key] for key in sorted(merged)]

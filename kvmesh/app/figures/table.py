@@ -1,0 +1,72 @@
+"""All figures: what overviews show of them, and the tables of docs/metrics.md."""
+
+from typing import Final, Literal, Never
+
+from kvmesh.app.figures.figure import Figure, Shown, Table
+from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_REPLICAS, TOKENS, URLS
+from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, PEERS, SNAPSHOTS
+from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
+from kvmesh.app.figures.workers import ENGINES, PREDICTIONS, REPLICA_CARE, WORKER_CARE, WORKERS
+
+TABLES: Final[tuple[Table[Never], ...]] = (
+    *(REQUESTS, TOTALS, ADMISSION, SHADOWS, WORKERS, ENGINES, PREDICTIONS, WORKER_CARE),
+    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, BOOKINGS, HEARING, TOKENS, URLS, EDGES),
+    *(META, META_ENDS, META_REPLICAS, REPLICA_CARE),
+)
+
+Rows = Literal["workers", "replicas", "buckets"]
+
+
+def shown_figures(*labels: str) -> list[Figure[Never]]:
+    """Return the figures that overviews show, of the tables with exactly these labels."""
+    found = [one for table in TABLES if table.labels == labels for one in table.figures]
+    return [one for one in found if one.shown is not None]
+
+
+def shown_in(*labels: str) -> list[Shown]:
+    """Return how the figures of tables with exactly these labels are shown."""
+    return [one.shown for one in shown_figures(*labels) if one.shown is not None]
+
+
+OF_WORKERS: Final = shown_in("worker")
+OF_REPLICAS: Final = shown_in()
+COLUMNS: Final[dict[Rows, list[Shown]]] = {
+    "workers": OF_WORKERS,
+    "replicas": OF_REPLICAS,
+    "buckets": [one for one in (*OF_WORKERS, *OF_REPLICAS) if one.bucket is not None],
+}
+"""What each row of an overview has, in the order in which it is drawn."""
+
+
+def render_metrics() -> str:
+    """Return the tables of docs/metrics.md."""
+    lines = ["| name | type | labels | meaning |", "|---|---|---|---|"]
+    metrics = [
+        (one.metric, one.kind, (*table.labels, *one.labels), one.text)
+        for table in TABLES
+        for one in table.figures
+        if one.metric
+    ]
+    for name, kind, labels, text in sorted(metrics):
+        words = ", ".join(f"`{label}`" for label in sorted(labels))
+        lines.append(f"| `{name}` | {kind} | {words} | {text} |")
+    lines += [
+        "",
+        "## In the overview",
+        "Fields of the rows of `/v1/overview`, or of their `figures`. `kvmesh top` and the",
+        "dashboard show those with a title. What several replicas say of one worker is combined,",
+        "the busiest replica first; so are the rows of a bucket.",
+        "",
+        "| row | field | dashboard | top | replicas | bucket | meaning |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, labels in (("worker", ("worker",)), ("replica", ())):
+        for figure in shown_figures(*labels):
+            assert figure.shown is not None
+            one = figure.shown
+            combined = one.replicas if labels else ""
+            lines.append(
+                f"| {row} | `{one.key}` | {one.dashboard} | {one.top} | {combined} "
+                f"| {one.bucket or ''} | {figure.text} |"
+            )
+    return "\n".join(lines) + "\n"
