@@ -1,7 +1,7 @@
 """What a figure is: a number's name, meaning and reading, and how an overview shows it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 from prometheus_client.core import (
@@ -54,62 +54,29 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, Generic[OwnerT_contra], frozen=True):
-    """One number, as `read` finds it in its owner. `metric` is its Prometheus name, "" for none."""
+    """One number, as `read` finds it in its owner.
 
-    metric: str
+    `metric` is its Prometheus name, of a counter without `_total`; "" for none. `text` says what
+    it is, on /metrics and in the docs.
+    """
+
     kind: Kind
-    text: str
+    metric: str
     read: Callable[[OwnerT_contra], Reading]
+    text: str
     labels: Labels = ()
     shown: Shown | None = None
 
 
-def gauge(
-    metric: str,
-    text: str,
-    read: Callable[[OwnerT_contra], Reading],
-    *labels: str,
-    shown: Shown | None = None,
-) -> Figure[OwnerT_contra]:
-    """Return a figure that goes up and down."""
-    return Figure(metric, "gauge", text, read, labels, shown)
+class Source(msgspec.Struct, frozen=True):
+    """A table together with the owners it is read from.
 
+    `metrics` yields its figures as Prometheus reads them. `numbers` returns the shown ones by
+    owner; none, unless the labels it is given are those that tell the table's owners apart.
+    """
 
-def counter(
-    metric: str,
-    text: str,
-    read: Callable[[OwnerT_contra], Reading],
-    *labels: str,
-    shown: Shown | None = None,
-) -> Figure[OwnerT_contra]:
-    """Return a figure that only goes up; `metric` is without `_total`."""
-    return Figure(metric, "counter", text, read, labels, shown)
-
-
-def histogram(
-    metric: str, text: str, read: Callable[[OwnerT_contra], Reading], *labels: str
-) -> Figure[OwnerT_contra]:
-    """Return a figure that is a distribution."""
-    return Figure(metric, "histogram", text, read, labels)
-
-
-def only_shown(
-    text: str, read: Callable[[OwnerT_contra], Reading], shown: Shown
-) -> Figure[OwnerT_contra]:
-    """Return a figure of the overview that Prometheus does not get."""
-    return Figure("", "gauge", text, read, (), shown)
-
-
-class Source(Protocol):
-    """A table together with the owners it is read from."""
-
-    def metrics(self) -> Iterator[Metric]:
-        """Yield the figures as Prometheus reads them."""
-        ...
-
-    def numbers(self, labels: Labels) -> Mapping[Labels, Mapping[str, float]]:
-        """Return the shown figures by owner; none unless `labels` are what names the owners."""
-        ...
+    metrics: Callable[[], Iterator[Metric]]
+    numbers: Callable[[Labels], Mapping[Labels, Mapping[str, float]]]
 
 
 class Table(Generic[OwnerT_contra]):
@@ -119,49 +86,37 @@ class Table(Generic[OwnerT_contra]):
         self.figures = figures
         self.labels = labels
 
-    def shown(self) -> list[tuple[Shown, str]]:
-        """Return what overviews show, with its meaning."""
-        return [(one.shown, one.text) for one in self.figures if one.shown is not None]
-
     def of(self, find: Callable[[], OwnerT_contra]) -> Source:
         """Return the source that reads one owner, which `find` looks up each time."""
-        return _Read(self, lambda: {(): find()})
+        return self.of_each(lambda: {(): find()})
 
     def of_each(self, find: Callable[[], Mapping[Labels, OwnerT_contra]]) -> Source:
         """Return the source that reads several owners, each under its words for `labels`."""
-        return _Read(self, find)
+        return Source(lambda: self._metrics(find()), lambda labels: self._numbers(labels, find))
 
-
-class _Read(Generic[OwnerT_contra]):
-    def __init__(
-        self, table: Table[OwnerT_contra], find: Callable[[], Mapping[Labels, OwnerT_contra]]
-    ) -> None:
-        self._table = table
-        self._find = find
-
-    def metrics(self) -> Iterator[Metric]:
-        table, owners = self._table, self._find()
-        for figure in table.figures:
+    def _metrics(self, owners: Mapping[Labels, OwnerT_contra]) -> Iterator[Metric]:
+        for figure in self.figures:
             if not figure.metric:
                 continue
-            labels = (*table.labels, *figure.labels)
+            labels = (*self.labels, *figure.labels)
             family = _FAMILIES[figure.kind](figure.metric, figure.text, labels=labels)
             for names, owner in owners.items():
                 _add(family, names, figure.read(owner))
             if labels or family.samples:
                 yield family
 
-    def numbers(self, labels: Labels) -> Mapping[Labels, Mapping[str, float]]:
-        table = self._table
-        if labels != table.labels or not table.shown():
+    def _numbers(
+        self, labels: Labels, find: Callable[[], Mapping[Labels, OwnerT_contra]]
+    ) -> dict[Labels, dict[str, float]]:
+        shown = [(one.shown.key, one.read) for one in self.figures if one.shown is not None]
+        if labels != self.labels or not shown:
             return {}
         found: dict[Labels, dict[str, float]] = {}
-        for names, owner in self._find().items():
-            row = found[names] = {}
-            for figure in table.figures:
-                value = figure.read(owner) if figure.shown is not None else None
-                if figure.shown is not None and isinstance(value, int | float):
-                    row[figure.shown.key] = value
+        for names, owner in find().items():
+            values = {key: read(owner) for key, read in shown}
+            found[names] = {
+                key: value for key, value in values.items() if isinstance(value, int | float)
+            }
         return found
 
 

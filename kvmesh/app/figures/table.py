@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, Never
 
-from kvmesh.app.figures.figure import Figure, Shown, Table
+from kvmesh.app.figures.figure import Shown, Table
 from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_REPLICAS, TOKENS, URLS
 from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, PEERS, SNAPSHOTS
 from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
@@ -17,19 +17,14 @@ TABLES: Final[tuple[Table[Never], ...]] = (
 Rows = Literal["workers", "replicas", "buckets"]
 
 
-def shown_figures(*labels: str) -> list[Figure[Never]]:
-    """Return the figures that overviews show, of the tables with exactly these labels."""
-    found = [one for table in TABLES if table.labels == labels for one in table.figures]
-    return [one for one in found if one.shown is not None]
+def shown_figures(*labels: str) -> list[tuple[Shown, str]]:
+    """Return how the figures of tables with exactly these labels are shown, with their meaning."""
+    figures = [one for table in TABLES if table.labels == labels for one in table.figures]
+    return [(one.shown, one.text) for one in figures if one.shown is not None]
 
 
-def shown_in(*labels: str) -> list[Shown]:
-    """Return how the figures of tables with exactly these labels are shown."""
-    return [one.shown for one in shown_figures(*labels) if one.shown is not None]
-
-
-OF_WORKERS: Final = shown_in("worker")
-OF_REPLICAS: Final = shown_in()
+OF_WORKERS: Final = [one for one, _ in shown_figures("worker")]
+OF_REPLICAS: Final = [one for one, _ in shown_figures()]
 COLUMNS: Final[dict[Rows, list[Shown]]] = {
     "workers": OF_WORKERS,
     "replicas": OF_REPLICAS,
@@ -61,12 +56,8 @@ def render_metrics() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row, labels in (("worker", ("worker",)), ("replica", ())):
-        for figure in shown_figures(*labels):
-            assert figure.shown is not None
-            one = figure.shown
+        for one, text in shown_figures(*labels):
             combined = one.replicas if labels else ""
-            lines.append(
-                f"| {row} | `{one.key}` | {one.dashboard} | {one.top} | {combined} "
-                f"| {one.bucket or ''} | {figure.text} |"
-            )
+            cells = (row, f"`{one.key}`", one.dashboard, one.top, combined, one.bucket or "", text)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -10,19 +10,15 @@ from urllib.parse import quote
 import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.app.figures.figure import combine
-from kvmesh.app.figures.table import OF_WORKERS
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
     ReplicaRow,
-    WorkerRow,
     compare_replicas,
     merge_prefixes,
     merge_warnings,
-    number,
+    merge_workers,
     sum_buckets,
-    with_numbers,
 )
 from kvmesh.core.buckets.buckets import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
@@ -39,7 +35,6 @@ AT_ONCE: Final = 16
 KEPT_ROWS: Final = 1000
 CHANGES: Final = 200
 TIMEOUT_S: Final = 2.0
-_TRUSTS: Final = ("exact", "approx", "degraded", "catching-up")
 
 
 class _Rows(msgspec.Struct, frozen=True):
@@ -107,7 +102,7 @@ class MetaView:
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
         """Return the present of the whole mesh; see `View.overview`."""
         heard = [one.overview for one in self._known.values() if one.overview and one.answers]
-        workers = _merge_workers(heard)
+        workers = merge_workers(one.workers for one in heard)
         replicas = self._replicas()
         ready = self._meta.ready(time.monotonic())
         counters: dict[str, int] = {}
@@ -250,41 +245,3 @@ def _decode(body: bytes) -> Overview | None:
         return msgspec.json.decode(body, type=Overview)
     except msgspec.MsgspecError:
         return None
-
-
-def _doubt(trust: str) -> int:
-    return _TRUSTS.index(trust) if trust in _TRUSTS else len(_TRUSTS)
-
-
-def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
-    """Return each worker once: replicas share bookings, so the busiest view is the fullest.
-
-    A worker is usable if some replica may use it; the worst trust and the most failures are shown.
-    """
-    merged: dict[tuple[str, str], WorkerRow] = {}
-    for overview in overviews:
-        for row in overview.workers:
-            key = (row.bucket, row.worker)
-            other = merged.get(key)
-            if other is None:
-                merged[key] = row
-                continue
-            fuller, less = (
-                (row, other) if row.active_requests > other.active_requests else (other, row)
-            )
-            failing = max(row, other, key=lambda one: (one.failures, one.attempts))
-            whole = msgspec.structs.replace(
-                fuller,
-                stage=failing.stage,
-                failures=failing.failures,
-                attempts=failing.attempts,
-                trust=max(row.trust, other.trust, key=_doubt),
-                usable=row.usable or other.usable,
-                why_not="" if row.usable or other.usable else fuller.why_not,
-            )
-            numbers = {
-                one.key: combine(one.replicas, (number(fuller, one.key), number(less, one.key)))
-                for one in OF_WORKERS
-            }
-            merged[key] = with_numbers(whole, numbers)
-    return [merged[key] for key in sorted(merged)]

@@ -1,7 +1,7 @@
 """What a dashboard shows of a mesh: buckets, replicas, workers, traffic. All of it is JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
 Agreement = Literal["agrees", "disagrees", "unchecked"]
+
+_TRUSTS: Final = ("exact", "approx", "degraded", "catching-up")
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -213,6 +215,43 @@ def _combined(
         for one in shown
         if one.bucket is not None
     }
+
+
+def merge_workers(views: Iterable[Sequence[WorkerRow]]) -> list[WorkerRow]:
+    """Return each worker once: replicas share bookings, so the busiest view is the fullest.
+
+    A worker is usable if some replica may use it; the worst trust and the most failures are shown.
+    """
+    merged: dict[tuple[str, str], WorkerRow] = {}
+    for row in (row for rows in views for row in rows):
+        other = merged.get((row.bucket, row.worker))
+        whole = row if other is None else _merge_two(row, other)
+        merged[row.bucket, row.worker] = whole
+    return [merged[key] for key in sorted(merged)]
+
+
+def _merge_two(row: WorkerRow, other: WorkerRow) -> WorkerRow:
+    fuller, less = (row, other) if row.active_requests > other.active_requests else (other, row)
+    failing = max(row, other, key=lambda one: (one.failures, one.attempts))
+    usable = row.usable or other.usable
+    whole = msgspec.structs.replace(
+        fuller,
+        stage=failing.stage,
+        failures=failing.failures,
+        attempts=failing.attempts,
+        trust=max(row.trust, other.trust, key=_doubt),
+        usable=usable,
+        why_not="" if usable else fuller.why_not,
+    )
+    numbers = {
+        one.key: combine(one.replicas, (number(fuller, one.key), number(less, one.key)))
+        for one in OF_WORKERS
+    }
+    return with_numbers(whole, numbers)
+
+
+def _doubt(trust: str) -> int:
+    return _TRUSTS.index(trust) if trust in _TRUSTS else len(_TRUSTS)
 
 
 def merge_warnings(said: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
