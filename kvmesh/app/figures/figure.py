@@ -17,7 +17,9 @@ from kvmesh.core.insight.histogram import Histogram
 OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
 Kind = Literal["gauge", "counter", "histogram", "summary"]
-Format = Literal["count", "percent", "ms", "ms_per_token"]
+Format = Literal["count", "percent", "ms", "s", "ms_per_token"]
+"""How a value is written: of a share 0..1, milliseconds or seconds, `percent`, `ms` or `s`."""
+
 Rule = Literal["first", "sum", "max"]
 """How several values become one: the first that is known, their sum, the largest."""
 

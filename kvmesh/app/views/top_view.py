@@ -187,10 +187,11 @@ def _titles(rows: Rows) -> list[str]:
 def _figures(rows: Rows, row: WorkerRow | ReplicaRow | BucketRow) -> list[str]:
     """Return the cells of the figures that have a title here."""
     shown = [one for one in COLUMNS[rows] if one.top]
-    return [_cell(one.format, number(row, one.key)) for one in shown]
+    return [figure(one.format, number(row, one.key)) for one in shown]
 
 
-def _cell(style: Format, value: float | None) -> str:
+def figure(style: Format, value: float | None) -> str:
+    """Return a figure as text; a dash for none."""
     if value is None:
         return "-"
     match style:
@@ -200,6 +201,8 @@ def _cell(style: Format, value: float | None) -> str:
             return percent(value)
         case "ms":
             return _ms(value)
+        case "s":
+            return _ms(value * 1000.0)
         case "ms_per_token":
             return f"{value:.3f}"
 

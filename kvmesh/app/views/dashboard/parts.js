@@ -16,7 +16,7 @@ export function milliseconds(value) {
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} ms`;
 }
 
-const FORMATS = { count, percent, ms: milliseconds, ms_per_token: (value) => count(value * 1000, 1) };
+const FORMATS = { count, percent, ms: milliseconds, s: (value) => milliseconds(value * 1000), ms_per_token: (value) => count(value * 1000, 1) };
 
 // The columns of the figures that `kvmesh/app/figures` gives such rows; `drawn` are those with a drawing of their own.
 export function figureColumns(rows, drawn = {}) {
