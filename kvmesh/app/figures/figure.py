@@ -113,13 +113,12 @@ class Table(Generic[OwnerT_contra]):
         shown = [(one.shown.key, one.read) for one in self.figures if one.shown is not None]
         if labels != self.labels or not shown:
             return {}
-        found: dict[Labels, dict[str, float]] = {}
-        for names, owner in find().items():
-            values = {key: read(owner) for key, read in shown}
-            found[names] = {
-                key: value for key, value in values.items() if isinstance(value, int | float)
+        return {
+            names: {
+                key: value for key, read in shown if isinstance(value := read(owner), int | float)
             }
-        return found
+            for names, owner in find().items()
+        }
 
 
 class Sources:

@@ -48,9 +48,10 @@ def render_metrics() -> str:
     lines += [
         "",
         "## In the overview",
-        "Fields of the rows of `/v1/overview`, or of their `figures`. `kvmesh top` and the",
-        "dashboard show those with a title. What several replicas say of one worker is combined,",
-        "the busiest replica first; so are the rows of a bucket.",
+        "Numbers of the rows of `/v1/overview`: each is a field of the row, or an entry of its",
+        "`figures`. The dashboard and `kvmesh top` show a column for those with a title there.",
+        "`replicas` is how a meta-router combines what several replicas say of one worker (first:",
+        "that of the replica with most requests there), `bucket` how the rows of a bucket are.",
         "",
         "| row | field | dashboard | top | replicas | bucket | meaning |",
         "|---|---|---|---|---|---|---|",

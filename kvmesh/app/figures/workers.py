@@ -24,9 +24,17 @@ class WorkerFacts:
         self.scheduler = scheduler = context.router.scheduler
         self.loads = scheduler.sequences.loads(worker)
         self.load = beat.load
-        membership = scheduler.workers.membership
-        self.usable = membership.why_not(worker, context.clock()) is None
-        self.trust = scheduler.workers.info(worker).trust
+        self._workers = scheduler.workers
+        self._clock = context.clock
+
+    def usable(self) -> bool:
+        """Return whether it may get requests."""
+        return self._workers.membership.why_not(self.worker, self._clock()) is None
+
+    def trusts(self) -> dict[str, float]:
+        """Return 1 for how far its KV events are believed, 0 for the rest."""
+        trust = self._workers.info(self.worker).trust
+        return {one.value: float(one is trust) for one in Trust}
 
 
 # How a figure is read, then what it is.
@@ -64,10 +72,9 @@ WORKERS: Final = Table[WorkerFacts](
            "Requests that run by the engine's word.", shown=Shown("running_requests")),
     Figure("gauge", "", lambda one: one.loads.active_blocks,
            "KV blocks of the requests booked at a worker.", shown=Shown("active_blocks")),
-    Figure("gauge", "kvmesh_worker_usable", lambda one: one.usable,
+    Figure("gauge", "kvmesh_worker_usable", lambda one: one.usable(),
            "1 while a worker may get requests."),
-    Figure("gauge", "kvmesh_worker_trust", lambda one: {
-               trust.value: float(trust is one.trust) for trust in Trust},
+    Figure("gauge", "kvmesh_worker_trust", lambda one: one.trusts(),
            "1 for how far a worker's KV events are believed, 0 for the rest.", ("trust",)),
     labels=("worker",),
 )

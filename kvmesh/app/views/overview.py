@@ -145,12 +145,19 @@ def number(row: WorkerRow | ReplicaRow | BucketRow, key: str) -> float | None:
     return value
 
 
-def with_numbers(row: RowT, numbers: Mapping[str, float | None]) -> RowT:
+_FIELDS: Final = {
+    one: frozenset(one.__struct_fields__) for one in (WorkerRow, ReplicaRow, BucketRow)
+}
+
+
+def with_numbers(row: RowT, numbers: Mapping[str, float]) -> RowT:
     """Return the row with these figures: fields where it has such, else among its `figures`."""
-    known = {key: value for key, value in numbers.items() if value is not None}
-    more = {key: value for key, value in known.items() if key not in row.__struct_fields__}
-    fields = {key: value for key, value in known.items() if key not in more}
-    return msgspec.structs.replace(row, **fields, figures={**row.figures, **more})
+    more = numbers.keys() - _FIELDS[type(row)]
+    if not more:
+        return msgspec.structs.replace(row, **numbers)
+    fields = {key: value for key, value in numbers.items() if key not in more}
+    figures = row.figures | {key: numbers[key] for key in sorted(more)}
+    return msgspec.structs.replace(row, **fields, figures=figures)
 
 
 def compare_replicas(rows: Sequence[ReplicaRow]) -> list[ReplicaRow]:
@@ -209,11 +216,12 @@ def sum_buckets(replicas: Iterable[ReplicaRow], workers: Iterable[WorkerRow]) ->
 
 def _combined(
     shown: Iterable[Shown], rows: Sequence[WorkerRow] | Sequence[ReplicaRow]
-) -> dict[str, float | None]:
+) -> dict[str, float]:
     return {
-        one.key: combine(one.bucket, (number(row, one.key) for row in rows))
+        one.key: value
         for one in shown
         if one.bucket is not None
+        and (value := combine(one.bucket, (number(row, one.key) for row in rows))) is not None
     }
 
 
@@ -244,8 +252,10 @@ def _merge_two(row: WorkerRow, other: WorkerRow) -> WorkerRow:
         why_not="" if usable else fuller.why_not,
     )
     numbers = {
-        one.key: combine(one.replicas, (number(fuller, one.key), number(less, one.key)))
+        one.key: value
         for one in OF_WORKERS
+        if (value := combine(one.replicas, (number(fuller, one.key), number(less, one.key))))
+        is not None
     }
     return with_numbers(whole, numbers)
 

@@ -117,7 +117,7 @@ def test_buckets_are_summed_even_with_replicas_or_workers_alone() -> None:
 
 
 def test_a_figure_is_a_field_of_its_row_or_stands_among_the_others() -> None:
-    row = with_numbers(worker("w0", "chat"), {"cached_blocks": 7, "odd": 2, "ttft_ms": None})
+    row = with_numbers(worker("w0", "chat"), {"cached_blocks": 7, "odd": 2})
 
     assert (row.cached_blocks, row.ttft_ms, row.figures) == (7, None, {"odd": 2})
     assert [number(row, key) for key in ("cached_blocks", "odd", "unknown")] == [7, 2, None]
