@@ -1,8 +1,8 @@
 """KV-cache-aware request routing for LLM engines.
 
 The public face: `from kvmesh import KvRouter`, and whatever else `__all__` names; the rest is
-internal and may move. A name is loaded when it is first asked for: `import kvmesh` takes 1 ms, and
-the library needs neither NATS nor an HTTP client.
+internal and may move. A name is loaded when it is first asked for: `import kvmesh` takes 0.2 ms,
+and the library needs neither NATS nor an HTTP client.
 """
 
 TYPE_CHECKING = False
