@@ -103,3 +103,28 @@ def test_the_table_has_a_row_a_tree(
     assert out[2] == "| p | 3 | 0.0k | 1 / 1 / 1 | 0 | 3 | 1 | 0 | 2 | 1 |"
     assert "p/one.py:2 a.b.c.d" in out
     assert out[-2:] == ["p.one", "p.two"]
+
+
+class TracedChat:
+    calls = 190
+    functions = 150
+    files = 39
+
+    def trace_chat(self) -> "TracedChat":
+        return self
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (None, "a warm chat: not traced, there is no benchmarks.trace.chat"),
+        (True, "a warm chat: 190 calls, 150 functions, 39 files"),
+    ],
+)
+def test_a_chat_is_traced_where_there_is_a_tracer(
+    monkeypatch: pytest.MonkeyPatch, found: bool | None, line: str
+) -> None:
+    monkeypatch.setattr(house, "find_spec", {"benchmarks.trace": found}.get)
+    monkeypatch.setattr(house, "import_module", {house.TRACE: TracedChat()}.get)
+
+    assert house.trace_line() == line

@@ -2,12 +2,18 @@ import random
 
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Cleared, Stored
-from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.blocks.events import ROOT, Cleared, Stored, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, namespace_root, pack_hashes, sequence_hashes
 from kvmesh.core.health.outcomes import failed_attempt
-from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.thinned import ThinnedIndex
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.errors import CodecError, ConfigError, NoWorkerError, RequestError
 from kvmesh.library.kv_metrics import KvMetricsAggregator
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
@@ -246,6 +252,43 @@ def test_the_same_calls_with_the_same_seed_decide_alike() -> None:
         ]
 
     assert play() == play()
+
+
+def test_it_decides_as_the_scheduler_of_a_router_does() -> None:
+    router = make_router("w1", "w2", "w3")
+    index, membership = KvIndex(), Membership()
+    scheduler = Scheduler(
+        RouterOptions(block_size=BLOCK_SIZE),
+        random.Random(1),
+        membership=membership,
+        sequences=ActiveSequences(BLOCK_SIZE),
+        index=index,
+        routed=ThinnedIndex(ApproxIndex()),
+    )
+    for worker in ("w1", "w2", "w3"):
+        membership.add(worker, 0.0)
+    draw = random.Random(2)
+
+    for number in range(300):
+        now, name = number / 50, f"r{number}"
+        family, length = draw.randrange(6), draw.randrange(1, 60)
+        tokens = [family * 1000 + one for one in range(length)]
+        held = Stored(ROOT, pack_hashes(sequence_hashes(tokens, BLOCK_SIZE)))
+        worker = draw.choice(["w1", "w2", "w3"])
+        assert router.apply_event(worker, held) == index.apply(WorkerId(worker), held)
+        hashes = BlockHashes(tokens, BLOCK_SIZE)
+
+        best = router.find_best_match(name, tokens, now)
+        decision = scheduler.schedule(RouteRequest(name, hashes, length), now)
+
+        assert (best.worker_id, best.overlap_blocks) == (decision.worker, decision.overlap_blocks)
+        if number % 2:
+            router.mark_prefill_completed(name, now + 0.01)
+            scheduler.first_token(name, now + 0.01)
+        if number >= 5:
+            router.free(f"r{number - 5}", now + 0.015)
+            scheduler.finish(f"r{number - 5}", now + 0.015)
+    assert router.statistics() == scheduler.statistics()
 
 
 def test_impossible_options_are_refused() -> None:
