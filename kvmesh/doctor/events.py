@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from kvmesh.app.engines.probe import EventEndpoint
 from kvmesh.core.engines.diagnosis import SourceSeen
-from kvmesh.core.engines.dialect import EngineStored, decode_engine_batch
+from kvmesh.core.engines.kv_events.dialect import EngineStored, decode_engine_batch
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 

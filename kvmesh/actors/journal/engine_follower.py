@@ -15,7 +15,7 @@ from kvmesh.actors.engine_messages import (
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
-from kvmesh.core.engines.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.workers.info import Trust
 from kvmesh.errors import CodecError

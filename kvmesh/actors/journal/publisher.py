@@ -25,7 +25,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
-from kvmesh.core.engines.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.journal.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
 from kvmesh.errors import CodecError
 

@@ -8,8 +8,8 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from kvmesh.core.engines.event_source import EventSource, SourceOptions
-from kvmesh.core.engines.source_actions import (
+from kvmesh.core.engines.kv_events.event_source import EventSource, SourceOptions
+from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.core.engines.dialect import (
+from kvmesh.core.engines.kv_events.dialect import (
     EngineCleared,
     EngineRemoved,
     EngineStored,

@@ -7,8 +7,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
-from kvmesh.core.engines.dialect import EngineEvent, EngineRemoved, EngineStored
-from kvmesh.core.engines.tier_table import Change, Emptied, TierTable
+from kvmesh.core.engines.kv_events.dialect import EngineEvent, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, TierTable
 
 _BITS: Final = 24
 _COUNT: Final = (1 << _BITS) - 1

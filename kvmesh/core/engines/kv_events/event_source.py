@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.core.engines.source_actions import (
+from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,

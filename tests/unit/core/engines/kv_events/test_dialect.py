@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvmesh.core.engines.dialect import (
+from kvmesh.core.engines.kv_events.dialect import (
     EngineBatch,
     EngineCleared,
     EngineEvent,
@@ -16,7 +16,7 @@ from kvmesh.core.engines.dialect import (
 )
 from kvmesh.errors import CodecError
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "engines"
+FIXTURES = Path(__file__).parents[4] / "fixtures" / "engines"
 WIRE: Mapping[str, Mapping[str, str]] = json.loads((FIXTURES / "wire_fixtures.json").read_text())
 LIVE = [json.loads(line) for line in (FIXTURES / "vllm_0.32.0_live.jsonl").read_text().splitlines()]
 

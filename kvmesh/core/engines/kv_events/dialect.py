@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import msgspec
 
-from kvmesh.core.engines.dialect_fields import (
+from kvmesh.core.engines.kv_events.dialect_fields import (
     block_hash,
     block_hashes,
     extras,

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from kvmesh.core.blocks.events import Cleared, Event
-from kvmesh.core.engines.closure import Closure, ClosureStatistics
-from kvmesh.core.engines.dialect import EngineCleared, decode_engine_batch
-from kvmesh.core.engines.residency import Residency, ResidencyStatistics
-from kvmesh.core.engines.tier_table import Change, Dropped, TierStored
+from kvmesh.core.engines.kv_events.closure import Closure, ClosureStatistics
+from kvmesh.core.engines.kv_events.dialect import EngineCleared, decode_engine_batch
+from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
+from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, TierStored
 from kvmesh.errors import CodecError
 
 
