@@ -1,16 +1,17 @@
 """Why an engine's cache may stay unseen: each thing that would make every overlap 0, in words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 import msgspec
+
+from kvmesh.core.engines.engine import Engine
+from kvmesh.core.engines.registry import ENGINES, engine_of
 
 FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
 SMALL_BLOCK_TOKENS = 8
 """Blocks smaller than this cost more to follow than a larger size loses."""
 
-OLDEST_WITH_EVENTS = {"vllm": (0, 9, 0), "sglang": (0, 4, 7)}
-OLDEST_THAT_LISTS = {"vllm": (0, 31, 0), "sglang": (0, 5, 14)}
 FLAGS = '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",...}\''
 
 
@@ -112,12 +113,11 @@ def _check_version(engine: EngineSeen) -> Iterator[Finding]:
         yield Finding(
             Level.WARN,
             "engine",
-            "of a kind kvmesh does not know: KV events only if they are vLLM's or SGLang's form",
+            f"of a kind kvmesh does not know: KV events only if they are {_form()} form",
             "without them serve it approximately: kvmesh router --no-kv-events --worker URL",
         )
-    elif version and version < OLDEST_WITH_EVENTS[engine.kind]:
-        oldest = ".".join(map(str, OLDEST_WITH_EVENTS[engine.kind]))
-        remedy = f"upgrade to {oldest} or later"
+    elif version and version < (oldest := engine_of(engine.kind).words.oldest_with_events):
+        remedy = f"upgrade to {_dotted(oldest)} or later"
         yield Finding(Level.FAIL, "engine", f"{name} publishes no KV events", remedy)
     else:
         yield Finding(Level.OK, "engine", f"{name} at {engine.url}")
@@ -133,7 +133,8 @@ def _check_models(engine: EngineSeen) -> Iterator[Finding]:
 
 def _check_caching(engine: EngineSeen) -> Iterator[Finding]:
     if engine.prefix_caching is False:
-        remedy = "start it with --enable-prefix-caching (SGLang: without --disable-radix-cache)"
+        (_, words), *others = _each_kind(lambda one: one.words.cache)
+        remedy = f"start it {words} ({_titled(others)})"
         yield Finding(Level.FAIL, "prefix caching", "is off: nothing is ever reused", remedy)
     elif engine.prefix_caching:
         yield Finding(
@@ -157,7 +158,7 @@ def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
         )
     size = min(seen or [size])
     if size == 1:
-        remedy = "start SGLang with --page-size 16 or more"
+        remedy = "; ".join(words for _, words in _each_kind(lambda one: one.words.larger_blocks))
         yield Finding(Level.FAIL, "block size", "one token a block floods the mesh", remedy)
     elif size < SMALL_BLOCK_TOKENS:
         remedy = "16 to 64 tokens a block are usual"
@@ -214,8 +215,8 @@ def _no_source(engine: EngineSeen) -> Finding:
     if engine.lists_events:
         text, remedy = "are off", f"start the engine with {FLAGS}"
         return Finding(Level.FAIL, "KV events", text, remedy)
-    oldest = OLDEST_THAT_LISTS.get(engine.kind)
-    why = f" (from {'.'.join(map(str, oldest))} on it does)" if oldest else ""
+    oldest = engine_of(engine.kind).words.oldest_that_lists
+    why = f" (from {_dotted(oldest)} on it does)" if oldest else ""
     return Finding(
         Level.FAIL,
         "KV events",
@@ -233,7 +234,7 @@ def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Findin
         return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
     if source.undecodable:
         text = f"{source.undecodable} of {source.batches} batches are no KV events"
-        remedy = "is this the port of vLLM's or SGLang's KV events, and not of something else?"
+        remedy = f"is this the port of {_form()} KV events, and not of something else?"
         return Finding(Level.FAIL, topic, text, remedy)
     if source.stored_blocks:
         text = f"{source.stored_blocks} blocks stored in {source.batches} batches"
@@ -257,7 +258,7 @@ def _check_probe(probe: ProbeSeen | None) -> Iterator[Finding]:
         yield Finding(Level.WARN, "probe", f"no answer to a prompt: {probe.error}", remedy)
         return
     if probe.cached_tokens is None:
-        remedy = "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report"
+        remedy = _titled(_each_kind(lambda one: one.words.report_cached))
         text = "the engine does not report cached tokens, so predictions cannot be checked"
         yield Finding(Level.WARN, "reuse", text, remedy)
     elif not probe.cached_tokens:
@@ -275,11 +276,39 @@ def _check_tokenizer(probe: ProbeSeen) -> Finding:
     remedy = "give kvmesh the engine's own model directory and chat template"
     if probe.ids_differ_at is None:
         text = "the engine does not return token ids: not compared"
-        return Finding(Level.WARN, "tokenizer", text, "needs vLLM 0.10.2 or SGLang 0.5.22")
+        since = _each_kind(lambda one: one.prompt_ids.since if one.prompt_ids else "")
+        remedy = f"needs {' or '.join(map(' '.join, since))}"
+        return Finding(Level.WARN, "tokenizer", text, remedy)
     if probe.ids_differ_at >= 0:
         text = f"{probe.tokenizer} differs from the engine's ids at position {probe.ids_differ_at}"
         return Finding(Level.FAIL, "tokenizer", text, remedy)
     return Finding(Level.OK, "tokenizer", f"{probe.tokenizer} makes the engine's token ids")
+
+
+def how_to_publish() -> str:
+    """Return which option starts each kind of engine with KV events."""
+    titles: dict[str, list[str]] = {}
+    for title, option in _each_kind(lambda one: one.words.publish):
+        titles.setdefault(option, []).append(title)
+    return _titled([(" and ".join(names), option) for option, names in titles.items()])
+
+
+def _each_kind(words: Callable[[Engine], str]) -> list[tuple[str, str]]:
+    """Return title and words of every kind that has any."""
+    return [(one.title, found) for one in ENGINES.values() if (found := words(one))]
+
+
+def _titled(words: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(map(": ".join, words))
+
+
+def _form() -> str:
+    """Return whose KV events are understood."""
+    return " or ".join(f"{title}'s" for title, _ in _each_kind(lambda one: one.words.publish))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def parse_version(text: str) -> tuple[int, ...]:

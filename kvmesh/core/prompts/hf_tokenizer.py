@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
-from kvmesh.core.engines.chat import ENGINE_CALLS, EngineKind
+from kvmesh.core.engines.registry import EngineKind, engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.segment_cache import (
     AddedToken,
@@ -150,7 +150,7 @@ class HfTokenizer:
         if self._options.template_kwargs:
             merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
             chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
-        call = ENGINE_CALLS[self._options.engine](chat, template)
+        call = engine_of(self._options.engine).chat(chat, template)
         packed = self._encode(template.render(call))
         if not call.suffix:
             return packed

@@ -7,7 +7,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.engines.kv_events.dialect import EngineStored, decode_engine_batch
+from kvmesh.core.engines.engine_events import EngineStored
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.residency import Residency
 from kvmesh.errors import CodecError
 

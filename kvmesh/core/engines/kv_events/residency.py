@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
-from kvmesh.core.engines.kv_events.dialect import EngineEvent, EngineRemoved, EngineStored
+from kvmesh.core.engines.engine_events import EngineEvent, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, TierTable
 
 _BITS: Final = 24

@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvmesh.core.engines.kv_events.dialect import (
+from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
     EngineEvent,
     EngineRemoved,
     EngineStored,
-    decode_engine_batch,
 )
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.errors import CodecError
 
 FIXTURES = Path(__file__).parents[4] / "fixtures" / "engines"
