@@ -1,7 +1,7 @@
 """An engine's load in the form that every kind's figures are brought into."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -76,3 +76,5 @@ class Gauges:
                 self.total_blocks = int(value)
             case "total_tokens":
                 self.total_tokens = int(value)
+            case _:
+                assert_never(gauge.figure)

@@ -11,6 +11,9 @@ from kvmesh.core.engines.vllm.engine import VLLM
 EngineKind = Literal["vllm", "sglang", "transformers"]
 """Names of kinds, and the name that the unknown kind goes by where a kind must be named."""
 
+DEFAULT_KIND: Final = "vllm"
+"""Whose way is followed where nothing tells the kind."""
+
 UNKNOWN: Final = Engine(name="transformers", title="unknown engine")
 """An engine of no known kind: an OpenAI server, whose events, if any, are of the common dialect."""
 

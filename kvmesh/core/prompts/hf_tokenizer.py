@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
-from kvmesh.core.engines.registry import EngineKind, engine_of
+from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.segment_cache import (
     AddedToken,
@@ -42,7 +42,7 @@ class TokenizerOptions(msgspec.Struct, frozen=True):
     both caches together. `backend` "auto" takes fastokens when it is installed and agrees.
     """
 
-    engine: EngineKind = "vllm"
+    engine: EngineKind = DEFAULT_KIND
     template_kwargs: JsonObject = {}
     cache_bytes: int = 64 << 20
     backend: Literal["auto", "fastokens", "tokenizers"] = "auto"

@@ -1,8 +1,9 @@
 """What inference engines say about their KV caches, brought into one form.
 
-vLLM, SGLang and TensorRT-LLM publish msgpack `[timestamp, [event, ...], dp_rank]`. An event is an
-array (tag, then fields by position) in older versions and a map (`type`, then fields by name) in
-newer ones; one table of field orders covers all fourteen published schemas.
+This is the dialect that all known engines share; a kind with another brings its own decoder.
+They publish msgpack `[timestamp, [event, ...], dp_rank]`. An event is an array (tag, then fields by
+position) in older versions and a map (`type`, then fields by name) in newer ones; one table of
+field orders covers all fourteen published schemas.
 Source: vllm/distributed/kv_events.py 0.9.0 to 0.32.0, sglang/srt/disaggregation/kv_events.py 0.4.7
 to 0.5.23, tensorrt_llm/_torch/pyexecutor/kv_cache_events.py.
 """

@@ -159,7 +159,7 @@ class Residency:
     def _block(self, engine_hash: int, parent: int, contents: tuple[int, ...], root: int) -> _Block:
         """Return the block of that content, new if need be, of a hash that is known.
 
-        SGLang's hashes do not cover the cache salt, so one hash may stand for two contents: twins.
+        Where hashes do not cover the cache salt, one hash may stand for two contents: twins.
         """
         known = self._blocks[engine_hash]
         if known.contents == contents:
