@@ -94,7 +94,7 @@ class WorkerHeartbeat(Message, frozen=True):
     meets others. `reading` counts the engine's reports of its load: with the same number `load` is
     old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
     answer there `answering` is False, and `draining` is True for routers that know only that.
-    `engine` names its kind where `bootstrap_port` does not tell the handshake (`needs_naming`).
+    `engine` names its kind where routers must know it (`needs_naming`).
     """
 
     worker: WorkerId
@@ -121,7 +121,7 @@ class WorkerHeartbeat(Message, frozen=True):
 
     @property
     def engine_kind(self) -> str:
-        """Return the kind of engine, "" where `bootstrap_port` tells all."""
+        """Return the kind of engine, "" where routers need not know it."""
         return "" if self.engine is msgspec.UNSET else self.engine
 
     @property

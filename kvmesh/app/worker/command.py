@@ -18,7 +18,7 @@ from kvmesh.app.engines.worker_option import parse_words
 from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix, journal_for, subjects_for
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.engines.diagnosis import how_to_publish
+from kvmesh.core.engines.advice import how_to_publish
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.routing.disaggregation import role_marks

@@ -1,14 +1,20 @@
 """Why an engine's cache may stay unseen: each thing that would make every overlap 0, in words."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 import msgspec
 
-from kvmesh.core.engines.engine import Engine
-from kvmesh.core.engines.registry import ENGINES, engine_of
+from kvmesh.core.engines.advice import (
+    how_to_cache,
+    how_to_enlarge_blocks,
+    how_to_report_cached,
+    who_returns_ids,
+    whose_events,
+)
+from kvmesh.core.engines.engine_events import FULL_ATTENTION
+from kvmesh.core.engines.registry import engine_of
 
-FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
 SMALL_BLOCK_TOKENS = 8
 """Blocks smaller than this cost more to follow than a larger size loses."""
 
@@ -113,7 +119,7 @@ def _check_version(engine: EngineSeen) -> Iterator[Finding]:
         yield Finding(
             Level.WARN,
             "engine",
-            f"of a kind kvmesh does not know: KV events only if they are {_form()} form",
+            f"of a kind kvmesh does not know: KV events only if they are {whose_events()} form",
             "without them serve it approximately: kvmesh router --no-kv-events --worker URL",
         )
     elif version and version < (oldest := engine_of(engine.kind).words.oldest_with_events):
@@ -133,9 +139,8 @@ def _check_models(engine: EngineSeen) -> Iterator[Finding]:
 
 def _check_caching(engine: EngineSeen) -> Iterator[Finding]:
     if engine.prefix_caching is False:
-        (_, words), *others = _each_kind(lambda one: one.words.cache)
-        remedy = f"start it {words} ({_titled(others)})"
-        yield Finding(Level.FAIL, "prefix caching", "is off: nothing is ever reused", remedy)
+        text = "is off: nothing is ever reused"
+        yield Finding(Level.FAIL, "prefix caching", text, how_to_cache())
     elif engine.prefix_caching:
         yield Finding(
             Level.OK, "prefix caching", "is on (its hash and seed do not matter: tokens are hashed)"
@@ -158,8 +163,8 @@ def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
         )
     size = min(seen or [size])
     if size == 1:
-        remedy = "; ".join(words for _, words in _each_kind(lambda one: one.words.larger_blocks))
-        yield Finding(Level.FAIL, "block size", "one token a block floods the mesh", remedy)
+        text = "one token a block floods the mesh"
+        yield Finding(Level.FAIL, "block size", text, how_to_enlarge_blocks())
     elif size < SMALL_BLOCK_TOKENS:
         remedy = "16 to 64 tokens a block are usual"
         yield Finding(Level.WARN, "block size", f"{size} tokens is very small", remedy)
@@ -200,7 +205,7 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
         elif not source.replay_connected:
             text = f"nobody answers at the replay socket {source.replay}"
             yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
-        if source.kinds and not FULL_ATTENTION.intersection(source.kinds):
+        if source.kinds and FULL_ATTENTION.isdisjoint(kind or None for kind in source.kinds):
             text = f"only blocks of {', '.join(source.kinds)} are told, reuse needs full attention"
             remedy = (
                 "overlaps will be too high or too low: serve it with --router-mode least-loaded"
@@ -234,7 +239,7 @@ def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Findin
         return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
     if source.undecodable:
         text = f"{source.undecodable} of {source.batches} batches are no KV events"
-        remedy = f"is this the port of {_form()} KV events, and not of something else?"
+        remedy = f"is this the port of {whose_events()} KV events, and not of something else?"
         return Finding(Level.FAIL, topic, text, remedy)
     if source.stored_blocks:
         text = f"{source.stored_blocks} blocks stored in {source.batches} batches"
@@ -258,9 +263,8 @@ def _check_probe(probe: ProbeSeen | None) -> Iterator[Finding]:
         yield Finding(Level.WARN, "probe", f"no answer to a prompt: {probe.error}", remedy)
         return
     if probe.cached_tokens is None:
-        remedy = _titled(_each_kind(lambda one: one.words.report_cached))
         text = "the engine does not report cached tokens, so predictions cannot be checked"
-        yield Finding(Level.WARN, "reuse", text, remedy)
+        yield Finding(Level.WARN, "reuse", text, how_to_report_cached())
     elif not probe.cached_tokens:
         remedy = "is prefix caching on, is the cache larger than a prompt, is there one engine?"
         text = f"a prompt of {probe.prompt_tokens} tokens sent twice was computed twice"
@@ -276,35 +280,11 @@ def _check_tokenizer(probe: ProbeSeen) -> Finding:
     remedy = "give kvmesh the engine's own model directory and chat template"
     if probe.ids_differ_at is None:
         text = "the engine does not return token ids: not compared"
-        since = _each_kind(lambda one: one.prompt_ids.since if one.prompt_ids else "")
-        remedy = f"needs {' or '.join(map(' '.join, since))}"
-        return Finding(Level.WARN, "tokenizer", text, remedy)
+        return Finding(Level.WARN, "tokenizer", text, f"needs {who_returns_ids()}")
     if probe.ids_differ_at >= 0:
         text = f"{probe.tokenizer} differs from the engine's ids at position {probe.ids_differ_at}"
         return Finding(Level.FAIL, "tokenizer", text, remedy)
     return Finding(Level.OK, "tokenizer", f"{probe.tokenizer} makes the engine's token ids")
-
-
-def how_to_publish() -> str:
-    """Return which option starts each kind of engine with KV events."""
-    titles: dict[str, list[str]] = {}
-    for title, option in _each_kind(lambda one: one.words.publish):
-        titles.setdefault(option, []).append(title)
-    return _titled([(" and ".join(names), option) for option, names in titles.items()])
-
-
-def _each_kind(words: Callable[[Engine], str]) -> list[tuple[str, str]]:
-    """Return title and words of every kind that has any."""
-    return [(one.title, found) for one in ENGINES.values() if (found := words(one))]
-
-
-def _titled(words: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(map(": ".join, words))
-
-
-def _form() -> str:
-    """Return whose KV events are understood."""
-    return " or ".join(f"{title}'s" for title, _ in _each_kind(lambda one: one.words.publish))
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -57,6 +57,11 @@ def plain_chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     return transformers_call(chat, template)
 
 
+def rank_headers(rank: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Return what takes a request to one data-parallel rank behind an engine's URL."""
+    return ((b"x-data-parallel-rank", b"%d" % rank),)
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of engine. `name` is what flags and facts call it, `title` what messages do.
 
@@ -66,6 +71,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     not do; `tiers` are names of media besides the common ones, 0 the device, 2 the farthest.
     `gauges` are the series of /metrics to read, `read_loads` reads the page of
     `EngineFacts.load_path` into figures by rank (raises `CodecError`), `load_stream` a stream.
+    `rank_headers` take a request to one data-parallel rank.
     """
 
     name: str
@@ -79,5 +85,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     read_loads: Callable[[bytes], Mapping[int, EngineFigures]] | None = None
     load_stream: LoadStream | None = None
     handshake: Handshake | None = None
+    rank_headers: Callable[[int], tuple[tuple[bytes, bytes], ...]] = rank_headers
     prompt_ids: PromptIds | None = None
     words: Words = Words()

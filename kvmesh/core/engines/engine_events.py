@@ -1,6 +1,11 @@
 """What an engine says of its KV cache, in the one form that every dialect is brought into."""
 
+from typing import Final
+
 import msgspec
+
+FULL_ATTENTION: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
+"""Kinds of cache groups that decide how long a prefix can be reused; None: untold."""
 
 
 class EngineStored(msgspec.Struct, frozen=True):

@@ -38,8 +38,15 @@ def handshake_of(kind: str, bootstrap_port: int) -> Handshake:
 
 
 def needs_naming(kind: str) -> bool:
-    """Return whether a worker of that kind must say so for its handshake to be known."""
-    handshake = engine_of(kind).handshake
-    if handshake is None:
-        return False
-    return handshake_of("", 1 if isinstance(handshake, Rendezvous) else 0) != handshake
+    """Return whether routers must know that a worker is of that kind to send requests its way.
+
+    They need not where it is reached as any other is. Then heartbeats leave the kind out, so that
+    routers of earlier versions read them all the same.
+    """
+    engine = engine_of(kind)
+    if engine.rank_headers is not UNKNOWN.rank_headers:
+        return True
+    handshake = engine.handshake
+    return handshake is not None and handshake is not handshake_of(
+        "", 1 if isinstance(handshake, Rendezvous) else 0
+    )

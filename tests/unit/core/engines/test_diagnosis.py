@@ -9,7 +9,6 @@ from kvmesh.core.engines.diagnosis import (
     ProbeSeen,
     SourceSeen,
     check_engine,
-    how_to_publish,
     parse_version,
 )
 
@@ -253,10 +252,6 @@ def test_versions_are_read_as_far_as_they_are_numbers() -> None:
     assert parse_version("0.33.0rc1+cpu") == (0, 33, 0)
     assert parse_version("1") == (1,)
     assert parse_version("main") == ()
-
-
-def test_the_option_for_events_is_told_once_for_the_kinds_that_share_it() -> None:
-    assert how_to_publish() == "vLLM and SGLang: --kv-events-config"
 
 
 def test_remedies_name_each_kinds_own_options() -> None:

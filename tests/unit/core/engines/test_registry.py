@@ -20,6 +20,10 @@ def test_every_kind_has_a_name_that_settings_know() -> None:
     assert get_args(EngineKind) == (*ENGINES, UNKNOWN.name)
 
 
+def test_a_rank_is_named_in_a_header() -> None:
+    assert engine_of("").rank_headers(3) == ((b"x-data-parallel-rank", b"3"),)
+
+
 def test_what_no_kind_is_called_is_served_as_unknown() -> None:
     assert [engine_of(name) for name in ("", "odd", UNKNOWN.name)] == [UNKNOWN] * 3
     assert decoder_of("") is decode_engine_batch
@@ -36,11 +40,16 @@ def test_a_worker_with_a_port_to_meet_at_is_met_and_any_other_asked_first(kind: 
     assert not needs_naming(kind)
 
 
-def test_a_handshake_that_the_port_does_not_tell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_that_is_reached_in_its_own_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Transfer(bytes, msgspec.Raw, lambda body, _: body)
-    kinds = {**ENGINES, "odd": Engine(name="odd", title="Odd", handshake=own)}
+    kinds = {
+        **ENGINES,
+        "odd": Engine(name="odd", title="Odd", handshake=own),
+        "ranked": Engine(name="ranked", title="Ranked", rank_headers=lambda _: ()),
+    }
     monkeypatch.setattr("kvmesh.core.engines.registry.ENGINES", kinds)
 
     assert needs_naming("odd")
+    assert needs_naming("ranked")
     assert handshake_of("odd", 0) is own
     assert handshake_of("", 0) is not own
