@@ -252,23 +252,3 @@ def test_versions_are_read_as_far_as_they_are_numbers() -> None:
     assert parse_version("0.33.0rc1+cpu") == (0, 33, 0)
     assert parse_version("1") == (1,)
     assert parse_version("main") == ()
-
-
-def test_remedies_name_each_kinds_own_options() -> None:
-    def remedy(seen: EngineSeen) -> str:
-        return wrong(seen)[-1].remedy
-
-    assert remedy(engine(prefix_caching=False)) == (
-        "start it with --enable-prefix-caching (SGLang: without --disable-radix-cache)"
-    )
-    assert remedy(engine(probe=probe(cached_tokens=None))) == (
-        "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report"
-    )
-    assert remedy(engine(probe=probe(ids_differ_at=None))) == "needs vLLM 0.10.2 or SGLang 0.5.22"
-    assert remedy(engine(sources=(source(undecodable=1),))) == (
-        "is this the port of vLLM's or SGLang's KV events, and not of something else?"
-    )
-    assert remedy(engine(block_size=1, sources=(source(block_sizes=()),))) == (
-        "start SGLang with --page-size 16 or more"
-    )
-    assert "only if they are vLLM's or SGLang's form" in wrong(engine(kind=""))[0].text

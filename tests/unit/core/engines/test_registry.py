@@ -37,6 +37,10 @@ def test_an_unknown_kind_is_asked_nothing() -> None:
 def test_a_worker_with_a_port_to_meet_at_is_met_and_any_other_asked_first(kind: str) -> None:
     assert isinstance(handshake_of(kind, 8998), Rendezvous)
     assert isinstance(handshake_of(kind, 0), Transfer)
+
+
+@pytest.mark.parametrize("kind", ["", "vllm", "sglang"])
+def test_kinds_that_routers_of_earlier_versions_served_are_not_named(kind: str) -> None:
     assert not needs_naming(kind)
 
 
