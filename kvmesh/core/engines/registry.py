@@ -1,4 +1,4 @@
-"""The kinds of engines there are. A new one is a folder here, and a line in each list below."""
+"""The kinds of engines there are: a new one is a folder here, an import, a name and an entry."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
