@@ -1,6 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
-# make mutants ARGS='kvmesh.core.engines.closure.*'  does any test notice a fault in this module?
+# make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
