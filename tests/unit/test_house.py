@@ -1,6 +1,7 @@
 """How the source tree must be built: what holds it together is checked here, not remembered."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -124,3 +125,16 @@ def test_a_function_takes_no_more_arguments_than_a_reader_keeps_in_mind() -> Non
     ]
 
     assert not many
+
+
+def test_tests_and_sources_that_tools_are_told_of_exist() -> None:
+    named = re.compile(r"\b(?:tests|kvmesh|benchmarks)/[\w/.*-]*[\w*]")
+    tools = ("Makefile", ".ci/run", "pyproject.toml", "kvmesh/native/check.sh")
+    missing = [
+        f"{tool}: {path}"
+        for tool in tools
+        for path in named.findall((REPOSITORY / tool).read_text())
+        if not path.startswith("kvmesh/_native") and not any(REPOSITORY.glob(path))  # built
+    ]
+
+    assert not missing
