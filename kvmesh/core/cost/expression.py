@@ -33,7 +33,7 @@ _PLACES: Final[Mapping[str, str]] = {
     )
     for field in fields
 }
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 class Expression:

@@ -56,11 +56,11 @@ def test_a_derived_term_is_computed_once() -> None:
 
 
 def test_a_line_has_numbers_in_place_of_names() -> None:
-    formula = Expression("max(wait_ms, own_ms) + contention * uncached_tokens + -1")
+    formula = Expression("max(wait_ms, own_ms) + contention * uncached_tokens + -1 + 1e3")
 
     line = formula.line(CANDIDATE, NO_FLEET, DEFAULT_WEIGHTS)
 
-    assert line == "max(12.0, 410.0) + 0.4 * 800 + -1"
+    assert line == "max(12.0, 410.0) + 0.4 * 800 + -1 + 1e3"
 
 
 def test_a_formula_may_print_a_term_in_its_own_way() -> None:
