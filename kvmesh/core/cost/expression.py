@@ -51,7 +51,9 @@ class Expression:
         self.text = text
         self.program = tuple(_postfix(_parse(text), text, set()))
         self.function = cast("Function", _compile(self.program, ("c", "f", "w"), "."))
-        self._formats = {**FORMATS, **(formats or {})}
+        formats = {**FORMATS, **(formats or {})}
+        self._derived = [name for name in DERIVED if f"={name}" in self.program]
+        self._line = _NAME.sub(lambda found: _field(found[0], formats), text)
 
     def names(self, holder: str) -> tuple[str, ...]:
         """Return the fields that are read of the candidate (`c`), the fleet (`f`) or the weights
@@ -67,19 +69,13 @@ class Expression:
 
     def line(self, c: Candidate, f: Fleet, w: Weights) -> str:
         """Return the formula with this candidate's numbers in place of names."""
-        holders = {"c": c, "f": f, "w": w}
+        derived = {name: _DERIVED[name].function(c, f, w) for name in self._derived}
+        return self._line.format(c=c, f=f, w=w, **derived)
 
-        def number(found: re.Match[str]) -> str:
-            name = found[0]
-            if name in _CHOICES:
-                return name
-            derived = _DERIVED.get(name)
-            value = (
-                derived.function(c, f, w) if derived else getattr(holders[_PLACES[name][0]], name)
-            )
-            return format(value, self._formats.get(name, ""))
 
-        return _NAME.sub(number, self.text)
+def _field(name: str, formats: Mapping[str, str]) -> str:
+    """Return what stands for a name in the line."""
+    return name if name in _CHOICES else f"{{{_PLACES.get(name, name)}:{formats.get(name, '')}}}"
 
 
 def _parse(text: str) -> ast.expr:
