@@ -12,7 +12,7 @@ import pytest
 import pytest_timeout
 import zmq
 
-from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.nats.server import NatsServer
 from tests.nats_container import (
     SERVERS,
     InContainer,

@@ -1,4 +1,4 @@
-"""How the meta-router hears of router replicas over NATS."""
+"""How the meta-router hears of router replicas: their heartbeats on the event plane."""
 
 import asyncio
 import contextlib
@@ -8,13 +8,11 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.front.front import upstream_pool
-from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix
+from kvmesh.app.plane import event_plane
 from kvmesh.app.process.running import first_of
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
-from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import MetaRouterSettings
-from kvmesh.transport.nats.link.bus import NatsBus
 
 
 class MetaMesh:
@@ -23,8 +21,7 @@ class MetaMesh:
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
         self._settings = settings
         self._meta = meta
-        inbox = inbox_prefix("meta-router")
-        self._connection = connection_for(settings.nats, "meta-router", inbox)
+        self._plane = event_plane(settings.nats, "meta-router")
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -32,19 +29,16 @@ class MetaMesh:
     async def start(self) -> None:
         """Connect and listen; waits for a server that is away, `why_not` says so.
 
-        Raises `ConfigError` or `TransportError` for what waiting will not cure: a bad namespace,
-        a refused login.
+        Raises `ConfigError` or `TransportError` for what waiting will not cure: a refused login.
         """
-        namespace = check_name(self._settings.nats.namespace, "--namespace")
-        connection = self._connection
-        await connection.connect_patiently()
-        self._stack.push_async_callback(connection.close)
-        self._stack.callback(connection.on_change(self._meta.hearing.set_connected))
-        bus = NatsBus(connection)
-        driver = AioDriver(bus=bus, log=actor_log())
+        plane = self._plane
+        await plane.connect(patient=True)
+        self._stack.push_async_callback(plane.close)
+        self._stack.callback(plane.on_change(self._meta.hearing.set_connected))
+        driver = AioDriver(bus=plane.bus, log=actor_log())
         driver.add(self._meta)
-        everyone = Subjects(namespace, "*").routers()
-        subscription = await bus.subscribe(everyone, driver.deliver_to(self._meta.name))
+        everyone = Subjects(self._settings.nats.namespace, "*").routers()
+        subscription = await plane.bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
         driver.start()
         self._running = asyncio.create_task(driver.run(), name="actors")
@@ -59,8 +53,8 @@ class MetaMesh:
         ]
 
     def why_not(self) -> str:
-        """Return what of NATS the start waits for; "" when it does not."""
-        return self._connection.waits.reason
+        """Return what the start waits for; "" when it does not."""
+        return self._plane.waiting()
 
     async def failed(self) -> None:
         """Wait until the actor fails, and raise what it raised."""

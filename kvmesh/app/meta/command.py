@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
-from importlib import import_module
-from typing import Annotated, Final, Protocol, cast
+from typing import Annotated, Final, Protocol
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.alone.static_replicas import StaticReplicas
@@ -22,6 +21,7 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.metrics import MetaMetrics
 from kvmesh.app.meta.view import MetaView
@@ -57,7 +57,7 @@ RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 
 
 class ReplicaFeed(Protocol):
-    """Where replicas come from: heartbeats over NATS (`app.meta_mesh`), or nowhere."""
+    """Where replicas come from: heartbeats on the event plane, or nowhere."""
 
     async def start(self) -> None:
         """Begin to listen."""
@@ -119,9 +119,7 @@ class MetaServer:
     def _replica_feed(self) -> ReplicaFeed:
         if self.settings.replica:
             return StaticReplicas(self.meta, self._static)
-        # Loaded by name: with static replicas NATS need not be installed.
-        mesh = import_module("kvmesh.app.mesh.meta_mesh")
-        return cast("ReplicaFeed", mesh.MetaMesh(self.settings, self.meta))
+        return MetaMesh(self.settings, self.meta)
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then let open streams finish."""

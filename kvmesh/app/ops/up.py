@@ -11,8 +11,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
-from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, KvMeshError

@@ -5,9 +5,8 @@ import contextlib
 import random
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import msgspec
 
@@ -29,7 +28,9 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
+from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.reading import check_of, forward_options, intake_of, split_options
@@ -158,14 +159,9 @@ class RouterServer:
                 static.discover_by(Discovery(sources, settings.worker, self._guard))
             if not settings.nats.nats_url:
                 return static
-        # Loaded by name: a router alone must run where NATS is not installed.
         if static is not None or not settings.kv_events:
-            sharing = import_module("kvmesh.app.mesh.sharing_mesh")
-            return cast(
-                "MeshPart", sharing.SharingMesh(settings, self.router_id, self.router, static)
-            )
-        mesh = import_module("kvmesh.app.mesh.mesh")
-        return cast("MeshPart", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
+            return SharingMesh(settings, self.router_id, self.router, static)
+        return RouterMesh(settings, self.router_id, self.router, self.index)
 
     def _context(self) -> RoutingContext:
         settings = self.settings
