@@ -1,6 +1,5 @@
 """Commands and their answers as bytes: the same over every transport of the event plane."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.errors import CodecError, KvMeshError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import Handler, T
+from kvmesh.tasks import report
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -55,8 +55,7 @@ class CommandDesk:
         except Exception as error:  # noqa: BLE001  the asker must learn of a bug here, too
             self._refused += 1
             answer = CommandReply(error=f"{type(error).__name__}: {error}")
-            context = {"message": f"handler of {kind}", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
+            report("command", error, detail=f"handler of {kind}")
         else:
             self._handled += 1
         return _encoder.encode(answer)

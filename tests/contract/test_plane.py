@@ -1,9 +1,9 @@
 """What every EventPlane promises."""
 
 import asyncio
-import contextlib
 from typing import Any
 
+from kvmesh.tasks import end_tasks
 from tests.contract.journal_writing import append_all, numbered
 
 
@@ -88,10 +88,8 @@ async def test_a_deleted_stream_is_made_anew_by_who_keeps_it(
 
     keeping = asyncio.create_task(plane.keep())
     await backend.delete_stream("code")
-    await eventually(lambda: recorder.recreated)
-    keeping.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeping
+    await eventually(lambda: recorder.recreated and not plane.warnings())
+    await end_tasks(keeping)
     await tail.close()
 
     assert (await journal.state()).messages == 0

@@ -41,6 +41,7 @@ from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
+from kvmesh.tasks import supervise
 
 
 class RouterMesh:
@@ -170,7 +171,7 @@ class RouterMesh:
         self._stack.push_async_callback(feed.close)
         await self.link.listen(self._stack, driver)
         driver.start()
-        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)
         self.link.watch_silence(self._stack, driver)
         handlers: dict[type[Message], Handler] = {
@@ -245,7 +246,7 @@ class RouterMesh:
         """Look after the streams until an actor or the answering of commands fails; raise that."""
         assert self._running is not None
         assert self._commands is not None
-        works = (self._commands.failed(), self.link.failed())
+        works = (self._commands.failed(), self.link.keep_streams())
         await first_of(asyncio.shield(self._running), *works)
 
     async def stop(self) -> None:

@@ -9,10 +9,10 @@ from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.plane import event_plane
-from kvmesh.app.process.running import first_of
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import MetaRouterSettings
+from kvmesh.tasks import supervise
 
 
 class MetaMesh:
@@ -24,7 +24,6 @@ class MetaMesh:
         self._plane = event_plane(settings.nats, "meta-router")
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect and listen; waits for a server that is away, `why_not` says so.
@@ -41,11 +40,11 @@ class MetaMesh:
         subscription = await plane.bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
         driver.start()
-        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)
         self._meta.hearing.set_asked()
         pool = upstream_pool(self._settings.upstream, self._meta.guard)
-        self._watching = watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
+        watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
 
     def _probes(self, now: float) -> list[Probe]:
         return [
@@ -59,8 +58,7 @@ class MetaMesh:
     async def failed(self) -> None:
         """Wait until the actor fails, and raise what it raised."""
         assert self._running is not None
-        assert self._watching is not None
-        await first_of(asyncio.shield(self._running), asyncio.shield(self._watching))
+        await asyncio.shield(self._running)
 
     async def stop(self) -> None:
         """Stop listening; safe to call twice."""

@@ -1,6 +1,5 @@
 """What ties a router replica to its siblings: heartbeats, bookings, sessions."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -17,13 +16,13 @@ from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
-from kvmesh.app.process.running import first_of
 from kvmesh.app.views.mesh_metrics import silence_metrics, sync_metrics
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
+from kvmesh.tasks import keep_running
 
 
 class PeerLink:
@@ -53,7 +52,6 @@ class PeerLink:
         self.plane = event_plane(settings.nats, "router", settings.bucket, router_id)
         self._settings = settings
         self._hears_workers = hears_workers
-        self._watching: list[asyncio.Task[None]] = []
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
@@ -109,14 +107,12 @@ class PeerLink:
         registry.hearing.set_asked()
         engines = upstream_pool(settings, registry.workers.guard)
         siblings = upstream_pool(settings, UrlGuard(), with_key=False)
-        self._watching = [
-            watch_silence(stack, driver, registry.name, engines, self._worker_probes),
-            watch_silence(stack, driver, registry.name, siblings, self._router_probes),
-        ]
+        watch_silence(stack, driver, registry.name, engines, self._worker_probes)
+        watch_silence(stack, driver, registry.name, siblings, self._router_probes)
 
-    async def failed(self) -> None:
-        """Look after the streams until asking fails, and raise its error."""
-        await first_of(self.plane.keep(), *map(asyncio.shield, self._watching))
+    async def keep_streams(self) -> None:
+        """Make anew, for ever, what somebody deletes."""
+        await keep_running("keep streams", self.plane.keep)
 
     def _worker_probes(self, now: float) -> list[Probe]:
         return [

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from kvmesh.actors.kernel import Message
 from kvmesh.ports import EventPlane, Handler
+from kvmesh.tasks import end_tasks, supervise
 
 LATEST_S = 5.0
 WARM_POLL_S = 0.02
@@ -27,7 +29,7 @@ class RouterCommands:
 
     def start(self, is_warm: Callable[[], bool]) -> None:
         """Begin to wait for `is_warm`."""
-        self._running = asyncio.create_task(self._answer(is_warm), name="commands")
+        self._running = supervise("commands", partial(self._answer, is_warm), "end")
 
     async def failed(self) -> None:
         """Wait until answering fails, and raise what it raised."""
@@ -37,8 +39,7 @@ class RouterCommands:
     async def close(self) -> None:
         """Stop listening; safe to call twice."""
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            await end_tasks(self._running)
 
     async def _answer(self, is_warm: Callable[[], bool]) -> None:
         with contextlib.suppress(TimeoutError):

@@ -9,6 +9,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.observe import get_logger
 from kvmesh.ports import SharedTable
+from kvmesh.tasks import supervise
 
 TELL_EVERY_S: Final = 0.02
 """A session's next request comes long after: so many bindings may be told at once."""
@@ -31,7 +32,7 @@ class SessionStore:
         """Read what is in the table, then follow it."""
         following = await self._table.follow(self)
         self._stack.push_async_callback(following.close)
-        telling = asyncio.create_task(self._tell(), name="tell sessions")
+        telling = supervise("tell sessions", self._tell)
         self._stack.callback(telling.cancel)
         try:
             await asyncio.wait_for(self._caught_up.wait(), READ_S)

@@ -20,6 +20,7 @@ from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
+from kvmesh.tasks import supervise
 
 
 class SharingMesh:
@@ -143,7 +144,7 @@ class SharingMesh:
         await link.share_sessions(stack)
         await link.listen(stack, driver)
         driver.start()
-        self._running = asyncio.create_task(driver.run(), name="siblings")
+        self._running = supervise("siblings", driver.run, "end")
         stack.callback(driver.stop)
         link.watch_silence(stack, driver)
         handlers: dict[type[Message], Handler] = {
@@ -160,7 +161,7 @@ class SharingMesh:
         """Look after the bucket of sessions until a part fails; raise what it raised."""
         assert self._running is not None
         assert self._commands is not None
-        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.failed()]
+        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.keep_streams()]
         if self._static is not None:
             parts.append(self._static.failed())
         await first_of(*parts)

@@ -36,6 +36,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
 from kvmesh.transport.http.openai import (
     ApiEndpoint,
@@ -152,12 +153,14 @@ class MetaServer:
             metrics = MetaMetrics(self.meta, front.server.statistics, self._ends, time.monotonic)
             metrics.register(self._refusals)
             metrics.register(self._care)
+            metrics.register(stop.errors)
             metrics.mount(cold)
             stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
             await first_of(
-                *(stop.wait(), self._follow(url), pages.live.run()), *self._care.running(asking)
+                *(stop.wait(), self._follow(url), keep_running("dashboards", pages.live.run)),
+                *self._care.running(asking),
             )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)

@@ -67,6 +67,7 @@ from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
 
@@ -221,6 +222,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
             admin = self._admin(context, check, share, routes, cold)
+            admin.register(stop.errors)
             pages = ViewPages(RouterView(context, self.mesh, admin.warnings))
             pages.mount(routes)
             front = FrontDoor(
@@ -239,8 +241,10 @@ class RouterServer:
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
             await first_of(
-                *(stop.wait(), self._join(url), self._housekeeping(context, share)),
-                *(pages.live.run(), desk.tell(), *self._care.running(pool)),
+                *(stop.wait(), self._join(url), *self._care.running(pool)),
+                keep_running("housekeeping", partial(self._housekeeping, context, share)),
+                keep_running("dashboards", pages.live.run),
+                keep_running("tell edges", desk.tell),
             )
             self.mesh.draining = True
             pages.live.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -34,6 +35,7 @@ from kvmesh.settings.member_name import check_name, name_of
 from kvmesh.settings.roles import WorkerSettings
 from kvmesh.settings.secret_file import read_credential, read_hash_secret
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import keep_running, supervise
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
@@ -88,7 +90,7 @@ class Sidecar:
                 control = await self._control(plane, driver, publisher, worker)
                 stack.push_async_callback(control.close)
             driver.start()
-            running = asyncio.create_task(driver.run(), name="actors")
+            running = supervise("actors", driver.run, "end")
             stack.callback(driver.stop)
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=settings.kv_events):
                 source = self._source(endpoint, EngineFeed(driver, publisher.name))
@@ -101,7 +103,9 @@ class Sidecar:
             self._log.info(
                 "sidecar runs", engine=self._url, ranks=len(ranks), kv_events=settings.kv_events
             )
-            watch = self._watch(pool, driver, facts, loads)
+            watch = keep_running(
+                "watch the engine", partial(self._watch, pool, driver, facts, loads)
+            )
             await first_of(stop.wait(), asyncio.shield(running), watch)
             for _, publisher in self._ranks:
                 driver.post(publisher.name, Drain())
