@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
-from prometheus_client.core import Metric
 
 from kvmesh.actors.engine_messages import EngineSilent
 from kvmesh.actors.kernel import Message
@@ -25,7 +24,8 @@ from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.engines.load import METRICS, read_loads
 from kvmesh.app.engines.probe import Served, ask_models, read_facts
 from kvmesh.app.engines.worker_option import StaticWorker
-from kvmesh.app.views.mesh_metrics import index_metrics
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.mesh import INDEX
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.index.index import KvIndex
@@ -131,10 +131,10 @@ class StaticWorkers:
             "engines": {one.static.worker: one.statistics() for one in self._engines},
         }
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield what Prometheus reads of this part."""
+    def figures(self) -> Iterator[Source]:
+        """Yield what is counted in this part."""
         if self._index is not None:
-            yield from index_metrics(self._index)
+            yield INDEX.of(self._index.statistics)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return nothing: a router alone has no peers and no journal."""

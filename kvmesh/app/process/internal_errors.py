@@ -2,10 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final
-
-from prometheus_client.core import CounterMetricFamily, Metric
 
 from kvmesh.observe import get_logger
 from kvmesh.tasks import FATAL, TASK
@@ -54,16 +51,9 @@ class InternalErrors:
         """Return when the process shall end."""
         await self._ends.wait()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as Prometheus reads them."""
-        family = CounterMetricFamily(
-            "kvmesh_internal_errors",
-            "Faults in tasks and callbacks that live as long as the process: each is a bug.",
-            labels=["task"],
-        )
-        for name, count in sorted(self._counts.items()):
-            family.add_metric([name], count)
-        yield family
+    def counts(self) -> dict[str, float]:
+        """Return how many there were, by what they are counted under."""
+        return {name: float(count) for name, count in sorted(self._counts.items())}
 
 
 def name_of(context: dict[str, Any]) -> str:

@@ -28,13 +28,6 @@ run(main)
 """
 
 
-def counts(errors: InternalErrors) -> dict[str, float]:
-    (family,) = errors.collect()
-    samples = [sample for sample in family.samples if sample.name.endswith("_total")]
-    assert {sample.name for sample in samples} <= {"kvmesh_internal_errors_total"}
-    return {sample.labels["task"]: sample.value for sample in samples}
-
-
 @pytest.fixture
 async def errors() -> InternalErrors:
     errors = InternalErrors()
@@ -52,7 +45,7 @@ async def test_a_report_is_counted_and_logged_with_its_traceback(errors: Interna
         for _ in range(3):
             call()
 
-    assert counts(errors) == {"timer": 3}
+    assert errors.counts() == {"timer": 3}
     (line,) = lines
     assert (line["event"], line["task"], line["count"]) == ("internal error", "timer", 1)
     assert line["exc_info"].__traceback__ is not None
@@ -67,7 +60,7 @@ async def test_what_escapes_a_callback_of_the_loop_is_counted(errors: InternalEr
         loop.call_soon(done.set)
         await done.wait()
 
-    assert counts(errors) == {"callback": 1}
+    assert errors.counts() == {"callback": 1}
 
 
 async def test_a_task_that_nobody_awaits_is_counted_under_its_function(
@@ -82,7 +75,7 @@ async def test_a_task_that_nobody_awaits_is_counted_under_its_function(
         del task
         await asyncio.sleep(0)
 
-    (name,) = counts(errors)
+    (name,) = errors.counts()
     assert name.endswith("forgotten")
 
 
@@ -92,7 +85,7 @@ async def test_a_socket_that_ends_badly_is_no_fault_of_ours(errors: InternalErro
     with capture_logs() as lines:
         asyncio.get_running_loop().call_exception_handler(context)
 
-    assert counts(errors) == {}
+    assert errors.counts() == {}
     assert [line["log_level"] for line in lines] == ["warning"]
 
 
@@ -107,7 +100,7 @@ async def test_the_first_fatal_error_is_the_one_that_ends_the_process(
         await errors.wait_fatal()
 
     assert errors.fatal is first
-    assert counts(errors) == {"actors": 2}
+    assert errors.counts() == {"actors": 2}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +142,7 @@ async def test_other_tasks_go_on(errors: InternalErrors) -> None:
         kept = [supervise("tick", tick), supervise("fails", fails)]
         await ticked.wait()
 
-    assert counts(errors) == {"fails": 1}
+    assert errors.counts() == {"fails": 1}
     for task in kept:
         task.cancel()
     await asyncio.gather(*kept, return_exceptions=True)
