@@ -39,7 +39,10 @@ class Subscription(Protocol):
 
 
 class TailListener(Protocol):
-    """Where a tail delivers. Calls come in stream order, on the event loop, one at a time."""
+    """Where a tail delivers. Calls come in stream order, on the event loop, one at a time.
+
+    What a listener raises is reported (`kvmesh.tasks`), and it is told what follows.
+    """
 
     def on_record(self, record: Record) -> None:
         """Take one message; sequences never go back within one `created`."""

@@ -6,6 +6,7 @@ import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -103,6 +104,18 @@ def eventually() -> Eventually:
             await asyncio.sleep(0.002)
 
     return wait
+
+
+Contexts = list[dict[str, Any]]
+
+
+@pytest.fixture
+async def reported() -> Contexts:
+    """What is reported to the event loop's exception handler; the test judges it."""
+    contexts: Contexts = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: contexts.append(context))
+    return contexts
 
 
 @pytest.fixture

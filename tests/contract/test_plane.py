@@ -93,3 +93,20 @@ async def test_a_deleted_stream_is_made_anew_by_who_keeps_it(
     await tail.close()
 
     assert (await journal.state()).messages == 0
+
+
+async def test_a_listener_to_the_connection_that_raises_does_not_stop_the_others(
+    backend: Any, reported: Any
+) -> None:
+    plane = await backend.plane()
+    told: list[bool] = []
+
+    def fail(up: bool) -> None:
+        raise ValueError(up)
+
+    plane.on_change(fail)
+    plane.on_change(told.append)
+    await plane.close()
+
+    assert told == [False]
+    assert [str(one["exception"]) for one in reported] == ["False"]

@@ -5,16 +5,7 @@ from typing import Any
 import pytest
 
 from kvmesh.tasks import FATAL, TASK, Jobs, end_tasks, guarded, keep_running, report, supervise
-
-Contexts = list[dict[str, Any]]
-
-
-@pytest.fixture
-async def reported() -> Contexts:
-    contexts: Contexts = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: contexts.append(context))
-    return contexts
+from tests.conftest import Contexts
 
 
 @pytest.fixture

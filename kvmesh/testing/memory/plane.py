@@ -7,6 +7,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
 from kvmesh.errors import TransportError
 from kvmesh.ports import Bus, Control, Handler
+from kvmesh.tasks import guarded
 from kvmesh.testing.memory.bus import MemoryBus
 from kvmesh.testing.memory.control import MemoryControl
 from kvmesh.testing.memory.journal import MemoryJournal
@@ -61,11 +62,12 @@ class MemoryPlane:
 
     def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""
-        self._listeners.append(listener)
+        told = guarded("connection listener", listener)
+        self._listeners.append(told)
 
         def forget() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            if told in self._listeners:
+                self._listeners.remove(told)
 
         return forget
 
