@@ -60,7 +60,8 @@ def name_of(context: dict[str, Any]) -> str:
     """Return what an exception handler's context is counted under: one of few words."""
     if TASK in context:
         return str(context[TASK])
-    task = context.get("task") or context.get("future")
+    task: asyncio.Future[object] | None = context.get("task") or context.get("future")
     if isinstance(task, asyncio.Task):
-        return str(getattr(task.get_coro(), "__qualname__", UNNAMED))
+        coroutine: object = task.get_coro()
+        return str(getattr(coroutine, "__qualname__", UNNAMED))
     return UNNAMED
