@@ -132,9 +132,9 @@ class NatsPlane:
     ) -> Control:
         """Answer commands on `subjects` from now on. Raises `TransportError`.
 
-        FastStream is loaded only now, in a thread: it takes as long as all the rest of a process.
+        FastStream is loaded only now, in a thread: it takes as long as all the rest of a router.
         """
-        await asyncio.to_thread(_load_control)
+        await asyncio.to_thread(load_control)
         from kvmesh.transport.nats.link.control import ControlPlane  # noqa: PLC0415  loaded by now
 
         control = ControlPlane(self.connection, subjects, handlers)
@@ -164,7 +164,8 @@ class NatsPlane:
         return Subjects(self._options.namespace, bucket)
 
 
-def _load_control() -> None:
+def load_control() -> None:
+    """Load what `control` needs now, for a process that answers commands from its start."""
     from kvmesh.transport.nats.link import control  # noqa: PLC0415  slow: only who needs it waits
 
     del control

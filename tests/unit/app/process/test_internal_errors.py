@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from kvmesh.app.figures.figure import Sources
+from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.tasks import guarded, report, supervise
 
@@ -46,6 +48,10 @@ async def test_a_report_is_counted_and_logged_with_its_traceback(errors: Interna
             call()
 
     assert errors.counts() == {"timer": 3}
+    (family,) = Sources(INTERNAL_ERRORS.of(lambda: errors)).collect()
+    assert [(one.name, one.labels, one.value) for one in family.samples] == [
+        ("kvmesh_internal_errors_total", {"task": "timer"}, 3.0)
+    ]
     (line,) = lines
     assert (line["event"], line["task"], line["count"]) == ("internal error", "timer", 1)
     assert line["exc_info"].__traceback__ is not None
