@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.prompts.parity import (
-    RETURN_IDS_HEADER,
+    RETURN_IDS_HEADERS,
     ParityOptions,
     ParityProbe,
     ParityReport,
@@ -140,7 +140,7 @@ class TokenCheck:
         except CodecError:
             return
         await asyncio.sleep(DELAY_S)
-        headers = (RETURN_IDS_HEADER, *question.headers)
+        headers = (*RETURN_IDS_HEADERS, *question.headers)
         answer = await self._ask(msgspec.structs.replace(question, body=body, headers=headers))
         theirs = None if answer is None else engine_prompt_ids(answer)
         if theirs is None:

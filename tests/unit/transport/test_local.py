@@ -11,6 +11,8 @@ from kvmesh.transport import local
 from kvmesh.transport.local import LocalLink, connect_local, listen_local
 from tests.conftest import Contexts, Eventually
 
+pytestmark = pytest.mark.integration
+
 
 class Codec:
     def __init__(self) -> None:
