@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, ParamSpec
 
 PAUSE_S: Final = 1.0
-PAUSE_MAX_S: Final = 30.0
+PAUSE_MAX_S: Final = 5.0
 CANCEL_AGAIN_S: Final = 10.0
 STEADY_S: Final = 60.0
 """Work that ran for so long begins again after the shortest pause."""
@@ -48,6 +48,14 @@ async def keep_running(name: str, work: Work) -> None:
             pause_s = PAUSE_S
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+async def attempt(name: str, work: Work) -> None:
+    """Run `work` once; what it raises is reported: one of many must not end the others."""
+    try:
+        await work()
+    except Exception as error:  # noqa: BLE001  the rule: reported, and the others go on
+        report(name, error)
 
 
 def supervise(name: str, work: Work, on_error: OnError = "continue") -> asyncio.Task[None]:

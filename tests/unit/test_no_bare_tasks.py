@@ -14,6 +14,7 @@ RULE: Final = {
     "app/process/running.py": "waits for each task it makes and raises what it raised",
     "runtime/aio.py": "the actors' timers: a ring only queues a message",
     "testing/memory/control.py": "awaited by who asks",
+    "app/serve/admission.py": "the queue's timer, set anew whatever a request in it raises",
     "transport/zmq/socket.py": "the reader, whose callback is guarded",
     "transport/zmq/subscriber.py": "one deadline, set anew whatever its callback raised",
     "transport/nats/journal/pull.py": "looks at heartbeats; ends by telling its listener",
@@ -32,7 +33,6 @@ SCOPED: Final = {
 }
 REQUESTS: Final = {
     "app/prompts/reading.py",
-    "app/serve/admission.py",
     "app/serve/disaggregated.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",

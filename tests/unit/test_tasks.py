@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from kvmesh.tasks import FATAL, TASK, Jobs, end_tasks, guarded, keep_running, report, supervise
+from kvmesh.tasks import (
+    FATAL,
+    TASK,
+    Jobs,
+    attempt,
+    end_tasks,
+    guarded,
+    keep_running,
+    report,
+    supervise,
+)
 from tests.conftest import Contexts
 
 
@@ -42,7 +52,7 @@ async def test_work_that_raises_is_reported_and_begun_again_after_ever_longer_pa
     await keep_running("look", failing(7, lambda: done.append(True)))
 
     assert done == [True]
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0, 5.0, 5.0]
     assert [context[TASK] for context in reported] == ["look"] * 7
     assert not any(context[FATAL] for context in reported)
     assert isinstance(reported[0]["exception"], KeyError)
@@ -66,6 +76,18 @@ async def test_work_that_ran_for_long_begins_again_soon(
 
     assert pauses == [1.0, 2.0, 1.0]
     assert len(reported) == 3
+
+
+async def test_an_attempt_is_made_once_and_its_fault_reported(reported: Contexts) -> None:
+    done: list[bool] = []
+    work = failing(1, lambda: done.append(True))
+
+    await attempt("look", work)
+    first = list(done)
+    await attempt("look", work)
+
+    assert (first, done) == ([], [True])
+    assert [context[TASK] for context in reported] == ["look"]
 
 
 async def test_a_supervised_task_is_cancelled_as_any_other(reported: Contexts) -> None:

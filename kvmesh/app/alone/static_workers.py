@@ -36,7 +36,7 @@ from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
 from kvmesh.runtime.aio import AioDriver
-from kvmesh.tasks import end_tasks, supervise
+from kvmesh.tasks import attempt, end_tasks, supervise
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 PROBE_S = 2.0
@@ -214,7 +214,8 @@ class StaticWorkers:
                 looks = {engine: look for engine, look in looks.items() if not look.done()}
                 for engine in self._engines:
                     if engine not in looks:
-                        looks[engine] = group.create_task(self._look(pool, engine))
+                        look = partial(self._look, pool, engine)
+                        looks[engine] = group.create_task(attempt("probe workers", look))
 
     async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""
