@@ -2,6 +2,7 @@
 and what it names (files, modules, classes, tests, make targets) exists.
 """
 
+import ast
 import asyncio
 import re
 import shlex
@@ -175,6 +176,19 @@ def test_every_class_named_exists(page: Path) -> None:
     missing = {name for name in names if not re.search(rf"\b{name}\b", code)}
 
     assert not missing, " ".join(sorted(missing))
+
+
+def test_the_structure_page_has_every_package_with_its_line() -> None:
+    inits = (ROOT / "kvmesh").glob("*/**/__init__.py")
+    docs = {init: ast.get_docstring(ast.parse(init.read_text())) or "" for init in inits}
+    names = {init: init.parent.relative_to(ROOT / "kvmesh") for init in docs}
+    lines = {f"| `{names[init]}` | {doc.splitlines()[0]} |" for init, doc in docs.items()}
+    page = set((ROOT / "docs/structure.md").read_text().splitlines())
+
+    rows = {line for line in page if re.fullmatch(r"\| `[\w/]+` \| .* \|", line)}
+
+    assert sorted(lines - rows) == []
+    assert sorted(rows - lines) == []
 
 
 def test_the_configuration_page_is_what_the_command_prints() -> None:
