@@ -111,9 +111,7 @@ def places(page: Path) -> list[Path]:
 
 
 def exists(page: Path, name: str) -> bool:
-    return any(
-        (place / name).exists() or (place / f"{name}.py").exists() for place in places(page)
-    )
+    return any((place / name).exists() or (place / f"{name}.py").exists() for place in places(page))
 
 
 def folders(text: str) -> set[str]:
