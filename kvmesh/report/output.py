@@ -26,7 +26,7 @@ class ReportFiles(msgspec.Struct, frozen=True):
 
 
 class _Plots(Protocol):
-    """What of `report_plots` is used."""
+    """What of `plots` is used."""
 
     def write_plots(self, report: ReplayReport, path: Path) -> None:
         """Write all plots as one picture."""

@@ -57,7 +57,7 @@ RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 
 
 class ReplicaFeed(Protocol):
-    """Where replicas come from: heartbeats over NATS (`app.meta_mesh`), or nowhere."""
+    """Where replicas come from: heartbeats over NATS (`app.mesh.meta_mesh`), or nowhere."""
 
     async def start(self) -> None:
         """Begin to listen."""

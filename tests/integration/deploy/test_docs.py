@@ -45,6 +45,7 @@ CLASS = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]*)+")
 MAKE = re.compile(r"`make ([a-z-]+)")
 PLACEHOLDER = re.compile(r"(?:^|[/_])[A-Z]+(?:$|[/_.])")
 MADE_LATER = {"deploy/compose/accounts/"}
+TREES = {"kvmesh", "tests", "docs", "benchmarks", "deploy", "examples"}
 BODY_FIELDS = {"kvmesh.session"}
 FRONT_DOOR = "http://127.0.0.1:8000"
 
@@ -150,6 +151,21 @@ def test_every_module_named_exists(page: Path) -> None:
     missing = {name for name in names if not is_module(name)}
 
     assert not missing, " ".join(sorted(missing))
+
+
+def test_every_module_and_path_that_the_code_names_exists() -> None:
+    packages = {entry.name for entry in (ROOT / "kvmesh").iterdir() if entry.is_dir()}
+    missing: set[str] = set()
+    for path in sorted((ROOT / "kvmesh").rglob("*.py")):
+        text = path.read_text()
+        dotted = re.findall(r"``?((?:kvmesh\.)?[a-z]\w*(?:\.\w+)+)``?", text)
+        ours = {name.removeprefix("kvmesh.") for name in dotted} - {"kvmesh.session"}
+        named = {f"kvmesh.{name}" for name in ours if name.split(".")[0] in packages}
+        missing |= {f"{path.name}: {name}" for name in named if not is_module(name)}
+        files = {name for name in FILE.findall(text) if name.split("/")[0] in TREES}
+        missing |= {f"{path.name}: {name}" for name in files if not exists(path, name)}
+
+    assert not missing, "\n".join(sorted(missing))
 
 
 @pytest.mark.parametrize("page", EVERYWHERE, ids=lambda page: str(page.relative_to(ROOT)))
