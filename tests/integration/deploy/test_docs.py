@@ -7,6 +7,7 @@ import asyncio
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -203,6 +204,20 @@ def test_the_structure_page_has_every_package_with_its_line() -> None:
 
     assert sorted(lines - rows) == []
     assert sorted(rows - lines) == []
+
+
+def test_the_structure_page_has_the_layers_of_the_contracts() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    rows = [
+        f"| `{one['containers'][0]}` | {' → '.join(one['layers']).replace(' | ', ', ')} |"
+        for one in contracts
+        if one["type"] == "layers"
+    ]
+
+    page = (ROOT / "docs/structure.md").read_text().splitlines()
+
+    assert [row for row in rows if row not in page] == []
 
 
 def test_the_configuration_page_is_what_the_command_prints() -> None:
