@@ -2,12 +2,10 @@
 and what it names (files, modules, classes, tests, make targets) exists.
 """
 
-import ast
 import asyncio
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
+from tests.integration.deploy import structure_page
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
 ROOT = Path(__file__).parents[3]
@@ -193,31 +192,12 @@ def test_every_class_named_exists(page: Path) -> None:
     assert not missing, " ".join(sorted(missing))
 
 
-def test_the_structure_page_has_every_package_with_its_line() -> None:
-    inits = (ROOT / "kvmesh").glob("*/**/__init__.py")
-    docs = {init: ast.get_docstring(ast.parse(init.read_text())) or "" for init in inits}
-    names = {init: init.parent.relative_to(ROOT / "kvmesh") for init in docs}
-    lines = {f"| `{names[init]}` | {doc.splitlines()[0]} |" for init, doc in docs.items()}
-    page = set((ROOT / "docs/structure.md").read_text().splitlines())
+def test_the_structure_page_has_every_package_and_contract() -> None:
+    page = structure_page.PAGE.read_text()
 
-    rows = {line for line in page if re.fullmatch(r"\| `[\w/]+` \| .* \|", line)}
-
-    assert sorted(lines - rows) == []
-    assert sorted(rows - lines) == []
-
-
-def test_the_structure_page_has_the_layers_of_the_contracts() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    rows = [
-        f"| `{one['containers'][0]}` | {' → '.join(one['layers']).replace(' | ', ', ')} |"
-        for one in contracts
-        if one["type"] == "layers"
-    ]
-
-    page = (ROOT / "docs/structure.md").read_text().splitlines()
-
-    assert [row for row in rows if row not in page] == []
+    assert page == structure_page.render(page), (
+        "run: python -m tests.integration.deploy.structure_page"
+    )
 
 
 def test_the_configuration_page_is_what_the_command_prints() -> None:
