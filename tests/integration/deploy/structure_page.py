@@ -35,9 +35,9 @@ def layers() -> list[str]:
 def render(page: str) -> str:
     """Return the page with its tables as they should be."""
     for table in (packages(), layers()):
-        head = re.escape(table[0])
-        body = "\n".join(table) + "\n"
-        page = re.sub(rf"^{head}\n(?:\|.*\n)*", lambda _, body=body: body, page, flags=re.MULTILINE)
+        found = re.search(rf"^{re.escape(table[0])}\n(?:\|.*\n)*", page, flags=re.MULTILINE)
+        assert found is not None, f"{PAGE}: no table begins with {table[0]}"
+        page = page[: found.start()] + "\n".join(table) + "\n" + page[found.end() :]
     return page
 
 
