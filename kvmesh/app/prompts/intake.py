@@ -96,7 +96,7 @@ class Intake:
         )
 
     def _lora(self, parsed: InferenceRequest) -> str:
-        """Return the adapter's name: SGLang's field, or the model itself as with vLLM."""
+        """Return the adapter's name: the field `lora_path`, or the model itself."""
         lora = parsed.lora_path
         if isinstance(lora, list):
             lora = lora[0] if lora else None

@@ -206,8 +206,8 @@ def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
 
 
 def _priority(given: _Given, extension: Extension, parsed: InferenceRequest) -> int:
-    """Return how urgent a request is, larger first. The body's own `priority` is vLLM's: smaller
-    is served first.
+    """Return how urgent a request is, larger first. The body's own `priority` is the engine's,
+    where smaller is served first.
     """
     text = given.get("x-kvmesh-priority")
     if text is None:
