@@ -1,8 +1,8 @@
 """Are the answers right when engines evict blocks from the middle of a prefix?
 
 Engines do. A worker's raw cache then has holes; the right answer is the prefix before the first.
-kvmesh makes each worker's stream prefix-closed at the publisher (`core.engines.closure`);
-Dynamo's tree takes the raw events. Both are compared with plain sets.
+kvmesh makes each worker's stream prefix-closed at the publisher (`closure.Closure`); Dynamo's tree
+takes the raw events. Both are compared with plain sets.
 """
 
 import contextlib
