@@ -1,4 +1,4 @@
-"""Whether and how requests are traced: `app.otel` when an endpoint is named, else not at all."""
+"""Whether requests are traced: by `app.front.otel` when an endpoint is named, else not at all."""
 
 import os
 from typing import Final, Protocol
