@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import report
 
 MAX_FRAME_BYTES: Final = 64 * 1024**2
 """A longer frame, sent or announced, ends the link: the other side is stuck, or not one of us."""
@@ -121,14 +122,22 @@ class LocalLink(asyncio.Protocol, Generic[Incoming, Outgoing]):
         for message in self._codec.decode(frame):
             if self._receiver is None:
                 return
-            self._receiver.on_message(message)
+            try:
+                self._receiver.on_message(message)
+            except Exception as error:  # noqa: BLE001  one message's bug must not cut all others off
+                report("link message", error)
 
     def _flush(self) -> None:
         outbox, transport = self._outbox, self._transport
         if not outbox or transport is None:
             return
-        data = self._codec.encode(outbox)
-        outbox.clear()
+        self._outbox = []
+        try:
+            data = self._codec.encode(outbox)
+        except Exception as error:  # noqa: BLE001  what is lost would be waited for: end the link
+            report("link message", error)
+            self._break("a message cannot be encoded")
+            return
         transport.write(len(data).to_bytes(_HEADER, "little") + data)
         if transport.get_write_buffer_size() > MAX_FRAME_BYTES:
             self._break("the other side does not read")

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from kvmesh.tasks import guarded
+
 LOOK_S: Final = 0.05
 MOST_HELD: Final = 4096
 
@@ -59,4 +61,4 @@ class Patience:
         ready = [one for one, until_s in self._waiting.items() if someone or until_s <= now]
         for proceed in ready:
             if self._waiting.pop(proceed, None) is not None:
-                proceed()
+                guarded("patience", proceed)()

@@ -35,6 +35,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.last_known import KnownWorker
 from kvmesh.errors import KvMeshError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import guarded
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.problem import Problem
@@ -99,7 +100,7 @@ class EdgeSession:
     def on_lost(self) -> None:
         """Release everything the edge had booked."""
         for plan in self._plans.values():
-            plan.finish(_CUT, None)
+            guarded("edge lost", plan.finish)(_CUT, None)
         get_logger().info("edge gone", edge=self.hello.edge, open_requests=len(self._plans))
         self._plans.clear()
         self._desk.left(self)

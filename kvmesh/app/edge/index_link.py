@@ -24,6 +24,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.members.last_known import LastKnownFleet
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import guarded
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.local import LocalLink, connect_local
@@ -170,4 +171,4 @@ class IndexLink:
         self._askers.clear()
         self._lost.set()
         for asker in askers:
-            asker.on_index_lost()
+            guarded("index lost", asker.on_index_lost)()

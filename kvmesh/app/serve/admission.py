@@ -18,6 +18,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.tasks import guarded
 from kvmesh.transport.http.wire.problem import Problem
 
 Told = Callable[[Decision | Problem], None]
@@ -165,4 +166,4 @@ class AdmissionGate:
     def _tell(self, request_id: str, answer: Decision | Problem) -> None:
         told = self._told.pop(request_id, None)
         if told is not None:
-            told(answer)
+            guarded("admission queue", told)(answer)

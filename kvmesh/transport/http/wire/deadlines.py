@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from kvmesh.tasks import report
+
 NEVER: Final = math.inf
 
 
@@ -106,6 +108,13 @@ class DeadlineWheel:
         self._hand = (self._hand + 1) % len(self._spokes)
         for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
             if item.spoke >= 0:
-                item.on_deadline(now)
+                self._expire(item, now)
         if self._count and self._timer is None:
             self._timer = self._loop.call_later(self._tick_s, self._turn)
+
+    def _expire(self, item: Timed, now: float) -> None:
+        try:
+            item.on_deadline(now)
+        except Exception as error:  # noqa: BLE001  one item's bug must not stop the wheel for all
+            report("deadline", error)
+            self.discard(item)

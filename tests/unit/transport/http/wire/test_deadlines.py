@@ -1,6 +1,8 @@
 from collections.abc import Callable
 
+from kvmesh.tasks import TASK
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
+from tests.conftest import Contexts
 
 
 class Loop:
@@ -135,3 +137,24 @@ def test_a_closed_wheel_is_silent() -> None:
 
     assert item.fired == []
     assert item.spoke == -1
+
+
+async def test_an_item_whose_deadline_raises_is_dropped_and_the_wheel_turns_on(
+    reported: Contexts,
+) -> None:
+    wheel, loop = wheel_and_loop()
+
+    class Odd(Item):
+        def on_deadline(self, now: float) -> None:
+            self.fired.append(now)
+            raise KeyError("odd")
+
+    odd, others = [Odd(100.5) for _ in range(4)], [Item(100.5) for _ in range(8)]
+    for item in (*odd, *others):
+        wheel.add(item)
+
+    loop.run(5)
+
+    assert [len(item.fired) for item in (*odd, *others)] == [1] * 12
+    assert [item.spoke for item in odd] == [-1] * 4
+    assert [one[TASK] for one in reported] == ["deadline"] * 4
