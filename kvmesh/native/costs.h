@@ -33,7 +33,7 @@ typedef struct {
 
 /* Terms of each worker. */
 enum { TERMS = 13 };
-extern const Term terms[TERMS];
+extern const Term terms[];
 
 /* Terms that are one number for all workers. */
 extern const char *const facts[FACTS];

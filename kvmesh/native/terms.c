@@ -117,12 +117,13 @@ static int fill_memory_wait_ms(const Asked *asked, WorkerState *const *states, P
 
 #define ENTRY(name) {#name, fill_##name}
 
-const Term terms[TERMS] = {
+const Term terms[] = {
     ENTRY(overlap_blocks), ENTRY(uncached_tokens), ENTRY(prefill_tokens),
     ENTRY(active_blocks), ENTRY(decode_blocks), ENTRY(active_requests),
     ENTRY(outstanding_tokens), ENTRY(capacity_blocks), ENTRY(ms_per_token),
     ENTRY(wait_ms), ENTRY(memory_wait_ms), ENTRY(failure_share), ENTRY(failure_ms),
 };
+_Static_assert(sizeof terms / sizeof *terms == TERMS, "costs.h counts the terms");
 
 const char *const facts[FACTS] = {
     [BLOCK_SIZE] = "block_size",
