@@ -18,7 +18,7 @@ from kvmesh.transport.http.wire.problem import Problem
 
 MAX_DECISIONS: Final = 1000
 DECISIONS: Final = "/v1/decisions/"
-_DIRECTORY: Final = files("kvmesh.app") / "dashboard"
+_DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
 _FILES: Final = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/dashboard": ("index.html", b"text/html; charset=utf-8"),
