@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
 Told = Callable[[Decision | Problem], None]
@@ -61,7 +63,7 @@ class AdmissionGate:
         self._scheduler = scheduler
         self._clock = clock
         self._weigh_all = weigh_all
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, tuple[Scope, Told]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
         self._closing_s = float("inf")
@@ -96,8 +98,11 @@ class AdmissionGate:
         self._scheduler.workers.thresholds = thresholds if limited else NO_THRESHOLDS
         self.load_fell()
 
-    def ask(self, request: RouteRequest, told: Told) -> Decision | Problem | None:
-        """Return where the request goes, or why nowhere; None: `told` is called once, later."""
+    def ask(self, request: RouteRequest, scope: Scope, told: Told) -> Decision | Problem | None:
+        """Return where the request goes, or why nowhere; None: `told` is called once, later.
+
+        A request whose `scope` ends while it waits loses its place.
+        """
         now = self._clock()
         self._scheduler.trace = self._weigh_all(now)
         try:
@@ -105,7 +110,8 @@ class AdmissionGate:
         except NoWorkerError as error:
             return Problem.from_error(error)
         if answer is None:
-            self._told[request.request_id] = told
+            self._told[request.request_id] = scope, told
+            scope.holds(partial(self._leave, request.request_id))
             self.load_fell()
             return None
         if isinstance(answer, Refusal):
@@ -113,7 +119,7 @@ class AdmissionGate:
             return Problem(answer.status, answer.reason, code, retry_after_s=answer.retry_after_s)
         return answer
 
-    def leave(self, request_id: str) -> None:
+    def _leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
         if self._told.pop(request_id, None) is not None:
             self._binding.cancel(request_id)
@@ -140,6 +146,13 @@ class AdmissionGate:
 
     def _look(self) -> None:
         self._timer = None
+        try:
+            self._answer_ready()
+        finally:
+            if self._told:
+                self._look_in(LOOK_EVERY_S)
+
+    def _answer_ready(self) -> None:
         self._looked_s = now = self._clock()
         binding = self._binding
         for released in binding.release(now, lambda: self._weigh_all(now)):
@@ -159,10 +172,9 @@ class AdmissionGate:
         for request_id in late:
             binding.cancel(request_id)
             self._tell(request_id, problem)
-        if self._told:
-            self._look_in(LOOK_EVERY_S)
 
     def _tell(self, request_id: str, answer: Decision | Problem) -> None:
-        told = self._told.pop(request_id, None)
-        if told is not None:
-            told(answer)
+        waiting = self._told.pop(request_id, None)
+        if waiting is not None:
+            scope, told = waiting
+            scope.enter(told, answer)

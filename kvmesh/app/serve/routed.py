@@ -1,12 +1,11 @@
 """One request on its way through a router: chosen, booked, watched, released exactly once."""
 
-from collections.abc import Callable
 from logging import DEBUG
 from typing import Final
 
 import msgspec
 
-from kvmesh.actors.messages import FirstToken
+from kvmesh.actors.messages import Finished, FirstToken
 from kvmesh.app.serve.answer_lessons import compare, served_tokens
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
@@ -29,8 +28,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.output_lengths import with_forecast
 from kvmesh.errors import NoWorkerError
-from kvmesh.transport.http.forward.plan import nobody_cares, nobody_waits
-from kvmesh.transport.http.forward.proxy import Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import NO_RETRY, Problem
@@ -41,47 +39,48 @@ UNPROCESSABLE: Final = 422
 class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
-    `visible_id` is the request id that the client knows. A request may be held at the admission
-    gate before its first attempt, and while nobody may be given one; `proceed` is then called when
-    its turn comes. `fail_attempt` gives up the attempt under way.
+    A request may be held at the admission gate before its first attempt, and while nobody may be
+    given one; when its turn comes its `forwarding` proceeds.
     """
 
     __slots__ = (
         "_answer", "_asked_s", "_attempts", "_blame", "_context", "_failed", "_families",
-        "_forecast", "_given", "_placement", "_record", "_request", "_resume", "_status",
-        "_visible_id", "_waiting", "_watch", "fail_attempt", "proceed",
+        "_forecast", "_given", "_placement", "_record", "_request", "_status", "_waiting",
+        "_watch", "forwarding",
     )  # fmt: skip
 
-    def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
+    def __init__(
+        self, context: RoutingContext, request: RouteRequest, forwarding: Forwarding
+    ) -> None:
+        self.forwarding = forwarding
         self._context = context
         lengths = context.router.scheduler.lengths
         self._families = lengths.families(request.hashes)
         self._forecast = lengths.forecast(self._families)
         self._request = with_forecast(request, self._forecast)
         self._given: RouteRequest | None = None
-        self._visible_id = visible_id
         self._placement: Placement | None = None
         self._attempts = 0
         self._blame: Blame | None = None
         self._status = 0
-        self._resume: Callable[[], None] | None = None
         self._record: DecisionRecord | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
         self._waiting = True
         self._answer: Decision | Problem | Wait | None = None
         self._asked_s = -1.0
-        self.proceed: Callable[[], None] = nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
         context.counters.requests += 1
         context.budget.deposit()
+        scope = forwarding.scope
+        scope.holds(self._count)
+        scope.holds(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
         context = self._context
         if self._answer is None and self._asked_s < 0.0 and context.gate.active:
             self._asked_s = context.clock()
-            self._answer = context.gate.ask(self._request, self._on_answer)
+            self._answer = context.gate.ask(self._request, self.forwarding.scope, self._on_answer)
             if self._answer is None:
                 return Wait.WAIT
         answer, self._answer = self._answer, None
@@ -92,7 +91,7 @@ class RoutedRequest:
     def _on_answer(self, answer: Decision | Problem) -> None:
         """Learn at the gate that the request's turn has come, or never will."""
         self._answer = answer
-        self.proceed()
+        self.forwarding.proceed()
 
     def _choose(self) -> Decision | Problem | Wait | None:
         context = self._context
@@ -106,32 +105,23 @@ class RoutedRequest:
             return context.phases.schedule(scheduler, request, now)
         except NoWorkerError as error:
             sent = self._blame is not None and self._blame.sent
-            if error.lasting or sent or not self._hold():
-                return None if self._failed else Problem.from_error(error)
-            return Wait.WAIT
-
-    def _hold(self) -> bool:
-        """Wait until somebody may be given the request again, once."""
-        context = self._context
-        workers = context.router.scheduler.workers
-        if self._resume is not None or not workers.met_any:
-            return False
-        if workers.membership.usable(context.clock()):
-            return False
-        self._resume = self._go_on
-        return context.patience.hold(self._resume)
+            may_wait = scheduler.workers.met_any and not (error.lasting or sent)
+            if may_wait and context.patience.hold(self.forwarding.scope, self._go_on):
+                return Wait.WAIT
+            return None if self._failed else Problem.from_error(error)
 
     def _go_on(self) -> None:
         """Begin anew: those that could not be reached before may be there again."""
         self._failed = frozenset()
-        self.proceed()
+        self.forwarding.proceed()
 
     def _go(self, decision: Decision) -> Target | None:
         """Enter what was decided and booked, and return where that is."""
         context, request, decisions = self._context, self._request, self._context.decisions
         now = context.clock()
         if self._record is None:
-            self._record = decisions.decided(self._visible_id, decision, request.hashes, now)
+            visible_id = self.forwarding.scope.request_id
+            self._record = decisions.decided(visible_id, decision, request.hashes, now)
             if self._asked_s >= 0.0:
                 self._record.held_ms = max(0.0, now - self._asked_s) * 1000.0
             self._record.forecast = self._forecast
@@ -196,13 +186,6 @@ class RoutedRequest:
             "poison",
             final=True,
         )
-
-    def give_up(self, why: str) -> None:
-        """Leave a worker that hangs."""
-        placement = self._placement
-        if placement is not None:
-            text = f"{placement.worker} gave no answer in {placement.waited_s():.1f} s: {why}"
-            self.fail_attempt(UpstreamFailure("after_send", "hung", text, placement.worker))
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the first byte is long overdue while the worker serves nobody else."""
@@ -273,11 +256,6 @@ class RoutedRequest:
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
         context = self._context
-        # Breaks the cycle with the forwarding: both are freed at once.
-        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
-        if self._resume is not None:
-            context.patience.leave(self._resume)
-        context.gate.leave(self._request.request_id)
         attempt = self._last_attempt(outcome)
         if attempt is SERVED:
             tokens = served_tokens(context, self._request.request_id, usage)
@@ -290,7 +268,6 @@ class RoutedRequest:
             workers = context.router.scheduler.workers
             workers.forgive(self._request.request_id, context.clock())
         self._record_end(outcome, usage)
-        context.counters.ends.add(outcome.kind, outcome.status)
         if attempt is SERVED and self._placement is not None:
             compare(context, self._placement, self._request, usage)
         elif first and attempt.verdict is Verdict.WORKER:
@@ -317,7 +294,8 @@ class RoutedRequest:
             if outcome.kind == "cut" and outcome.failure is not None:
                 self._context.counters.attempts_failed += 1
                 decisions.attempt_failed(self._record, outcome.failure.message)
-            decisions.ended(self._record, outcome.kind, outcome.status, usage, now)
+            kind = "failed" if outcome.kind == "crashed" else outcome.kind
+            decisions.ended(self._record, kind, outcome.status, usage, now)
 
     def _release(self, attempt: Attempt) -> bool:
         """Give the worker back that was chosen last; return whether it was not before."""
@@ -325,3 +303,18 @@ class RoutedRequest:
             return False
         self._context.hangs.discard(self)
         return self._placement.release(attempt)
+
+    def _give_back(self) -> None:
+        """Release what an error has kept the regular end from releasing."""
+        context, request_id = self._context, self._request.request_id
+        context.hangs.discard(self)
+        scheduler = context.router.scheduler
+        if scheduler.sequences.booking(request_id) is not None:
+            scheduler.finish(request_id, context.clock(), UNKNOWN)
+            context.open_requests.discard(request_id)
+            context.tell(Finished(request_id, UNKNOWN))
+            context.gate.load_fell()
+
+    def _count(self) -> None:
+        scope = self.forwarding.scope
+        self._context.counters.ends.add(scope.kind, scope.status)
