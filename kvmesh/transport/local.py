@@ -121,17 +121,35 @@ class LocalLink(asyncio.Protocol, Generic[Incoming, Outgoing]):
         for message in self._codec.decode(frame):
             if self._receiver is None:
                 return
-            self._receiver.on_message(message)
+            try:
+                self._receiver.on_message(message)
+            except Exception:  # noqa: BLE001  a message's edge: the others are delivered
+                get_logger().exception("message between processes failed")
 
     def _flush(self) -> None:
         outbox, transport = self._outbox, self._transport
         if not outbox or transport is None:
             return
-        data = self._codec.encode(outbox)
+        data = self._encode(outbox)
         outbox.clear()
         transport.write(len(data).to_bytes(_HEADER, "little") + data)
         if transport.get_write_buffer_size() > MAX_FRAME_BYTES:
             self._break("the other side does not read")
+
+    def _encode(self, messages: Sequence[Outgoing]) -> bytes:
+        """Return one frame's content; a message that cannot be encoded is left out, and logged."""
+        try:
+            return self._codec.encode(messages)
+        except Exception:  # noqa: BLE001  a message's edge: the others are sent
+            return self._codec.encode([one for one in messages if self._can_be_sent(one)])
+
+    def _can_be_sent(self, message: Outgoing) -> bool:
+        try:
+            self._codec.encode([message])
+        except Exception:  # noqa: BLE001  a message's edge: the others are sent
+            get_logger().exception("message between processes cannot be sent")
+            return False
+        return True
 
     def _break(self, why: str) -> None:
         get_logger().error("link between processes broken", why=why)

@@ -31,8 +31,8 @@ from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.transport.http.forward.plan import Outcome, Target
-from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.forward.forwarding import DEFAULT_OPTIONS, Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions, Outcome, Target
 from kvmesh.transport.http.openai import ENDPOINTS, InferenceRequest, find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
@@ -102,26 +102,25 @@ class EdgeGateway:
     def _infer(self, exchange: Exchange) -> None:
         request = exchange.request
         if self._link.splits and self._link.origin and request.path in SPLIT_PATHS:
-            options = within_patience(self._options, request)
-            forward(exchange, OnePlace(self._link.origin), self._pool, options)
+            self._pass_to_index(exchange, within_patience(self._options, request))
             return
         endpoint = find_endpoint(request.method, request.path, passthrough=False)
         self._reading.read(exchange, endpoint, self._forward)
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
-        plan = RemoteRequest(
-            self._link, request, exchange.request_id, self._pool.wheel, self._fixed_headers
-        )
         options = within_patience(self._options, exchange.request)
-        watched = self._tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        forwarding = Forward(exchange, self._pool, options)
+        plan = RemoteRequest(self._link, request, forwarding, self._pool.wheel, self._fixed_headers)
+        forwarding.begin(self._tracer.watch(exchange, plan), stream=bool(parsed.stream))
 
     def _pass_on(self, exchange: Exchange) -> None:
         if self._link.origin:
-            forward(exchange, OnePlace(self._link.origin), self._pool)
+            self._pass_to_index(exchange, DEFAULT_OPTIONS)
         else:
             exchange.fail(_AWAY)
+
+    def _pass_to_index(self, exchange: Exchange, options: ForwardOptions) -> None:
+        Forward(exchange, self._pool, options).begin(OnePlace(self._link.origin))
 
 
 class EdgeServer:

@@ -36,7 +36,8 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.settings.types import Flat
-from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import (
     ApiEndpoint,
     InferenceRequest,
@@ -194,10 +195,9 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        plan = BucketPlan(self.meta, request, self._care, self._ends)
-        watched = self._tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, self._options, stream=stream)
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        forwarding = Forward(exchange, self._pool, self._options)
+        plan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
+        forwarding.begin(self._tracer.watch(exchange, plan), stream=stream)
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""

@@ -20,7 +20,7 @@ from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.errors import KvMeshError
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
-from kvmesh.transport.http.forward.proxy import ForwardOptions
+from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
@@ -38,7 +38,6 @@ class Reading:
     def __init__(self, intake: Intake, tokenize_s: Histogram) -> None:
         self._intake = intake
         self._tokenize_s = tokenize_s
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`."""
@@ -49,10 +48,7 @@ class Reading:
             self._tokenize_s.observe(time.perf_counter() - began)
             then(exchange, parsed, request)
             return
-        work = self._read_in_thread(exchange, endpoint, parsed, then)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        exchange.scope.start(self._read_in_thread(exchange, endpoint, parsed, then))
 
     async def _read_in_thread(
         self, exchange: Exchange, endpoint: ApiEndpoint, parsed: InferenceRequest, then: Then
@@ -61,8 +57,7 @@ class Reading:
         try:
             request = await asyncio.to_thread(self._intake.read, exchange, endpoint, parsed)
             self._tokenize_s.observe(time.perf_counter() - began)
-            if not exchange.disconnected:
-                then(exchange, parsed, request)
+            then(exchange, parsed, request)
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
 

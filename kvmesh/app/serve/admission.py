@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
 Told = Callable[[Decision | Problem], None]
@@ -66,7 +68,7 @@ class AdmissionGate:
         self._binding = dispatch.binding
         self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, tuple[Scope, Told]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
         self._closing_s = float("inf")
@@ -95,12 +97,16 @@ class AdmissionGate:
         self._workers.thresholds = thresholds if limited else NO_THRESHOLDS
         self.load_fell()
 
-    def wait(self, request_id: str, told: Told) -> None:
-        """Call `told` once, when a request that is held now may go, or never will."""
-        self._told[request_id] = told
+    def wait(self, request_id: str, scope: Scope, told: Told) -> None:
+        """Call `told` once, when a request that is held now may go, or never will.
+
+        A request whose `scope` ends while it waits loses its place.
+        """
+        self._told[request_id] = scope, told
+        scope.holds(partial(self._leave, request_id))
         self.load_fell()
 
-    def leave(self, request_id: str) -> None:
+    def _leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
         if self._told.pop(request_id, None) is not None:
             self._binding.cancel(request_id)
@@ -127,6 +133,13 @@ class AdmissionGate:
 
     def _look(self) -> None:
         self._timer = None
+        try:
+            self._answer_ready()
+        finally:
+            if self._told:
+                self._look_in(LOOK_EVERY_S)
+
+    def _answer_ready(self) -> None:
         self._looked_s = now = self._clock()
         binding = self._binding
         for released in binding.release(now, lambda: self._may_weigh_all(now)):
@@ -146,10 +159,9 @@ class AdmissionGate:
         for request_id in late:
             binding.cancel(request_id)
             self._tell(request_id, problem)
-        if self._told:
-            self._look_in(LOOK_EVERY_S)
 
     def _tell(self, request_id: str, answer: Decision | Problem) -> None:
-        told = self._told.pop(request_id, None)
-        if told is not None:
-            told(answer)
+        waiting = self._told.pop(request_id, None)
+        if waiting is not None:
+            scope, told = waiting
+            scope.enter(told, answer)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from kvmesh.core.routing.disaggregation import (
 )
 from kvmesh.errors import NoWorkerError, TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
-from kvmesh.transport.http.forward.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
+from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -49,8 +49,8 @@ class DisaggregatedRequest:
 
     Prompts with few uncached tokens at a worker that can do it all stay whole. Otherwise a prefill
     is booked and sent first (vLLM) or beside (SGLang), and `decode` plans the rest. A prefill that
-    fails is tried on another worker; with none left vLLM's decode workers do it all. Every way out
-    gives both bookings back.
+    fails is tried on another worker; with none left vLLM's decode workers do it all. Both halves
+    have one owner: the scope of `decode`'s forwarding.
     """
 
     def __init__(
@@ -62,8 +62,7 @@ class DisaggregatedRequest:
         pool: UpstreamPool,
         options: SplitOptions,
     ) -> None:
-        self.proceed: Callable[[], None] = nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
+        self._forwarding = decode.forwarding
         self._context = context
         self._request = request
         self._decode = decode
@@ -77,7 +76,7 @@ class DisaggregatedRequest:
         self._booked = ""
         self._task: asyncio.Task[None] | None = None
         self._blameless = False
-        decode.proceed = self._go_on
+        self._forwarding.scope.holds(self._end_prefill)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Return the decode worker, once the prefill is done or on its way."""
@@ -117,10 +116,6 @@ class DisaggregatedRequest:
         """Release all that is booked."""
         self._end_prefill()
         self._decode.on_finish(outcome)
-        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
-
-    def _go_on(self) -> None:
-        self.proceed()
 
     def _stays_whole(self) -> bool:
         """Return whether some worker that can do it all has little left to prefill."""
@@ -134,11 +129,12 @@ class DisaggregatedRequest:
     def _begin_prefill(self) -> Target | Problem | Wait | None:
         context = self._context
         wanted = prefill_request(self._request, self._failed)
+        self._booked = wanted.request_id
         try:
             decision = context.router.scheduler.schedule(wanted, context.clock())
         except NoWorkerError:
+            self._booked = ""
             return self._without_prefill()
-        self._booked = wanted.request_id
         context.open_requests.add(wanted.request_id)
         context.tell(Booked(wanted.request_id))
         self._prefiller = prefiller = context.router.heartbeat(decision.worker)
@@ -192,7 +188,7 @@ class DisaggregatedRequest:
             self._blame(prefiller, status, answer)
         self._task = None
         self._end_prefill(attempt)
-        self.proceed()
+        self._forwarding.proceed()
 
     async def _watch_prefill(self, prefiller: WorkerHeartbeat, body: bytes) -> None:
         """Begin anew when SGLang's prefill fails: the decode worker would wait in vain."""
@@ -206,7 +202,8 @@ class DisaggregatedRequest:
         self._blame(prefiller, status, answer)
         self._blameless = True
         text = f"{prefiller.url}: prefill failed with status {status}"
-        self.fail_attempt(UpstreamFailure("before_send", "refused", text, prefiller.url))
+        failure = UpstreamFailure("before_send", "refused", text, prefiller.url)
+        self._forwarding.fail_attempt(failure)
 
     async def _call(self, prefiller: WorkerHeartbeat, body: bytes) -> tuple[int, bytes]:
         """Return the prefill's status and answer; status 0 when there is none."""
@@ -239,7 +236,7 @@ class DisaggregatedRequest:
             self._decode.stay_whole()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = self._forwarding.scope.start(work)
 
     def _end_prefill(self, attempt: Attempt = UNKNOWN) -> None:
         """Give the prefill's booking back, and let go of it if it is still on its way."""

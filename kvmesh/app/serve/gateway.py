@@ -14,7 +14,8 @@ from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.errors import MODEL_NOT_FOUND, RequestError
-from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
     InferenceRequest,
@@ -84,35 +85,25 @@ class Gateway:
         self._reading.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
 
     def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
-        plan = RoutedRequest(self._context, request, exchange.request_id)
-        asked = exchange.request
+        context, asked = self._context, exchange.request
         known = asked.path in ENDPOINTS
         options = within_patience(self._options if known else self._once, asked)
-        if self._context.router.prefillers and _may_split(exchange, parsed):
-            self._forward_split(exchange, parsed, request, plan)
-            return
-        watched = self._context.tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        forwarding = Forward(exchange, self._pool, options)
+        routed = RoutedRequest(context, request, forwarding)
+        plan: ForwardPlan = routed
+        if context.router.prefillers and _may_split(exchange, parsed):
+            plan = self._split_plan(exchange, request, routed)
+        forwarding.begin(context.tracer.watch(exchange, plan), stream=bool(parsed.stream))
 
-    def _forward_split(
-        self,
-        exchange: Exchange,
-        parsed: InferenceRequest,
-        request: RouteRequest,
-        decode: RoutedRequest,
-    ) -> None:
-        """Forward a request that may be prefilled on one worker and decoded on another."""
+    def _split_plan(
+        self, exchange: Exchange, request: RouteRequest, decode: RoutedRequest
+    ) -> DisaggregatedRequest:
+        """Return the plan of a request that may be prefilled on one worker, decoded on another."""
         asked = exchange.request
         headers = [(b"x-request-id", exchange.request_id)]
         headers += [one for one in asked.headers if one[0] == b"authorization"]
         sent = Sent(asked.path, asked.body, tuple(headers))
-        plan = DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
-        options = within_patience(self._options, asked)
-        watched = self._context.tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
-        decode.fail_attempt = going.fail_attempt
+        return DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
 
     def _answer_decision(
         self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest

@@ -1,10 +1,9 @@
 """One request on its way through a router: chosen, booked, watched, released exactly once."""
 
-from collections.abc import Callable
 from logging import DEBUG
 from typing import Final
 
-from kvmesh.actors.messages import FirstToken
+from kvmesh.actors.messages import Finished, FirstToken
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
@@ -24,8 +23,7 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.errors import NoWorkerError
-from kvmesh.transport.http.forward.plan import nobody_cares, nobody_waits
-from kvmesh.transport.http.forward.proxy import Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import NO_RETRY, Problem
@@ -36,32 +34,34 @@ UNPROCESSABLE: Final = 422
 class RoutedRequest:
     """The forwarding plan of one request: each attempt goes to the best worker not yet tried.
 
-    `visible_id` is the request id that the client knows. A request may be held at the admission
-    gate before its first attempt, and while nobody may be given one; `proceed` is then called when
-    its turn comes. `fail_attempt` gives up the attempt under way.
+    A request may be held at the admission gate before its first attempt, and while nobody may be
+    given one; when its turn comes its `forwarding` proceeds.
     """
 
     __slots__ = (
-        "_attempts", "_blame", "_context", "_failed", "_one", "_placement", "_refusal", "_resume",
-        "_status", "_watch", "_whole", "fail_attempt", "proceed",
+        "_attempts", "_blame", "_context", "_failed", "_one", "_placement", "_refusal", "_status",
+        "_watch", "_whole", "forwarding",
     )  # fmt: skip
 
-    def __init__(self, context: RoutingContext, request: RouteRequest, visible_id: bytes) -> None:
+    def __init__(
+        self, context: RoutingContext, request: RouteRequest, forwarding: Forwarding
+    ) -> None:
+        self.forwarding = forwarding
         self._context = context
-        self._one = context.routing.enter(request, visible_id)
+        self._one = context.routing.enter(request, forwarding.scope.request_id)
         self._whole: RouteRequest | None = None
         self._placement: Placement | None = None
         self._attempts = 0
         self._blame: Blame | None = None
         self._status = 0
-        self._resume: Callable[[], None] | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
         self._refusal: Problem | None = None
-        self.proceed: Callable[[], None] = nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
         context.counters.requests += 1
         context.budget.deposit()
+        scope = forwarding.scope
+        scope.holds(self._count)
+        scope.holds(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
@@ -73,13 +73,14 @@ class RoutedRequest:
             answer = context.routing.decide(one, context.clock(), self._failed)
         except NoWorkerError as error:
             sent = self._blame is not None and self._blame.sent
-            if error.lasting or sent or not self._hold():
-                return None if self._failed else Problem.from_error(error)
-            return Wait.WAIT
+            may_wait = context.scheduler.workers.met_any and not (error.lasting or sent)
+            if may_wait and context.patience.hold(self.forwarding.scope, self._go_on):
+                return Wait.WAIT
+            return None if self._failed else Problem.from_error(error)
         if isinstance(answer, Decision):
             return self._go(answer)
         if answer is None:
-            context.gate.wait(one.request.request_id, self._on_turn)
+            context.gate.wait(one.request.request_id, self.forwarding.scope, self._on_turn)
             return Wait.WAIT
         return problem_of(answer)
 
@@ -89,23 +90,12 @@ class RoutedRequest:
             self._one.given = answer
         else:
             self._refusal = answer
-        self.proceed()
-
-    def _hold(self) -> bool:
-        """Wait until somebody may be given the request again, once."""
-        context = self._context
-        workers = context.scheduler.workers
-        if self._resume is not None or not workers.met_any:
-            return False
-        if workers.membership.usable(context.clock()):
-            return False
-        self._resume = self._go_on
-        return context.patience.hold(self._resume)
+        self.forwarding.proceed()
 
     def _go_on(self) -> None:
         """Begin anew: those that could not be reached before may be there again."""
         self._failed = frozenset()
-        self.proceed()
+        self.forwarding.proceed()
 
     def _go(self, decision: Decision) -> Target | None:
         """Begin an attempt at the worker decided on, and return where that is."""
@@ -170,13 +160,6 @@ class RoutedRequest:
             final=True,
         )
 
-    def give_up(self, why: str) -> None:
-        """Leave a worker that hangs."""
-        placement = self._placement
-        if placement is not None:
-            text = f"{placement.worker} gave no answer in {placement.waited_s():.1f} s: {why}"
-            self.fail_attempt(UpstreamFailure("after_send", "hung", text, placement.worker))
-
     def is_overdue(self, now: float) -> bool:
         """Return whether the first byte is long overdue while the worker serves nobody else."""
         return self._placement is not None and self._placement.is_overdue(now)
@@ -236,13 +219,7 @@ class RoutedRequest:
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
-        context = self._context
-        # Breaks the cycle with the forwarding: both are freed at once.
-        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
-        if self._resume is not None:
-            context.patience.leave(self._resume)
-        one = self._one
-        context.gate.leave(one.request.request_id)
+        context, one = self._context, self._one
         attempt = self._last_attempt(outcome)
         first = self._release(attempt)
         now, blame = context.clock(), self._blame
@@ -251,8 +228,8 @@ class RoutedRequest:
         if outcome.kind == "cut" and outcome.failure is not None and one.record is not None:
             context.counters.attempts_failed += 1
             context.decisions.attempt_failed(one.record, outcome.failure.message)
-        context.routing.finished(one, attempt, outcome.kind, outcome.status, usage, now)
-        context.counters.ends.add(outcome.kind, outcome.status)
+        state = "failed" if outcome.kind == "crashed" else outcome.kind
+        context.routing.finished(one, attempt, state, outcome.status, usage, now)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
 
@@ -275,3 +252,18 @@ class RoutedRequest:
             return False
         self._context.hangs.discard(self)
         return self._placement.release(attempt)
+
+    def _give_back(self) -> None:
+        """Release what an error has kept the regular end from releasing."""
+        context, request_id = self._context, self._one.request.request_id
+        context.hangs.discard(self)
+        scheduler = context.scheduler
+        if scheduler.sequences.booking(request_id) is not None:
+            scheduler.finish(request_id, context.clock(), UNKNOWN)
+            context.open_requests.discard(request_id)
+            context.tell(Finished(request_id, UNKNOWN))
+            context.gate.load_fell()
+
+    def _count(self) -> None:
+        scope = self.forwarding.scope
+        self._context.counters.ends.add(scope.kind, scope.status)

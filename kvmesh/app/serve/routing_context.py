@@ -21,7 +21,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
-from kvmesh.transport.http.forward.proxy import Target
+from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.wire.headers import Headers
 
 

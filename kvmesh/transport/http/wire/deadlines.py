@@ -40,6 +40,10 @@ class Timed(Protocol):
         """Act: the deadline passed. Set a new one, or it is called again next round."""
         ...
 
+    def crash(self, error: Exception) -> None:
+        """Give up for what `on_deadline` raised. Must not raise."""
+        ...
+
 
 class DeadlineWheel:
     """Looks at 1/`spokes` of its items each tick, so at each item once per round.
@@ -101,11 +105,19 @@ class DeadlineWheel:
     def _turn(self) -> None:
         self._timer = None
         self.now_s = now = self._loop.time()
-        if self.on_tick is not None:
-            self.on_tick()
         self._hand = (self._hand + 1) % len(self._spokes)
-        for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
-            if item.spoke >= 0:
-                item.on_deadline(now)
-        if self._count and self._timer is None:
-            self._timer = self._loop.call_later(self._tick_s, self._turn)
+        try:
+            if self.on_tick is not None:
+                self.on_tick()
+            for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
+                if item.spoke >= 0:
+                    self._call(item, now)
+        finally:
+            if self._count and self._timer is None:
+                self._timer = self._loop.call_later(self._tick_s, self._turn)
+
+    def _call(self, item: Timed, now: float) -> None:
+        try:
+            item.on_deadline(now)
+        except Exception as error:  # noqa: BLE001  the item's edge: the others have their deadlines
+            item.crash(error)

@@ -1,5 +1,7 @@
 from collections.abc import Callable
 
+import pytest
+
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
 
 
@@ -34,10 +36,14 @@ class Item:
         self.spoke = -1
         self.fired: list[float] = []
         self.again_s = again_s
+        self.crashes: list[Exception] = []
 
     def on_deadline(self, now: float) -> None:
         self.fired.append(now)
         self.deadline_s = NEVER if self.again_s is None else now + self.again_s
+
+    def crash(self, error: Exception) -> None:
+        self.crashes.append(error)
 
 
 def wheel_and_loop() -> tuple[DeadlineWheel, Loop]:
@@ -123,6 +129,42 @@ def test_an_item_discarded_by_another_in_the_same_turn_does_not_fire() -> None:
 
     assert all(len(killer.fired) == 1 for killer in killers)
     assert sum(len(victim.fired) for victim in victims) <= 2
+
+
+def test_an_item_that_fails_is_told_and_the_wheel_turns_on() -> None:
+    wheel, loop = wheel_and_loop()
+
+    class Failing(Item):
+        def on_deadline(self, now: float) -> None:
+            super().on_deadline(now)
+            raise RuntimeError("planted")
+
+    failing = [Failing(100.0) for _ in range(4)]
+    others = [Item(100.0) for _ in range(4)]
+    for item in (*failing, *others):
+        wheel.add(item)
+
+    loop.run(2)
+
+    assert [str(error) for one in failing for error in one.crashes] == ["planted"] * 4
+    assert all(len(one.fired) == 1 for one in others)
+
+
+def test_a_tick_that_fails_does_not_stop_the_wheel() -> None:
+    wheel, loop = wheel_and_loop()
+    item = Item(101.0)
+    wheel.add(item)
+
+    def fail() -> None:
+        wheel.on_tick = None
+        raise RuntimeError("planted")
+
+    wheel.on_tick = fail
+    with pytest.raises(RuntimeError, match="planted"):
+        loop.run(5)
+    loop.run(5)
+
+    assert len(item.fired) == 1
 
 
 def test_a_closed_wheel_is_silent() -> None:
