@@ -32,8 +32,8 @@ from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.prompts.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
@@ -218,9 +218,10 @@ class RouterServer:
             stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            intake = intake_of(settings, self.router_id, check, self.router.adapters)
+            seconds = context.routing.phases.tokenize
+            reader = reader_of(settings, self.router_id, check, self.router.adapters, seconds)
             gateway = Gateway(
-                context, intake, pool, forward_options(settings), split_options(settings)
+                context, reader, pool, forward_options(settings), split_options(settings)
             )
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")

@@ -43,7 +43,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     `prefilled`: another worker computes the prompt, its KV cache comes from there.
     `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
-    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
+    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
+    (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
     """
 
     request_id: str
@@ -66,6 +67,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     approximate: bool = False
     session: str = ""
     prefilled: bool = False
+    choices: int = 1
+    timeout_s: float | None = None
 
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""
