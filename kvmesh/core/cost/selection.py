@@ -26,7 +26,7 @@ def pick(count: int, rng: Random) -> int:
 
 def minima(costs: Sequence[float], margin: float = 0.0) -> list[int]:
     """Return the indices of the least costs, in order: those up to `tie_limit`."""
-    limit = tie_limit(min(costs), margin)
+    limit = min(costs) * (1.0 + margin)
     return [index for index, cost in enumerate(costs) if cost <= limit]
 
 

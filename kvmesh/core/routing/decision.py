@@ -84,11 +84,12 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True):
     """Where a request goes and why.
 
-    `candidates` and `scores` (same order) are those that were weighed one by one: all of them for
-    `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
-    of mode kv. Smaller scores win unless `cost.maximise`. `kept`: its session's worker, whatever
-    the others cost. `best_overlap_blocks` is the most that any worker holds, 0 where caches were
-    not looked up; `told_blocks` of the prompt the chosen worker's own events had told of.
+    `chosen` are the worker's terms; `candidates` and `scores` (same order) are those that were
+    weighed one by one: all of them for `explain`, perhaps only the chosen for `schedule`. `policy`
+    is the mode, or the cost formula of mode kv. Smaller scores win unless `cost.maximise`. `kept`:
+    its session's worker, whatever the others cost. `best_overlap_blocks` is the most that any
+    worker holds, 0 where caches were not looked up; `told_blocks` of the prompt the chosen worker's
+    own events had told of.
     """
 
     request_id: str
@@ -98,6 +99,7 @@ class Decision(msgspec.Struct, frozen=True):
     policy: str
     score: float
     considered: int
+    chosen: Candidate
     candidates: tuple[Candidate, ...]
     scores: tuple[float, ...]
     cost: Cost
@@ -106,14 +108,6 @@ class Decision(msgspec.Struct, frozen=True):
     kept: bool = False
     best_overlap_blocks: int = 0
     told_blocks: int = 0
-
-    @property
-    def chosen(self) -> Candidate:
-        """Return the chosen worker's terms."""
-        candidates = self.candidates
-        if len(candidates) == 1:
-            return candidates[0]
-        return next(one for one in candidates if one.worker == self.worker)
 
     @property
     def by_cache(self) -> bool:

@@ -199,7 +199,7 @@ class Scheduler:
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=decision.chosen.uncached_tokens,
             expected_output_tokens=request.expected_output_tokens,
-            keys=tuple(sequences.sharing_keys(known)),
+            keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
             streams=request.streams,
             hashes=hashes if recorded else None,
         )

@@ -93,7 +93,7 @@ class ActiveSequences:
         if request_id in self._bookings:
             return False
         self.arrivals.fold(now)
-        loads = self.loads(worker)
+        loads = self._loads.get(worker) or self.loads(worker)
         booking = Booking(request_id, worker, owner, demand, now)
         blocks = -(-booking.prompt_tokens // self.block_size)
         booking.keys = demand.keys[: blocks // self.stride]
