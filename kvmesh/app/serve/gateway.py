@@ -93,7 +93,9 @@ class Gateway:
         plan: ForwardPlan = routed
         if context.router.prefillers and _may_split(exchange, parsed):
             plan = self._split_plan(exchange, request, routed)
-        forwarding.begin(context.tracer.watch(exchange, plan), stream=bool(parsed.stream))
+        if context.tracer is not None:
+            plan = context.tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=bool(parsed.stream))
 
     def _split_plan(
         self, exchange: Exchange, request: RouteRequest, decode: RoutedRequest

@@ -44,7 +44,7 @@ class RoutedRequest:
     """
 
     __slots__ = (
-        "_answer", "_asked_s", "_attempts", "_blame", "_context", "_failed", "_families",
+        "_answer", "_asked_s", "_attempts", "_blame", "_context", "_ended", "_failed", "_families",
         "_forecast", "_given", "_placement", "_record", "_request", "_status", "_waiting",
         "_watch", "forwarding",
     )  # fmt: skip
@@ -67,13 +67,12 @@ class RoutedRequest:
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
         self._waiting = True
+        self._ended = False
         self._answer: Decision | Problem | Wait | None = None
         self._asked_s = -1.0
         context.counters.requests += 1
         context.budget.deposit()
-        scope = forwarding.scope
-        scope.holds(self._count)
-        scope.holds(self._give_back)
+        forwarding.scope.holds(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
@@ -272,6 +271,7 @@ class RoutedRequest:
             compare(context, self._placement, self._request, usage)
         elif first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
+        self._ended = True
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""
@@ -305,16 +305,16 @@ class RoutedRequest:
         return self._placement.release(attempt)
 
     def _give_back(self) -> None:
-        """Release what an error has kept the regular end from releasing."""
-        context, request_id = self._context, self._request.request_id
+        """Count the end, and release what an error has kept `finish` from releasing."""
+        scope, context = self.forwarding.scope, self._context
+        context.counters.ends.add(scope.kind, scope.status)
+        if self._ended:
+            return
+        request_id = self._request.request_id
         context.hangs.discard(self)
+        context.open_requests.discard(request_id)
         scheduler = context.router.scheduler
         if scheduler.sequences.booking(request_id) is not None:
             scheduler.finish(request_id, context.clock(), UNKNOWN)
-            context.open_requests.discard(request_id)
             context.tell(Finished(request_id, UNKNOWN))
             context.gate.load_fell()
-
-    def _count(self) -> None:
-        scope = self.forwarding.scope
-        self._context.counters.ends.add(scope.kind, scope.status)

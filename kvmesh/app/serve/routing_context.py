@@ -86,7 +86,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     check: PredictionCheck
     gate: AdmissionGate
     phases: Phases
-    tracer: Tracer
+    tracer: Tracer | None
     budget: RetryBudget
     patience: Patience
     hangs: HangWatch

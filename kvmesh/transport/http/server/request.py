@@ -40,7 +40,9 @@ class Request:
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of header `name` (lower case), as it was at the first question."""
-        return (self.twin or self).known().get(name)
+        one = self.twin or self
+        values = one.values_seen
+        return (one.known() if values is None else values).get(name)
 
     def known(self) -> dict[bytes, bytes]:
         """Return the first value of each header, as they were when this was first asked."""
