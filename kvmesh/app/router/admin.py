@@ -134,8 +134,8 @@ class RouterAdmin:
                 "workers": workers,
                 "refused": scheduler.workers.guard.refused(now),
                 "predictions": {
-                    worker: context.check.predictions.report(worker)
-                    for worker in context.check.predictions.workers()
+                    worker: context.routing.predictions.report(worker)
+                    for worker in context.routing.predictions.workers()
                 },
             },
         )

@@ -40,8 +40,6 @@ from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
-from kvmesh.app.serve.phases import Phases
-from kvmesh.app.serve.prediction_check import PredictionCheck
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.router_metrics import RouterMetrics
@@ -49,6 +47,7 @@ from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
+from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
@@ -176,11 +175,18 @@ class RouterServer:
             shadows=self._shadows,
         )
         decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
+        routing = Dispatch(
+            self.scheduler,
+            decisions,
+            time.perf_counter,
+            self.mesh.doubt,
+            follows_events=settings.kv_events,
+        )
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(self._care.failures),
+            counters=RoutingCounters(self._care.failures, routing.tokens),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -189,14 +195,10 @@ class RouterServer:
             ),
             open_requests=set(),
             tell=self.mesh.tell,
+            scheduler=self.scheduler,
+            routing=routing,
             decisions=decisions,
-            gate=AdmissionGate(
-                self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
-            ),
-            check=PredictionCheck(
-                self.scheduler, self.index if settings.kv_events else None, self.mesh.doubt
-            ),
-            phases=Phases(),
+            gate=AdmissionGate(routing, settings.admission, time.monotonic),
             tracer=tracer_for(settings.log.otlp_endpoint, "router"),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
@@ -291,9 +293,9 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
-            for worker in context.check.predictions.workers():
+            for worker in context.routing.predictions.workers():
                 if context.router.heartbeat(worker) is None:
-                    context.check.predictions.forget(worker)
+                    context.routing.predictions.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

@@ -52,7 +52,7 @@ class Gateway:
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._split = split
-        self._reading = Reading(intake, context.phases.tokenize)
+        self._reading = Reading(intake, context.routing.phases.tokenize)
 
     def mount(self, routes: Routes, *, others: bool = True) -> None:
         """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""
@@ -112,11 +112,10 @@ class Gateway:
     ) -> None:
         del parsed
         context = self._context
-        now, scheduler = context.clock(), context.router.scheduler
+        now, scheduler = context.clock(), context.scheduler
         decision = scheduler.explain(request, now)
         left_out = scheduler.workers.left_out(request, now)
-        lengths = context.router.scheduler.lengths
-        forecast = lengths.forecast(lengths.families(request.hashes))
+        _, forecast = scheduler.lengths.forecast(request.hashes)
         router, bucket = context.router_id, context.bucket
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out

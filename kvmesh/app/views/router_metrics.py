@@ -49,7 +49,7 @@ class RouterMetrics:
         yield from _shadows(context)
         yield from _admission(context)
         yield from _workers(context)
-        yield from prediction_metrics(context.check.predictions)
+        yield from prediction_metrics(context.routing.predictions)
         yield from approx_metrics(self._routed.statistics())
         yield from self._mesh.metrics()
 
@@ -85,15 +85,15 @@ def _requests(context: RoutingContext) -> Iterator[Metric]:
 
 
 def _tokens(context: RoutingContext) -> Iterator[Metric]:
-    counts, totals = context.counters, context.decisions.totals
+    counts, totals = context.routing.tokens, context.decisions.totals
     tokens = CounterMetricFamily(
         "kvmesh_prompt_tokens",
         "Prompt tokens of answers whose engine reported its cache use.",
         labels=["kind"],
     )
-    tokens.add_metric(["all"], counts.reported_tokens)
-    tokens.add_metric(["predicted_cached"], counts.predicted_tokens)
-    tokens.add_metric(["cached"], counts.cached_tokens)
+    tokens.add_metric(["all"], counts.reported)
+    tokens.add_metric(["predicted_cached"], counts.predicted)
+    tokens.add_metric(["cached"], counts.cached)
     yield tokens
     overlap = CounterMetricFamily(
         "kvmesh_overlap_tokens",
@@ -132,7 +132,7 @@ def _durations(context: RoutingContext) -> Iterator[Metric]:
         "one in 32.",
         labels=["phase"],
     )
-    for phase, histogram in context.phases.named():
+    for phase, histogram in context.routing.phases.named():
         phases.add_metric([phase], _buckets(histogram), histogram.total)
     yield phases
 

@@ -30,6 +30,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
     is expected to take; `arrivals_per_ms` are all requests over the workers that may take this;
     `blocks` are the prompt's sequence hashes, at least up to the first that no worker holds.
+    `told` is the part of `groups` that events tell.
     `slower`: blocks of an overlap that it costs to fetch the rest of it.
     `prefilled`: nothing is left to prefill.
     """
@@ -51,6 +52,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[int] = ()
     slower: Mapping[WorkerId, float] = {}
     prefilled: bool = False
+    told: Groups = []
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 1.5 us."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Final, Protocol
 
+import msgspec
+
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes
 from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
@@ -63,6 +65,18 @@ class RoutedIndex(SizedIndex, Protocol):
         ...
 
 
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What is cached of a prompt, in blocks.
+
+    `overlaps` is the longest cached prefix per worker, `groups` the same by depth, deepest first,
+    where a worker may appear again with less; `told` what events alone tell, by depth.
+    """
+
+    overlaps: dict[WorkerId, int]
+    groups: Groups
+    told: Groups
+
+
 class OverlapView:
     """The union of the event-fed `index` and the decision-fed `routed`; either may be None.
 
@@ -89,31 +103,36 @@ class OverlapView:
             index.watch_removals(routed.revoke)
 
     def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
-        """Return the cached prefix in blocks per worker, the longer of both views, and by depth.
+        """Return the cached prefix in blocks per worker, the longer of both views, and by depth."""
+        found = self.find(hashes, now)
+        return found.overlaps, found.groups
 
-        In the groups, deepest first, a worker may appear again with less. The event-fed view does
-        not count for `distrusted` workers.
+    def find(self, hashes: Hashes, now: float) -> Found:
+        """Return what is cached of a prompt, in the longer of both views.
+
+        The event-fed view does not count for `distrusted` workers.
         """
-        groups = self._index.find_groups(hashes) if self._index is not None else []
+        told = self._index.find_groups(hashes) if self._index is not None else []
         routed: Groups = []
         if self._routed is not None:
             self._routed.expire(now, _EXPIRED_AT_ONCE)
             routed = self._routed.find_groups(hashes)
         if self._distrusted:
-            return self._find_trusted(groups, routed)
+            return self._find_trusted(told, routed)
+        groups = told
         if routed:
-            groups = sorted(groups + routed, key=_DEPTH, reverse=True) if groups else routed
-        return by_worker(groups), groups
+            groups = sorted(told + routed, key=_DEPTH, reverse=True) if told else routed
+        return Found(by_worker(groups), groups, told)
 
-    def _find_trusted(self, groups: Groups, routed: Groups) -> tuple[dict[WorkerId, int], Groups]:
+    def _find_trusted(self, told: Groups, routed: Groups) -> Found:
         """Return the longer of both views where events do not count for everybody."""
-        overlaps = by_worker(groups)
+        overlaps = by_worker(told)
         for worker in self._distrusted:
             overlaps.pop(worker, None)
         for depth, workers in routed:
             for worker in workers:
                 overlaps[worker] = max(depth, overlaps.get(worker, 0))
-        return overlaps, sorted(groups + routed, key=_DEPTH, reverse=True)
+        return Found(overlaps, sorted(told + routed, key=_DEPTH, reverse=True), told)
 
     def find_slower(self, hashes: Hashes, overlaps: dict[WorkerId, int]) -> dict[WorkerId, float]:
         """Lengthen `overlaps` by what is held in slower memory than the device's.

@@ -19,7 +19,8 @@ from kvmesh.core.cost.selection import (
     two_of,
 )
 from kvmesh.core.cost.weighing import Weighed, Weighing
-from kvmesh.core.overlap.overlaps import OverlapView
+from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.overlap.overlaps import Found, OverlapView
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
@@ -99,7 +100,8 @@ class Chooser:
                 weights, overlap_score_weight=request.overlap_score_weight
             )
         looks = "kv" in (mode, options.mode)
-        overlaps, groups = self._overlaps.find_groups(request.hashes, now) if looks else ({}, [])
+        found = self._overlaps.find(request.hashes, now) if looks else Found({}, [], [])
+        overlaps, groups = found.overlaps, found.groups
         slower = self._overlaps.find_slower(request.hashes, overlaps) if looks else {}
         deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
@@ -123,6 +125,7 @@ class Chooser:
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
             slower=slower,
             prefilled=request.prefilled,
+            told=found.told,
         )
 
     def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:
@@ -214,4 +217,13 @@ def _decision(
         fleet=weighed.fleet,
         weights=weighing.weights,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
+        told_blocks=_depth_of(candidate.worker, weighing.told) if weighing.told else 0,
     )
+
+
+def _depth_of(worker: WorkerId, groups: Groups) -> int:
+    """Return how deep a worker is in disjoint `groups`, 0 where it is in none."""
+    for depth, workers in groups:
+        if worker in workers:
+            return depth
+    return 0

@@ -85,7 +85,7 @@ class Decision(msgspec.Struct, frozen=True):
     `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
     of mode kv. Smaller scores win unless `cost.maximise`. `kept`: its session's worker, whatever
     the others cost. `best_overlap_blocks` is the most that any worker holds, 0 where caches were
-    not looked up.
+    not looked up; `told_blocks` of the prompt the chosen worker's own events had told of.
     """
 
     request_id: str
@@ -102,6 +102,7 @@ class Decision(msgspec.Struct, frozen=True):
     weights: Weights
     kept: bool = False
     best_overlap_blocks: int = 0
+    told_blocks: int = 0
 
     @property
     def chosen(self) -> Candidate:

@@ -37,6 +37,7 @@ KEPT = {
     "Booking": 1,
     "Connection": 1,
     "Decision": 1,
+    "Dispatched": 1,
     "EventGate": 1,
     "Exchange": 1,
     "Forward": 1,
