@@ -26,7 +26,7 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import DEFAULT_OPTIONS, Forward
-from kvmesh.transport.http.forward.plan import ForwardOptions, Outcome, Target
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target
 from kvmesh.transport.http.openai import ENDPOINTS, find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
@@ -76,7 +76,7 @@ class EdgeGateway:
         pool: UpstreamPool,
         options: ForwardOptions,
         fixed_headers: Headers,
-        tracer: Tracer,
+        tracer: Tracer | None,
     ) -> None:
         self._link = link
         self._tracer = tracer
@@ -105,8 +105,12 @@ class EdgeGateway:
     def _forward(self, exchange: Exchange, request: RouteRequest) -> None:
         options = within_patience(self._options, request.timeout_s)
         forwarding = Forward(exchange, self._pool, options)
-        plan = RemoteRequest(self._link, request, forwarding, self._pool.wheel, self._fixed_headers)
-        forwarding.begin(self._tracer.watch(exchange, plan), stream=request.streams)
+        plan: ForwardPlan = RemoteRequest(
+            self._link, request, forwarding, self._pool.wheel, self._fixed_headers
+        )
+        if self._tracer is not None:
+            plan = self._tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=request.streams)
 
     def _pass_on(self, exchange: Exchange) -> None:
         if self._link.origin:
@@ -147,7 +151,8 @@ class EdgeServer:
             options = forward_options(settings)
             routes = Routes()
             tracer = tracer_for(settings.log.otlp_endpoint, "router")
-            stack.push_async_callback(asyncio.to_thread, tracer.close)
+            if tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, tracer.close)
             EdgeGateway(link, reader, pool, options, fixed_headers, tracer).mount(routes)
             http = dataclasses.replace(settings.http, http_port=part.port)
             front = FrontDoor(

@@ -47,9 +47,7 @@ class BucketPlan:
         self._sent = False
         self._status = 0
         self.sent_s = 0.0
-        scope = forwarding.scope
-        scope.holds(self._count)
-        scope.holds(self._give_back)
+        forwarding.scope.holds(self._give_back)
 
     @property
     def worker(self) -> str:
@@ -135,8 +133,7 @@ class BucketPlan:
         self._meta.note(self._route.replica.name, attempt, time.monotonic())
 
     def _give_back(self) -> None:
-        self._care.hangs.discard(self)
-
-    def _count(self) -> None:
+        """Count the end, and be watched no longer."""
         scope = self.forwarding.scope
         self._ends.add(scope.kind, scope.status)
+        self._care.hangs.discard(self)

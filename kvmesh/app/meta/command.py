@@ -37,7 +37,7 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.settings.types import Flat
 from kvmesh.transport.http.forward.forwarding import Forward
-from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ApiEndpoint,
     InferenceRequest,
@@ -130,7 +130,8 @@ class MetaServer:
         async with contextlib.AsyncExitStack() as stack:
             self._pool = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(self._pool.close)
-            stack.push_async_callback(asyncio.to_thread, self._tracer.close)
+            if self._tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
             routes.add(
                 "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
@@ -196,8 +197,10 @@ class MetaServer:
             self._redirect(exchange, request)
             return
         forwarding = Forward(exchange, self._pool, self._options)
-        plan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
-        forwarding.begin(self._tracer.watch(exchange, plan), stream=stream)
+        plan: ForwardPlan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
+        if self._tracer is not None:
+            plan = self._tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=stream)
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""

@@ -215,7 +215,8 @@ class RouterServer:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
             context = self._context()
-            stack.push_async_callback(asyncio.to_thread, context.tracer.close)
+            if context.tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
             seconds = context.routing.phases.tokenize

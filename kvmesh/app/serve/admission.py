@@ -18,6 +18,7 @@ from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import NoWorkerError
+from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
@@ -58,7 +59,6 @@ def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
 class AdmissionGate:
     """Looks on the event loop whether the turn of requests that `dispatch` holds has come, and
     tells them.
-
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class AdmissionGate:
         A request whose `scope` ends while it waits loses its place.
         """
         self._told[request_id] = scope, told
-        scope.holds(partial(self._leave, request_id))
+        scope.holds(partial(self.leave, request_id))
         self.load_fell()
 
-    def _leave(self, request_id: str) -> None:
+    def leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
-        if self._told.pop(request_id, None) is not None:
-            self._binding.cancel(request_id)
+        self._told.pop(request_id, None)
+        self._binding.cancel(request_id)
 
     def load_fell(self) -> None:
         """Look soon whether somebody's turn has come."""
@@ -133,14 +133,16 @@ class AdmissionGate:
 
     def _look(self) -> None:
         self._timer = None
-        try:
-            self._answer_ready()
-        finally:
-            if self._told:
-                self._look_in(LOOK_EVERY_S)
-
-    def _answer_ready(self) -> None:
         self._looked_s = now = self._clock()
+        for answer in (self._answer_ready, self._answer_late):
+            try:
+                answer(now)
+            except Exception:  # noqa: BLE001  the gate goes on: others wait, too
+                get_logger().exception("cannot look for requests that wait")
+        if self._told:
+            self._look_in(LOOK_EVERY_S)
+
+    def _answer_ready(self, now: float) -> None:
         binding = self._binding
         for released in binding.release(now, lambda: self._may_weigh_all(now)):
             verdict = released.verdict
@@ -148,6 +150,9 @@ class AdmissionGate:
                 released.request_id,
                 problem_of(verdict) if isinstance(verdict, NoWorkerError) else verdict,
             )
+
+    def _answer_late(self, now: float) -> None:
+        binding = self._binding
         waited = f"no worker was free for {binding.options.max_wait_s:g} s"
         late = binding.expire(now)
         if now >= self._closing_s:

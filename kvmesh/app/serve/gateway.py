@@ -92,7 +92,9 @@ class Gateway:
         plan: ForwardPlan = routed
         if context.router.prefillers and _may_split(exchange, request):
             plan = self._split_plan(exchange, request, routed)
-        forwarding.begin(context.tracer.watch(exchange, plan), stream=request.streams)
+        if context.tracer is not None:
+            plan = context.tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=request.streams)
 
     def _split_plan(
         self, exchange: Exchange, request: RouteRequest, decode: RoutedRequest

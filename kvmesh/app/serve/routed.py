@@ -39,8 +39,8 @@ class RoutedRequest:
     """
 
     __slots__ = (
-        "_attempts", "_blame", "_context", "_failed", "_one", "_placement", "_refusal", "_status",
-        "_watch", "_whole", "forwarding",
+        "_attempts", "_blame", "_context", "_ended", "_failed", "_one", "_placement", "_refusal",
+        "_status", "_watch", "_whole", "forwarding",
     )  # fmt: skip
 
     def __init__(
@@ -56,12 +56,11 @@ class RoutedRequest:
         self._status = 0
         self._failed: frozenset[WorkerId] = frozenset()
         self._watch: AnswerWatch | None = None
+        self._ended = False
         self._refusal: Problem | None = None
         context.counters.requests += 1
         context.budget.deposit()
-        scope = forwarding.scope
-        scope.holds(self._count)
-        scope.holds(self._give_back)
+        forwarding.scope.holds(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
@@ -232,6 +231,7 @@ class RoutedRequest:
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
+        self._ended = True
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""
@@ -254,16 +254,17 @@ class RoutedRequest:
         return self._placement.release(attempt)
 
     def _give_back(self) -> None:
-        """Release what an error has kept the regular end from releasing."""
-        context, request_id = self._context, self._one.request.request_id
+        """Count the end, and release what an error has kept `finish` from releasing."""
+        scope, context = self.forwarding.scope, self._context
+        context.counters.ends.add(scope.kind, scope.status)
+        if self._ended:
+            return
+        request_id = self._one.request.request_id
         context.hangs.discard(self)
+        context.gate.leave(request_id)
+        context.open_requests.discard(request_id)
         scheduler = context.scheduler
         if scheduler.sequences.booking(request_id) is not None:
             scheduler.finish(request_id, context.clock(), UNKNOWN)
-            context.open_requests.discard(request_id)
             context.tell(Finished(request_id, UNKNOWN))
             context.gate.load_fell()
-
-    def _count(self) -> None:
-        scope = self.forwarding.scope
-        self._context.counters.ends.add(scope.kind, scope.status)

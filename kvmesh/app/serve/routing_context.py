@@ -85,7 +85,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     routing: Dispatch
     decisions: DecisionLog
     gate: AdmissionGate
-    tracer: Tracer
+    tracer: Tracer | None
     budget: RetryBudget
     patience: Patience
     hangs: HangWatch

@@ -47,6 +47,7 @@ KEPT = {
     "RequestReader": 1,
     "ResponseReader": 1,
     "RoutedRequest": 1,
+    "Scope": 1,
     "SseScanner": 1,
     "UpstreamCall": 1,
     "UpstreamConnection": 1,

@@ -58,7 +58,7 @@ class ForwardClock:
         self.deadline_s = self._expires_at_s
         if self._expires_at_s is not NEVER:
             return True
-        self.stop()
+        self._wheel.discard(self)
         return False
 
     def stop(self) -> None:

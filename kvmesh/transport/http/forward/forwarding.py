@@ -142,8 +142,8 @@ class Forward:
         if head.events:
             self._gate = EventGate()
         self.on_body(held.body())
-        if head.events:
-            self._pass_chunks()
+        if head.events and self._call is not None and exchange.chunked:
+            self._call.pass_chunks(self._pass_chunk)
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
@@ -161,10 +161,6 @@ class Forward:
                 self._error = [b""]
         if data:
             self._plan.on_body(data)
-
-    def _pass_chunks(self) -> None:
-        if self._call is not None and self._exchange.chunked:
-            self._call.pass_chunks(self._pass_chunk)
 
     def _pass_chunk(self, chunk: bytes, start: int) -> None:
         """Pass a chunk of whole events on as it came; 2 us less than unpacking it."""
@@ -367,13 +363,13 @@ class Forward:
 
     def _over(self) -> None:
         """Let go of all that the forwarding holds, and tell the plan."""
-        plan = self._plan
+        plan, scope = self._plan, self.scope
         del self._plan  # a cycle: the plan knows the forwarding
         try:
-            self._cancel()
-            clock, self._clock = self._clock, None
-            if clock is not None:
-                clock.stop()
+            if self._call is not None:
+                self._cancel()
+            if self._clock is not None:
+                self._clock.stop()
+                self._clock = None
         finally:
-            scope = self.scope
             plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure))

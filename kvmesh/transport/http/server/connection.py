@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
         listener.problems += 1
         request = Request("GET", b"/", [])
         request.keep_alive = False
-        self._exchange = exchange = Exchange(request, self, listener.request_ids.next())
+        self._exchange = exchange = Exchange(request, self, listener.request_ids.accept(None))
         exchange.fail(problem)
 
     def _close(self) -> None:

@@ -294,7 +294,10 @@ class Exchange:
 
     def _let_go(self) -> None:
         """Leave nobody waiting, and give the body's bytes back: the last that a request holds."""
+        request = self.request
         try:
-            self.abort()
+            if not (self.disconnected or self._framing is _ENDED):
+                self.abort()
         finally:
-            self.request.uncharge()
+            if request.budget is not None:
+                request.uncharge()

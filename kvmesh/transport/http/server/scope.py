@@ -28,16 +28,12 @@ class RequestIds:
         self._prefix = urandom(8).hex().encode()
         self._count = 0
 
-    def next(self) -> bytes:
-        """Return a new id, e.g. `9f1c…-2a`."""
-        self._count += 1
-        return b"%b-%x" % (self._prefix, self._count)
-
     def accept(self, sent: bytes | None) -> bytes:
-        """Return the id a client sent when it is short and plain, else a new one."""
+        """Return the id a client sent when it is short and plain, else a new one: `9f1c…-2a`."""
         if sent is not None and _REQUEST_ID.fullmatch(sent):
             return sent
-        return self.next()
+        self._count += 1
+        return b"%b-%x" % (self._prefix, self._count)
 
 
 class Scope:

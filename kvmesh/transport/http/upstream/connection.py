@@ -13,7 +13,6 @@ from kvmesh.transport.http.upstream.response_reader import (
     BODY,
     COMPLETE,
     HEAD,
-    ReadStage,
     ResponseReader,
 )
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
@@ -216,7 +215,10 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_body(body)
             if self._sink is not sink:
                 return
-        self._go_on(sink, after)
+        if after is COMPLETE:
+            self._complete(sink)
+        elif not self._paused:
+            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def _take_known(self, sink: UpstreamSink, data: bytes) -> bool:
         """Pass `data` on unparsed if it is a whole response with the head that is known here."""
@@ -247,12 +249,6 @@ class UpstreamConnection(asyncio.Protocol):
         if reader.stage is COMPLETE and reader.reusable and reader.status == OK:
             self._home.whole_answer(data, body, head)
         sink.on_head(head)
-
-    def _go_on(self, sink: UpstreamSink, after: ReadStage) -> None:
-        if after is COMPLETE:
-            self._complete(sink)
-        elif not self._paused:
-            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def eof_received(self) -> bool:
         """Take the upstream's FIN: the end of a response without a length, else a failure."""

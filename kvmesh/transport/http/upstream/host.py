@@ -69,7 +69,7 @@ class UpstreamHost:
             request.target,
             self._first_line_end,
             request.block,
-            render(request.headers),
+            render(request.headers) if request.headers else b"",
             length,
         )
 
