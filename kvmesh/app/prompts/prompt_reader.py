@@ -150,7 +150,11 @@ class PromptReader:
         if endpoint.kind not in _CHATS:
             return b"", False
         try:
-            chat = _chat_of(body, endpoint, parsed)
+            messages = parsed.messages
+            if isinstance(messages, list):
+                chat = ChatInput.of(_chat_fields(messages, parsed))
+            else:
+                chat = _chat_of(body, endpoint, parsed, messages)
             return self.tokenizer.pack_chat(chat), chat.truncated
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
@@ -158,10 +162,9 @@ class PromptReader:
             return b"", False
 
 
-def _chat_of(body: bytes, endpoint: ApiEndpoint, parsed: Parsed) -> ChatInput:
-    messages = parsed.messages
-    if isinstance(messages, list):
-        return ChatInput.of(_chat_fields(messages, parsed))
+def _chat_of(
+    body: bytes, endpoint: ApiEndpoint, parsed: Parsed, messages: msgspec.Raw
+) -> ChatInput:
     match endpoint.kind:
         case "messages":
             return chat_of_turns(messages, parsed.system, parsed.tools)

@@ -9,7 +9,7 @@ from math import inf
 import msgspec
 
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
-from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishReader
+from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
@@ -104,8 +104,11 @@ class Reader:
         output, choices = wishes.output_tokens, parsed.n or 1
         if output is None:
             output = parsed.output_limit or 0
+        request_id = exchange.request_id.decode("latin-1")
+        if wishes.named:
+            request_id = f"{request_id}#{self._router_id}-{next(self._numbers)}"
         return RouteRequest(
-            request_id=self._booking_id(exchange, wishes),
+            request_id=request_id,
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate,
@@ -166,10 +169,6 @@ class Reader:
             tolerations=wishes.tolerations,
             session=wishes.session,
         )
-
-    def _booking_id(self, exchange: Exchange, wishes: RequestWishes) -> str:
-        visible = exchange.request_id.decode("latin-1")
-        return f"{visible}#{self._router_id}-{next(self._numbers)}" if wishes.named else visible
 
     def _root(self, parsed: Parsed, model: str) -> int:
         """Return the seed of the request's blocks. Its adapter: SGLang's field, or the model itself

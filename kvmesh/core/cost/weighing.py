@@ -69,7 +69,9 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         usage = memory_wait_ms = 0.0
         if capacity:
             usage = min(1.0, max(state.report.used_blocks, loads.active_blocks) / capacity)
-            memory_wait_ms = self.memory_wait_ms(state, decode_blocks)
+            needed = decode_blocks + self.output_blocks + loads.expected_blocks
+            if needed / capacity > MEMORY_MARGIN:
+                memory_wait_ms = self.memory_wait_ms(state, decode_blocks)
         return Candidate(
             worker=state.worker,
             block_size=self.block_size,

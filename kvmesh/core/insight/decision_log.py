@@ -91,6 +91,7 @@ class DecisionLog:
         self._shadow = RoundRobinShadow()
         self._latencies: dict[WorkerId, deque[float]] = {}
         self._number = self._version = self._unshadowed = 0
+        self._present = TrafficSecond(-1)
         self._second = 0
         self._asked = 0
 
@@ -127,7 +128,10 @@ class DecisionLog:
             self._waiting_blocks += 1 + len(hashes)
         else:
             self._unshadowed += 1
-        self.traffic.at(now).requests += 1
+        second = self._present
+        if second.second != int(now):
+            second = self._present = self.traffic.at(now)
+        second.requests += 1
         self._version = record.version = self._version + 1
         return record
 

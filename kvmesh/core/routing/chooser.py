@@ -19,7 +19,6 @@ from kvmesh.core.cost.selection import (
     two_of,
 )
 from kvmesh.core.cost.weighing import Weighed, Weighing
-from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -138,7 +137,15 @@ class Chooser:
         )
         cost, weights = weighing.cost, weighing.weights
         fleet = survey(candidates, weights)
-        scores = tuple([score_of(cost, one, fleet, weights) for one in candidates])
+        formula = cost.formula
+        scores = tuple(
+            [
+                score_of(cost, one, fleet, weights)
+                if one.failure_share
+                else formula(one, fleet, weights)
+                for one in candidates
+            ]
+        )
         return Weighed(candidates, scores, fleet)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
@@ -208,7 +215,11 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
 def _decision(
     request: RouteRequest, weighing: Weighing, weighed: Weighed, chosen: int, considered: int
 ) -> Decision:
-    candidate = weighed.candidates[chosen]
+    candidate, told_blocks = weighed.candidates[chosen], 0
+    for depth, workers in weighing.told:
+        if candidate.worker in workers:
+            told_blocks = depth
+            break
     return Decision(
         request_id=request.request_id,
         worker=candidate.worker,
@@ -224,13 +235,5 @@ def _decision(
         fleet=weighed.fleet,
         weights=weighing.weights,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
-        told_blocks=_depth_of(candidate.worker, weighing.told) if weighing.told else 0,
+        told_blocks=told_blocks,
     )
-
-
-def _depth_of(worker: WorkerId, groups: Groups) -> int:
-    """Return how deep a worker is in disjoint `groups`, 0 where it is in none."""
-    for depth, workers in groups:
-        if worker in workers:
-            return depth
-    return 0
