@@ -124,7 +124,10 @@ class ActiveSequences:
                 booking.service_tokens += older.uncached_tokens
                 self._end_prefill(loads, older)
                 older.prefilling = False
-        self._end_prefill(loads, booking)
+        if booking.streams:
+            loads.end_prefill(booking)
+        else:
+            self._end_prefill(loads, booking)
         booking.prefilling = False
         booking.hashes = None
         booking.service_s = max(0.0, now - began_s)
