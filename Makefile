@@ -1,6 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
-# make mutants ARGS='kvmesh.core.engines.closure.*'  does any test notice a fault in this module?
+# make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
@@ -109,10 +109,13 @@ test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv
 	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
-# The files that are made from kvmesh/settings/roles.py; a test says when they are behind.
+# The files that are made from kvmesh/settings/roles.py and the tables that are made from
+# kvmesh/app/figures; a test says when they are behind.
 config: $(VENV)/.run
 	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/configuration.md
+	sed -i '/^| name | type/,$$d' docs/metrics.md
+	$(BIN)/kvmesh config metrics >> docs/metrics.md
 
 # Tools of their own, so that what is audited is only what kvmesh installs. Fails for a known
 # vulnerability, and where the advisories cannot be read.

@@ -118,14 +118,14 @@ class PromptReader:
     def _given_ids(self, endpoint: ApiEndpoint, parsed: Parsed) -> "array[int] | None":
         """Return the ids that the client sent, None for text; they are the engine's own.
 
-        Those of a whole batch are checked: one too large ends SGLang. Raises `RequestError`.
+        Those of a whole batch are checked: one too large ends some engines. Raises `RequestError`.
         """
         if endpoint.kind in _TEXTS:
             raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
         elif bytes(parsed.input_ids) in _ABSENT:
             return None
         else:
-            # SGLang takes a chat's ids beside its messages, and believes them.
+            # Some engines take a chat's ids beside its messages, and believe them.
             raw = parsed.input_ids
         prompts = read_prompts(raw)
         for prompt in prompts:

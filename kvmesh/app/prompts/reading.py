@@ -171,9 +171,7 @@ class Reader:
         )
 
     def _root(self, parsed: Parsed, model: str) -> int:
-        """Return the seed of the request's blocks. Its adapter: SGLang's field, or the model itself
-        as with vLLM.
-        """
+        """Return the seed of the request's blocks; its adapter is in `lora_path`, or the model."""
         lora = parsed.lora_path
         if isinstance(lora, list):
             lora = lora[0] if lora else None

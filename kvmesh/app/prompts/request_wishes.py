@@ -231,8 +231,8 @@ def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
 
 
 def _priority(given: _Given, extension: Extension, parsed: InferenceRequest | ChatRequest) -> int:
-    """Return how urgent a request is, larger first. The body's own `priority` is vLLM's: smaller
-    is served first.
+    """Return how urgent a request is, larger first. The body's own `priority` is the engine's,
+    where smaller is served first.
     """
     text = given.get("x-kvmesh-priority")
     if text is None:

@@ -1,15 +1,14 @@
 """Whether token ids are the engines' own, asked of them; and theirs, where ours are not."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.prompts.parity import (
-    RETURN_IDS_HEADER,
+    RETURN_IDS_HEADERS,
     ParityOptions,
     ParityProbe,
     ParityReport,
@@ -118,33 +117,6 @@ class TokenCheck:
             self.probe.statistics(), self._prefixes.statistics(), self._unanswered, self._untold
         )
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as Prometheus reads them."""
-        told = self.statistics()
-        compared = CounterMetricFamily(
-            "kvmesh_token_parity_prompts",
-            "Sampled prompts whose token ids were compared with the engine's.",
-            labels=["result"],
-        )
-        compared.add_metric(["equal"], told.parity.compared - told.parity.disagreements)
-        compared.add_metric(["different"], told.parity.disagreements)
-        compared.add_metric(["untold"], told.untold)
-        yield compared
-        doubted = GaugeMetricFamily(
-            "kvmesh_token_parity_doubted",
-            "1 for a model that is not routed by our token ids: its engine's differ.",
-            labels=["model"],
-        )
-        for model in told.parity.untrusted:
-            doubted.add_metric([model], 1.0)
-        yield doubted
-        found = CounterMetricFamily(
-            "kvmesh_remote_prefixes", "Chats looked up among prefixes engines told.", labels=["was"]
-        )
-        found.add_metric(["known"], told.prefixes.hits)
-        found.add_metric(["unknown"], told.prefixes.misses)
-        yield found
-
     async def close(self) -> None:
         """Ask nothing more."""
         for task in self._tasks:
@@ -167,7 +139,7 @@ class TokenCheck:
         except CodecError:
             return
         await asyncio.sleep(DELAY_S)
-        headers = (RETURN_IDS_HEADER, *question.headers)
+        headers = (*RETURN_IDS_HEADERS, *question.headers)
         answer = await self._ask(msgspec.structs.replace(question, body=body, headers=headers))
         theirs = None if answer is None else engine_prompt_ids(answer)
         if theirs is None:

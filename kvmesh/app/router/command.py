@@ -20,6 +20,9 @@ from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.edge.desk import EdgeDesk
 from kvmesh.app.edge.edge import EdgeServer
 from kvmesh.app.engines.worker_option import parse_workers
+from kvmesh.app.figures.front import URLS
+from kvmesh.app.figures.mesh import APPROX
+from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -42,7 +45,6 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.app.views.router_metrics import RouterMetrics
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
@@ -229,7 +231,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
             admin = self._admin(context, check, share, routes, cold)
-            pages = ViewPages(RouterView(context, self.mesh, admin.warnings))
+            pages = ViewPages(RouterView(context, self.mesh, admin.warnings, admin.sources))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -243,7 +245,7 @@ class RouterServer:
             if self.part is not None:
                 url = self.part.url
                 desk.mount(routes)
-                admin.show(desk)
+                admin.show(desk.figures(), desk.warnings)
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
             await first_of(
@@ -274,9 +276,10 @@ class RouterServer:
     ) -> RouterAdmin:
         """Mount the probes on `routes`, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check)
-        admin.register(RouterMetrics(context, self.mesh, self.routed))
-        admin.show(UrlRefusals(self._guard))
-        admin.show(self._care)
+        refusals = UrlRefusals(self._guard)
+        admin.sources.add(APPROX.of(self.routed.statistics))
+        admin.show(URLS.of(lambda: refusals), refusals.warnings)
+        admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
         admin.mount_probes(routes)
         admin.mount(cold)
         AdmissionAdmin(share, self.settings.admission).mount(cold)

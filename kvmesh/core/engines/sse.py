@@ -196,7 +196,7 @@ class SseScanner:
 
 
 def _is_error(data: bytes) -> bool:
-    """Tell whether an event is an error: OpenAI's and vLLM's nested shape, SGLang's flat one."""
+    """Tell whether an event is an error: in OpenAI's nested shape or in a flat one."""
     try:
         probe = _errors.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -76,7 +76,7 @@ class ByteTokenizer:
 
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> None:
-    """Refuse an id outside 0..vocab_size-1: it would end SGLang's scheduler process.
+    """Refuse an id outside 0..vocab_size-1: it would end some engines' scheduler.
 
     Raises `RequestError` naming the id and its position. O(n), about 10 ns an id.
     """

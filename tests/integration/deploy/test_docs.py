@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
@@ -82,6 +83,12 @@ def test_the_configuration_page_is_what_the_command_prints() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
 
     assert page == render_markdown(), "run: make config"
+
+
+def test_the_tables_of_metrics_are_what_the_command_prints() -> None:
+    page = (ROOT / "docs/metrics.md").read_text()
+
+    assert page.endswith(f"\n{render_metrics()}"), "run: make config"
 
 
 @pytest.mark.integration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.core.engines.cache import EngineCache
+from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 

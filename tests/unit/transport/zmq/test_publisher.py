@@ -10,7 +10,7 @@ import pytest
 import uvloop
 import zmq
 
-from kvmesh.core.engines.event_source import END_OF_REPLAY, SourceOptions
+from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, SourceOptions
 from kvmesh.errors import TransportError
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions

@@ -6,17 +6,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvmesh.core.engines.dialect import (
+from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineCleared,
     EngineEvent,
     EngineRemoved,
     EngineStored,
-    decode_engine_batch,
 )
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.errors import CodecError
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "engines"
+FIXTURES = Path(__file__).parents[4] / "fixtures" / "engines"
 WIRE: Mapping[str, Mapping[str, str]] = json.loads((FIXTURES / "wire_fixtures.json").read_text())
 LIVE = [json.loads(line) for line in (FIXTURES / "vllm_0.32.0_live.jsonl").read_text().splitlines()]
 

@@ -1,6 +1,6 @@
 from kvmesh.core.blocks.events import ROOT, Removed, Stored
 from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
-from kvmesh.core.engines.closure import MAX_RUN, Closure
+from kvmesh.core.engines.kv_events.closure import MAX_RUN, Closure
 
 
 def stored(parent: int, *hashes: int, tier: int = 0) -> Stored:

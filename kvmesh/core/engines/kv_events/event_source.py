@@ -4,7 +4,7 @@ The publisher numbers its batches from 0, sends each once to whoever listens (li
 last ones to send again when asked (replay). Both ways lose messages. This state machine decides
 what is delivered, what is asked for again, and when the engine must have begun anew; it does no
 I/O: it is told what arrived and answers with what to do.
-Source: vllm/distributed/kv_events.py `ZmqEventPublisher` (SGLang and TensorRT-LLM share it).
+Source: vllm/distributed/kv_events.py `ZmqEventPublisher` (all known publishers share it).
 """
 
 from array import array
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from kvmesh.core.engines.source_actions import (
+from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,

@@ -1,18 +1,26 @@
 """What inference engines say about their KV caches, brought into one form.
 
-vLLM, SGLang and TensorRT-LLM publish msgpack `[timestamp, [event, ...], dp_rank]`. An event is an
-array (tag, then fields by position) in older versions and a map (`type`, then fields by name) in
-newer ones; one table of field orders covers all fourteen published schemas.
+This is the dialect that all known engines share; a kind with another brings its own decoder.
+They publish msgpack `[timestamp, [event, ...], dp_rank]`. An event is an array (tag, then fields by
+position) in older versions and a map (`type`, then fields by name) in newer ones; one table of
+field orders covers all fourteen published schemas.
 Source: vllm/distributed/kv_events.py 0.9.0 to 0.32.0, sglang/srt/disaggregation/kv_events.py 0.4.7
 to 0.5.23, tensorrt_llm/_torch/pyexecutor/kv_cache_events.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 import msgspec
 
-from kvmesh.core.engines.dialect_fields import (
+from kvmesh.core.engines.engine_events import (
+    EngineBatch,
+    EngineCleared,
+    EngineEvent,
+    EngineRemoved,
+    EngineStored,
+)
+from kvmesh.core.engines.kv_events.dialect_fields import (
     block_hash,
     block_hashes,
     extras,
@@ -21,53 +29,8 @@ from kvmesh.core.engines.dialect_fields import (
     text,
     tokens,
 )
+from kvmesh.core.engines.registry import ENGINES, engine_of
 from kvmesh.errors import CodecError
-
-
-class EngineStored(msgspec.Struct, frozen=True):
-    """The engine stored a run of blocks, each the parent of the next.
-
-    `hashes` are the engine's own, opaque, as unsigned 64-bit. `tokens` holds `len(hashes) *
-    block_size` ids as u32 little-endian, or nothing for a placeholder. `extras` has one digest a
-    block of whatever else the engine hashed with it (images, embeddings), 0 for nothing.
-    """
-
-    hashes: tuple[int, ...]
-    parent: int | None
-    tokens: bytes
-    block_size: int
-    tier: int = 0
-    group: int = 0
-    kind: str | None = None
-    lora: str | None = None
-    salt: str | None = None
-    extras: tuple[int, ...] = ()
-
-
-class EngineRemoved(msgspec.Struct, frozen=True):
-    """The engine evicted these blocks, its own hashes, from one tier and one cache group."""
-
-    hashes: tuple[int, ...]
-    tier: int = 0
-    group: int = 0
-
-
-class EngineCleared(msgspec.Struct, frozen=True):
-    """The engine dropped its whole cache."""
-
-
-EngineEvent = EngineStored | EngineRemoved | EngineCleared
-
-
-class EngineBatch(msgspec.Struct, frozen=True):
-    """One published batch. The counts tell what was skipped because this build does not know it."""
-
-    timestamp_s: float
-    dp_rank: int | None
-    events: tuple[EngineEvent, ...]
-    unknown_fields: int = 0
-    unknown_tags: int = 0
-
 
 _STORED: Final = "BlockStored"
 _REMOVED: Final = "BlockRemoved"
@@ -106,11 +69,17 @@ _TIERS: Final[Mapping[str, int]] = {
     "STORAGE": 2,
     "DISK": 2,
     "EXTERNAL": 2,
+    **{name: tier for engine in ENGINES.values() for name, tier in engine.tiers.items()},
 }
 _FARTHEST_TIER: Final = 2
 
 _decoder = msgspec.msgpack.Decoder()
 _ENVELOPE_FIELDS: Final = 3
+
+
+def decoder_of(kind: str) -> Callable[[bytes], EngineBatch]:
+    """Return what reads batches of that kind of engine: its own, or `decode_engine_batch`."""
+    return engine_of(kind).decode_events or decode_engine_batch
 
 
 def decode_engine_batch(payload: bytes) -> EngineBatch:
@@ -127,7 +96,7 @@ def decode_engine_batch(payload: bytes) -> EngineBatch:
     if not isinstance(envelope, list) or len(cast("list[object]", envelope)) < _ENVELOPE_FIELDS - 1:
         raise CodecError(f"engine batch of {len(payload)} bytes is not [timestamp, events, rank]")
     parts = cast("list[object]", envelope)
-    timestamp_s, events, rank = parts[0], parts[1], parts[2] if len(parts) > 2 else None  # noqa: PLR2004 - the third element, absent in vLLM 0.9.0
+    timestamp_s, events, rank = parts[0], parts[1], parts[2] if len(parts) > 2 else None  # noqa: PLR2004 - the third element, absent in the oldest
     if not isinstance(timestamp_s, int | float) or not isinstance(events, list):
         raise CodecError("engine batch does not start with a timestamp and a list of events")
     if rank is not None and not isinstance(rank, int):

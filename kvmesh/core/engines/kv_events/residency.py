@@ -7,12 +7,16 @@ import msgspec
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
-from kvmesh.core.engines.dialect import EngineEvent, EngineRemoved, EngineStored
-from kvmesh.core.engines.tier_table import Change, Emptied, TierTable
+from kvmesh.core.engines.engine_events import (
+    FULL_ATTENTION,
+    EngineEvent,
+    EngineRemoved,
+    EngineStored,
+)
+from kvmesh.core.engines.kv_events.tier_table import Change, Emptied, TierTable
 
 _BITS: Final = 24
 _COUNT: Final = (1 << _BITS) - 1
-_FULL_ATTENTION: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 _TOKEN_BYTES: Final = 4
 
 
@@ -91,7 +95,7 @@ class Residency:
         return ResidencyStatistics(blocks=len(self._blocks), **self._counts)
 
     def _store(self, event: EngineStored) -> Sequence[Change]:
-        changes = list(self._follow(event.group, full=event.kind in _FULL_ATTENTION))
+        changes = list(self._follow(event.group, full=event.kind in FULL_ATTENTION))
         if event.group != self._group:
             self._count("ignored_groups", len(event.hashes))
             return changes
@@ -159,7 +163,7 @@ class Residency:
     def _block(self, engine_hash: int, parent: int, contents: tuple[int, ...], root: int) -> _Block:
         """Return the block of that content, new if need be, of a hash that is known.
 
-        SGLang's hashes do not cover the cache salt, so one hash may stand for two contents: twins.
+        Where hashes do not cover the cache salt, one hash may stand for two contents: twins.
         """
         known = self._blocks[engine_hash]
         if known.contents == contents:

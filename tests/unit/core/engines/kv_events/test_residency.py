@@ -4,9 +4,9 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import extend_hash, namespace_root, sequence_hashes
-from kvmesh.core.engines.dialect import EngineCleared, EngineRemoved, EngineStored
-from kvmesh.core.engines.residency import Residency
-from kvmesh.core.engines.tier_table import Dropped, Emptied, TierStored
+from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.residency import Residency
+from kvmesh.core.engines.kv_events.tier_table import Dropped, Emptied, TierStored
 
 TOKENS = list(range(8))
 FIRST, SECOND = sequence_hashes(TOKENS, 4)

@@ -35,7 +35,7 @@ def non_negative(value: object, name: str) -> int:
 def block_hash(value: object) -> int:
     """Return an engine's block hash as unsigned 64-bit; bytes count by their last eight.
 
-    The same digest sent as int or as bytes gives the same value (vLLM sends the low 64 bits).
+    The same digest sent as int, its low 64 bits, or as bytes gives the same value.
     """
     if isinstance(value, int):
         return value & _MASK
@@ -54,7 +54,7 @@ def block_hashes(value: object) -> tuple[int, ...]:
 def tokens(value: object) -> bytes:
     """Return token ids as u32 little-endian.
 
-    SGLang's bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token.
+    Bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token.
     """
     if not isinstance(value, list):
         raise CodecError(f"engine event: token_ids is {value!r:.60}, not a list")
@@ -77,7 +77,7 @@ def _first(pair: object) -> object:
 def extras(
     value: object, blocks: int, *, lora: str | None, first: bool
 ) -> tuple[str | None, tuple[int, ...]]:
-    """Return (cache salt, one digest a block) of vLLM's untagged `extra_keys`.
+    """Return (cache salt, one digest a block) of untagged `extra_keys`.
 
     A block's keys are the adapter's name, (image, offset) pairs, the cache salt (only the `first`
     block of a sequence) and digests of prompt embeddings, in this order and without labels. A first

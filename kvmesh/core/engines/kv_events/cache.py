@@ -1,14 +1,15 @@
 """One engine's batches in, prefix-closed events out: what it holds, in content hashes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from kvmesh.core.blocks.events import Cleared, Event
-from kvmesh.core.engines.closure import Closure, ClosureStatistics
-from kvmesh.core.engines.dialect import EngineCleared, decode_engine_batch
-from kvmesh.core.engines.residency import Residency, ResidencyStatistics
-from kvmesh.core.engines.tier_table import Change, Dropped, TierStored
+from kvmesh.core.engines.engine_events import EngineBatch, EngineCleared
+from kvmesh.core.engines.kv_events.closure import Closure, ClosureStatistics
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.engines.kv_events.residency import Residency, ResidencyStatistics
+from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, TierStored
 from kvmesh.errors import CodecError
 
 
@@ -34,11 +35,18 @@ class EngineCache:
 
     Engine events become changes of content (`Residency`), made prefix-closed (`Closure`, one a
     tier). An engine whose history is lost counts as holding nothing until it starts over:
-    `complete` is False until then.
+    `complete` is False until then. `decode` reads its dialect, see `decoder_of`.
     """
 
-    def __init__(self, block_size: int | None = None, *, secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        block_size: int | None = None,
+        *,
+        secret: bytes = b"",
+        decode: Callable[[bytes], EngineBatch] = decode_engine_batch,
+    ) -> None:
         self.complete = True
+        self._decode = decode
         self._residency = Residency(block_size, secret=secret)
         self._closures: dict[int, Closure] = {}
         self._lost = self._undecodable = 0
@@ -56,7 +64,7 @@ class EngineCache:
         `lose` must be told.
         """
         try:
-            batch = decode_engine_batch(payload)
+            batch = self._decode(payload)
         except CodecError:
             self._undecodable += 1
             raise
