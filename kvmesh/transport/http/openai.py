@@ -190,7 +190,7 @@ def read_chat(body: bytes) -> ChatRequest | None:
         chat = _chats.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    messages: object = chat.messages  # raw where there are none
+    messages = cast("object", chat.messages)  # raw where there are none
     if not isinstance(messages, list) or (chat.n is not None and chat.n < 1):
         return None
     for limit in (chat.max_completion_tokens, chat.max_output_tokens, chat.max_tokens):
