@@ -48,7 +48,7 @@ def find_ties(
     costs: Sequence[float], tie_sizes: Sequence[int] | None = None, margin: float = 0.0
 ) -> list[int]:
     """Return the indices of the least costs, in order; of those only the smallest `tie_sizes`."""
-    limit = tie_limit(min(costs), margin) if margin else min(costs)
+    limit = min(costs) * (1.0 + margin)
     ties = [index for index, cost in enumerate(costs) if cost <= limit]
     if len(ties) > 1 and tie_sizes is not None:
         smallest = min(tie_sizes[index] for index in ties)

@@ -1,5 +1,6 @@
 """How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
 
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, Protocol
@@ -159,21 +160,22 @@ class OverlapView:
 
     def record(
         self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False
-    ) -> bool:
+    ) -> "array[int] | None":
         """Count a routed prompt as cached: briefly where events will confirm it, else longer.
 
-        No event ever confirms `approximate` hashes. Return whether there was anything to count.
+        No event ever confirms `approximate` hashes. Return the blocks counted, None for none.
         """
         if self._routed is None:
-            return False
+            return None
         exact = self._index is not None and worker not in self._distrusted and not approximate
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
         if ttl_s <= 0.0:
-            return False
+            return None
         blocks = hashes.upto(ALL_BLOCKS)
-        if blocks:
-            self._routed.record(worker, blocks, now, ttl_s)
-        return bool(blocks)
+        if not blocks:
+            return None
+        self._routed.record(worker, blocks, now, ttl_s)
+        return blocks
 
     def retract(self, worker: WorkerId, hashes: Hashes, known_blocks: int) -> None:
         """Believe of a prompt that was not served no more than its first `known_blocks`."""
