@@ -146,7 +146,7 @@ class Front:
 
 
 def _introduce(context: RoutingContext, engine: StaticWorker) -> None:
-    workers, now = context.router.scheduler.workers, context.clock()
+    workers, now = context.workers, context.clock()
     name = WorkerId(engine.worker)
     workers.membership.observe(name, 1, now + 1e6, ready=True)
     workers.describe(name, WorkerInfo())

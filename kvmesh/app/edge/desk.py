@@ -67,7 +67,7 @@ class EdgeRequest:
 
     def begin(self, context: RoutingContext, message: Ask) -> None:
         """Offer a worker."""
-        block_size = context.router.scheduler.options.block_size
+        block_size = context.scheduler.options.block_size
         try:
             request = asked(message, block_size)
         except KvMeshError as error:
@@ -265,7 +265,7 @@ class EdgeDesk:
         session.send(self._fleet())
 
     def _fleet(self) -> WorkerUpdate:
-        scheduler, now = self._context.router.scheduler, self._context.clock()
+        scheduler, now = self._context.scheduler, self._context.clock()
         membership = scheduler.workers.membership
         workers = [
             KnownWorker(

@@ -24,10 +24,10 @@ REQUESTS: Final = Table[RoutingContext](
     Figure("gauge", "kvmesh_open_requests", lambda one: len(one.open_requests),
            "Requests booked and not yet over."),
     Figure("gauge", "kvmesh_booked_requests",
-           lambda one: one.router.scheduler.sequences.statistics().active_requests,
+           lambda one: one.scheduler.sequences.statistics().active_requests,
            "Requests booked by this replica and its peers.",
            shown=Shown("active_requests", dashboard="Requests", top="requests", narrow="p2")),
-    Figure("gauge", "kvmesh_panic", lambda one: one.router.scheduler.workers.panic,
+    Figure("gauge", "kvmesh_panic", lambda one: one.workers.panic,
            "1 while no engine answers its probes in time and requests go there all the same."),
     Figure("counter", "kvmesh_prompt_tokens", lambda one: {
                "all": one.routing.tokens.reported,

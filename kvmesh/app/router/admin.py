@@ -81,7 +81,7 @@ class RouterAdmin:
         """Answer everything this replica knows of itself and its workers."""
         context = self._context
         now = context.clock()
-        scheduler = context.router.scheduler
+        scheduler = context.scheduler
         membership = scheduler.workers.membership
         workers = [
             {

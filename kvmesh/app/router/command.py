@@ -198,6 +198,7 @@ class RouterServer:
             open_requests=set(),
             tell=self.mesh.tell,
             scheduler=self.scheduler,
+            workers=self.scheduler.workers,
             routing=routing,
             decisions=decisions,
             gate=AdmissionGate(routing, settings.admission, time.monotonic),

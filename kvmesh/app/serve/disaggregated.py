@@ -115,7 +115,7 @@ class DisaggregatedRequest:
         """Return whether some worker that can do it all has little left to prefill."""
         context = self._context
         try:
-            decision = context.router.scheduler.explain(self._request, context.clock())
+            decision = context.scheduler.explain(self._request, context.clock())
         except NoWorkerError:
             return False
         return decision.chosen.uncached_tokens < self._options.threshold_tokens
@@ -125,7 +125,7 @@ class DisaggregatedRequest:
         wanted = prefill_request(self._request, self._failed)
         self._booked = wanted.request_id
         try:
-            decision = context.router.scheduler.schedule(wanted, context.clock())
+            decision = context.scheduler.schedule(wanted, context.clock())
         except NoWorkerError:
             self._booked = ""
             return self._without_prefill()
@@ -178,7 +178,7 @@ class DisaggregatedRequest:
         attempt = failed_attempt("reset", status=status)
         if params is not None:
             self._decode_body = handshake.decode_body(self._sent.body, params)
-            self._context.router.scheduler.first_token(self._booked, self._context.clock())
+            self._context.scheduler.first_token(self._booked, self._context.clock())
         elif status == HTTP_OK or status in CLIENT_ERRORS:
             # It transfers nothing, or the client is at fault: the decode worker will tell.
             self._blame(prefiller, status, answer)
@@ -195,7 +195,7 @@ class DisaggregatedRequest:
         status, answer = await self._call(prefiller, body)
         self._task = None
         if status == HTTP_OK:
-            self._context.router.scheduler.first_token(self._booked, self._context.clock())
+            self._context.scheduler.first_token(self._booked, self._context.clock())
         self._end_prefill(failed_attempt("reset", status=status))
         if status == HTTP_OK or status in CLIENT_ERRORS:
             return
@@ -248,4 +248,4 @@ class DisaggregatedRequest:
             context = self._context
             context.open_requests.discard(booked)
             context.tell(Finished(booked, attempt))
-            context.router.scheduler.finish(booked, context.clock(), attempt)
+            context.scheduler.finish(booked, context.clock(), attempt)

@@ -20,6 +20,7 @@ from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
@@ -83,6 +84,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     open_requests: set[str]
     tell: Callable[[Message], None]
     scheduler: Scheduler
+    workers: WorkerRegistry
     routing: Dispatch
     decisions: DecisionLog
     gate: AdmissionGate

@@ -76,6 +76,7 @@ class Routing:
             open_requests=set(),
             tell=self.told.append,
             scheduler=self.scheduler,
+            workers=self.scheduler.workers,
             routing=dispatch,
             decisions=log,
             gate=AdmissionGate(dispatch, AdmissionSettings(), clock),
