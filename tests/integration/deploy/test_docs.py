@@ -122,4 +122,4 @@ async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: 
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert output.strip()
-    assert len(scripts) == 2
+    assert len(scripts) == 4

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
 import structlog
 
 from kvmesh.app.care.failure_care import SPARED, FailureCare
@@ -13,6 +14,8 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Eventually
+
+pytestmark = pytest.mark.integration
 
 RESET = failed_attempt("reset")
 REFUSED = failed_attempt("refused")

@@ -10,6 +10,8 @@ from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
+pytestmark = pytest.mark.integration
+
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "engines"
 CAPTURES = sorted(path.name for path in FIXTURES.glob("*_live.jsonl"))
 FREE = "tcp://127.0.0.1:*"
