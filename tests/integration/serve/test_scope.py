@@ -18,6 +18,7 @@ from kvmesh.app.process.running import Stop
 from kvmesh.app.prompts.intake import Intake
 from kvmesh.app.prompts.reading import Reading
 from kvmesh.app.router.command import RouterServer
+from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.gateway import Gateway
@@ -29,7 +30,7 @@ from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.requests import FailureSettings, StreamSettings
+from kvmesh.settings.requests import AdmissionSettings, FailureSettings, StreamSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, RouterSettings
 from kvmesh.transport.http.forward.clock import ForwardClock
 from kvmesh.transport.http.forward.forwarding import Forward
@@ -58,6 +59,7 @@ Points = list[tuple[type, str]]
 PROMPT = "What everybody asks about, again and again. " * 30
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 4}
 STREAM = {**CHAT, "stream": True}
+LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
 
 BEGUN: Points = [
@@ -220,7 +222,6 @@ class Door:
         wrong = []
         text = f"{self._sent} {PROMPT}"
         body = {**body, "model": self.model, "messages": [{"role": "user", "content": text}]}
-        counted, ended = self._counted(), self.ended()
         with planted.in_place(self.at_the_router):
             seen = await ask(self.url, body)
             held = await self._inside.all_released()
@@ -230,8 +231,8 @@ class Door:
             wrong.append(f"the client saw {seen}")
         if held:
             wrong.append(f"held {held}")
-        if self.ended() - ended != self._counted() - counted:
-            wrong.append(f"{self.ended() - ended} ends, {self._counted() - counted} requests")
+        if self.ended() != self._counted():
+            wrong.append(f"{self.ended()} ends of {self._counted()} requests")
         again = {**CHAT, "model": self.model, "user": text}
         if (after := await ask(self.url, again)) != "whole":
             wrong.append(f"the next request saw {after}")
@@ -246,6 +247,10 @@ class Door:
             for planted in both(points)
             for line in await self.check(planted, body, set(allowed))
         ]
+
+    async def held(self) -> dict[str, int]:
+        """Return what requests hold after a while."""
+        return await self._inside.all_released()
 
     def ended(self) -> int:
         """Return how many requests ended."""
@@ -349,6 +354,47 @@ async def test_an_error_at_a_timer_ends_the_request_and_no_other() -> None:
     assert wrong == []
 
 
+HELD: Points = [
+    (AdmissionGate, "wait"),
+    (RoutedRequest, "_on_turn"),
+]
+
+
+def answer_late(exchange: Exchange) -> None:
+    """Answer after a while."""
+    asyncio.get_running_loop().call_later(0.2, answer_well, exchange)
+
+
+@pytest.mark.parametrize("planted", both(HELD), ids=str)
+async def test_an_error_at_the_gate_is_a_500_and_keeps_nobody_waiting(planted: Planted) -> None:
+    admission = AdmissionSettings(max_backlog_ms=100.0, busy_prefill_tokens=100)
+    async with failing_engines(1) as engines, door_to(engines, admission=admission) as door:
+        engines[0].answer = answer_late
+        before = asyncio.create_task(ask(door.url, LONG))
+        while not engines[0].prompts:  # noqa: ASYNC110  an engine of this process
+            await asyncio.sleep(0.01)
+        wrong = await door.check(planted, CHAT, {"500"})
+
+        assert (await before, wrong) == ("whole", [])
+
+
+async def test_an_error_at_the_end_of_a_request_whose_client_left_releases_it() -> None:
+    async with failing_engines(1) as engines, door_to(engines) as door:
+        for owner, name in ENDED[4:]:
+            engines[0].answer, count = never_answer, len(engines[0].prompts)
+            planted = Planted(owner, name, late=False)
+            with planted.in_place(lambda _: True):
+                leaving = asyncio.create_task(ask(door.url, CHAT))
+                while len(engines[0].prompts) == count:  # noqa: ASYNC110  an engine of this process
+                    await asyncio.sleep(0.01)
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+                held = await door.held()
+            assert (planted.fired, held) == (True, {}), f"{planted}"
+            engines[0].answer = answer_well
+            assert await ask(door.url, CHAT) == "whole"
+
+
 SPLIT: Points = [
     (DisaggregatedRequest, "__init__"),
     (DisaggregatedRequest, "next_target"),
@@ -389,31 +435,26 @@ META: Points = [
 ]
 
 
-async def test_an_error_in_the_meta_router_ends_its_request() -> None:
-    port = free_port()
+async def test_an_error_in_the_meta_router_ends_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port, made = free_port(), 0
+    init = BucketPlan.__init__
+
+    def count(plan: BucketPlan, *args: Any) -> None:
+        nonlocal made
+        init(plan, *args)
+        made += 1
+
+    monkeypatch.setattr(BucketPlan, "__init__", count)
+    http = HttpSettings(http_port=port, drain_s=1.0)
     async with failing_engines(1) as engines, door_to(engines) as behind:
-        server = MetaServer(
-            MetaRouterSettings(
-                replica=(f"a={behind.url}",), http=HttpSettings(http_port=port, drain_s=1.0)
-            )
-        )
-        made = 0
-        init = BucketPlan.__init__
-
-        def count(plan: BucketPlan, *args: Any) -> None:
-            nonlocal made
-            init(plan, *args)
-            made += 1
-
-        BucketPlan.__init__ = count  # type: ignore[method-assign]  # undone below
-        try:
-            async with serving(server.serve, f"http://127.0.0.1:{port}"):
-                with looked_inside() as inside:
-                    door = Door(port, server._ends, lambda: made, inside)
-                    wrong = await door.check_all(META[1:], CHAT, "500", "abort", "whole")
-                    wrong += await door.check_all(META, STREAM, "500", "event", "abort", "whole")
-        finally:
-            BucketPlan.__init__ = init  # type: ignore[method-assign]
+        server = MetaServer(MetaRouterSettings(replica=(f"a={behind.url}",), http=http))
+        async with serving(server.serve, f"http://127.0.0.1:{port}"):
+            with looked_inside() as inside:
+                door = Door(port, server._ends, lambda: made, inside)
+                wrong = await door.check_all(META, CHAT, "500", "abort", "whole")
+                wrong += await door.check_all(META, STREAM, "500", "event", "abort", "whole")
 
     assert wrong == []
 
