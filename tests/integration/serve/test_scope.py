@@ -365,7 +365,7 @@ def answer_late(exchange: Exchange) -> None:
     asyncio.get_running_loop().call_later(0.2, answer_well, exchange)
 
 
-@pytest.mark.parametrize("planted", both(HELD), ids=str)
+@pytest.mark.parametrize("planted", list(both(HELD)), ids=str)
 async def test_an_error_at_the_gate_is_a_500_and_keeps_nobody_waiting(planted: Planted) -> None:
     admission = AdmissionSettings(max_backlog_ms=100.0, busy_prefill_tokens=100)
     async with failing_engines(1) as engines, door_to(engines, admission=admission) as door:
