@@ -1,7 +1,7 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
-# make mutants ARGS='kvmesh.core.engines.closure.*'  does any test notice a fault in this module?
-# make native-check  the compiled core's tests under gcc's sanitizers
+# make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
+# make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
 PYTHON ?= python3
 VENV   ?= .venv
@@ -12,7 +12,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up test test-engines mutants check native-check bench bench-proxy bench-routers bench-faults chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,11 @@ test: $(VENV)/.dev
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=$(CORE_COVERAGE)
 	$(BIN)/python -m coverage report --omit='$(PURE)' --fail-under=$(SHELL_COVERAGE)
+
+# What the compiled core replaces, tested without it.
+test-pure: $(VENV)/.dev
+	KVMESH_CORE=pure $(BIN)/python -m pytest -q -r fE -n $(WORKERS) --dist loadfile \
+	    tests/unit/core tests/unit/library tests/property $(ARGS)
 
 PURE           := kvmesh/core/*,kvmesh/actors/*,kvmesh/library/*,kvmesh/mocker/model/*,kvmesh/simulator/fleet/*
 CORE_COVERAGE  := 100
@@ -109,10 +114,13 @@ test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv
 	$(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
-# The files that are made from kvmesh/settings/roles.py; a test says when they are behind.
+# The files that are made from kvmesh/settings/roles.py and the tables that are made from
+# kvmesh/app/figures; a test says when they are behind.
 config: $(VENV)/.run
 	for role in router meta-router worker mocker up; do $(BIN)/kvmesh config $$role > config/$$role.toml; done
 	$(BIN)/kvmesh config all > docs/configuration.md
+	sed -i '/^| name | type/,$$d' docs/metrics.md
+	$(BIN)/kvmesh config metrics >> docs/metrics.md
 
 # Tools of their own, so that what is audited is only what kvmesh installs. Fails for a known
 # vulnerability, and where the advisories cannot be read.

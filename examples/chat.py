@@ -1,9 +1,8 @@
 """Who answers: `kv`, `random`, `round_robin`, `direct`. Usage: chat.py [URL]"""
 
-import asyncio
 import sys
 
-from kvmesh.client import Client
+from kvmesh import Client
 
 CONTEXT = "You are the support agent of a bakery. " * 40
 
@@ -14,24 +13,24 @@ def request(question: str) -> dict[str, object]:
     return {"model": "mock", "max_tokens": 16, "messages": messages}
 
 
-async def main(url: str) -> None:
+def main(url: str) -> None:
     """Send the same beginning in each router mode, then watch an answer come."""
-    async with Client(url) as client:
-        first = await client.kv(request("When do you open?"))
-        again = await client.kv(request("Do you have rye bread?"), bucket=first.bucket)
+    with Client(url) as client:
+        first = client.kv(request("When do you open?"))
+        again = client.kv(request("Do you have rye bread?"), bucket=first.bucket)
         print("kv           ", again.worker_id, again.overlap_blocks, "blocks cached")
-        print("random       ", (await client.random(request("Do you deliver?"))).worker_id)
-        turns = [await client.round_robin(request("Any jobs?")) for _ in range(2)]
+        print("random       ", client.random(request("Do you deliver?")).worker_id)
+        turns = [client.round_robin(request("Any jobs?")) for _ in range(2)]
         print("round_robin  ", *(turn.worker_id for turn in turns))
-        direct = await client.direct(request("Where are you?"), first.worker_id)
+        direct = client.direct(request("Where are you?"), first.worker_id)
         print("direct       ", direct.worker_id)
 
-        async with client.stream(request("Tell me more.")) as stream:
+        with client.stream(request("Tell me more.")) as stream:
             print("stream from  ", stream.head.worker_id, end=": ")
-            async for chunk in stream:
+            for chunk in stream:
                 print(chunk["choices"][0]["delta"].get("content", ""), end="")
             print()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"))
+    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000")

@@ -6,7 +6,7 @@ Usage: custom_router.py [URL]
 import asyncio
 import sys
 
-from kvmesh.client import Client, Metrics
+from kvmesh import AsyncClient, Metrics
 
 QUESTION = "Say again, slowly, what a KV cache is good for. " * 30
 
@@ -29,7 +29,7 @@ def custom_router(matches: dict[str, int], metrics: Metrics) -> str:
 async def main(url: str) -> None:
     """Send one prompt twice by `custom_router`, and say why the second went where it went."""
     chat = {"model": "mock", "max_tokens": 8, "messages": [{"role": "user", "content": QUESTION}]}
-    async with Client(url) as client:
+    async with AsyncClient(url) as client:
         first = await client.custom(chat, custom_router)
         second = await client.custom(chat, custom_router)
         route = await client.route(chat)

@@ -1,8 +1,14 @@
 """The index as a library: events in, cached prefix of every worker out. No NATS, no HTTP."""
 
-from kvmesh.core.blocks.events import ROOT, Removed, Stored
-from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
-from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
+from kvmesh import (
+    ROOT,
+    ApproxKvIndexer,
+    KvIndexer,
+    Removed,
+    Stored,
+    pack_hashes,
+    sequence_hashes,
+)
 
 BLOCK_SIZE = 16
 

@@ -21,6 +21,8 @@ from tests.nats_container import (
     nats_image,  # noqa: F401  a fixture
 )
 
+pytest_plugins = ["tests.reruns"]
+
 # No deadlines: these machines are shared, and a slow example is no bug.
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
@@ -42,19 +44,6 @@ hypothesis.settings.register_profile(
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
-
-# KVMESH_RERUNS=0 shows at once what fails.
-RERUNS = int(os.environ.get("KVMESH_RERUNS", "2"))
-
-# Nothing but their input decides what these do: they are never run a second time.
-DETERMINISTIC = ("tests/unit/core/", "tests/unit/actors/", "tests/property/", "tests/simulation/")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let what runs real sockets and processes fail twice; `RERUN` in the summary names it."""
-    for item in items:
-        if RERUNS and not item.nodeid.startswith(DETERMINISTIC):
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=2))
 
 
 @pytest.hookimpl(tryfirst=True)

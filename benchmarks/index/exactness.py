@@ -14,7 +14,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, sequence_hashes
-from kvmesh.core.engines.closure import Closure
+from kvmesh.core.engines.kv_events.closure import Closure
 from kvmesh.core.index.index import KvIndex
 
 WORKERS = 16

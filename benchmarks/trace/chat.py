@@ -34,6 +34,7 @@ from kvmesh.compiled import CORE
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.observe import configure_logging
 from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import RouterSettings
 
 PAGE: Final = Path(__file__).parents[2] / "docs/trace.md"
@@ -117,7 +118,7 @@ def engines() -> Iterator[list[Mocker]]:
 
 
 @contextlib.contextmanager
-def router(mockers: list[Mocker]) -> Iterator[tuple[RouterServer, _Loop, int]]:
+def router(mockers: list[Mocker], explain_per_s: int) -> Iterator[tuple[RouterServer, _Loop, int]]:
     """Run a router alone over these engines on a thread; it is ready."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -130,6 +131,7 @@ def router(mockers: list[Mocker]) -> Iterator[tuple[RouterServer, _Loop, int]]:
         router_id="trace",
         bucket="trace",
         seed=1,
+        decision=DecisionSettings(explain_per_s=explain_per_s),
         http=HttpSettings(http_port=port, drain_s=1.0),
     )
     thread = _Loop()
@@ -169,12 +171,16 @@ def _ask(client: socket.socket) -> bytes:
     return answer
 
 
-def trace_chat() -> Crossings:
-    """Return what a warm chat of four tokens passes in a router."""
+def trace_chat(*, busy: bool = False) -> Crossings:
+    """Return what a warm chat of four tokens passes in a router.
+
+    `busy`: as in a second that has had its share of decisions with every candidate weighed.
+    """
+    explain_per_s = 0 if busy else DecisionSettings().explain_per_s
     traced: list[Crossings] = []
     with (
         engines() as mockers,
-        router(mockers) as (server, thread, port),
+        router(mockers, explain_per_s) as (server, thread, port),
         socket.create_connection(("127.0.0.1", port), READY_S) as client,
     ):
         for _ in range(WARM_UP):
@@ -193,7 +199,7 @@ def trace_chat() -> Crossings:
     return min(traced, key=lambda one: one.calls)
 
 
-def page(found: Crossings) -> str:
+def page(found: Crossings, busy: Crossings) -> str:
     """Return the figures and the tree as Markdown."""
     rows = "\n".join(
         f"| `{name}` | {calls} | {functions} | {files} |"
@@ -215,6 +221,10 @@ def page(found: Crossings) -> str:
         "",
         f"**{found.calls} calls of {found.functions} functions in {found.files} files**,",
         f"**{found.crossings} crossings**.",
+        "",
+        "That is a chat alone: for `kvmesh explain` every worker is weighed in full, for at most",
+        f"{DecisionSettings().explain_per_s} chats a second. Any other passes {busy.calls} calls",
+        f"of {busy.functions} functions in {busy.files} files.",
         "",
         "| package | calls | functions | files |",
         "|---|---|---|---|",
@@ -239,10 +249,11 @@ def main() -> None:
     options = parser.parse_args()
     configure_logging("error", "console")
     found = trace_chat()
-    text = page(found)
     if options.json:
         print(msgspec.json.encode(found).decode())
-    elif options.write:
+        return
+    text = page(found, trace_chat(busy=True))
+    if options.write:
         PAGE.write_text(text)
         print(text.partition("Each line")[0])
     else:

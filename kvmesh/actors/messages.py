@@ -90,10 +90,11 @@ class WorkerHeartbeat(Message, frozen=True):
     event shows. `url` is where requests go; `events` is False for a worker without KV events, and
     `complete` is False while part of the engine's history is lost and overlap is counted too low.
     `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
-    are those of `models` that are LoRA adapters, `bootstrap_port` is where SGLang's prefill worker
+    are those of `models` that are LoRA adapters, `bootstrap_port` is where a prefill worker
     meets others. `reading` counts the engine's reports of its load: with the same number `load` is
     old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
     answer there `answering` is False, and `draining` is True for routers that know only that.
+    `engine` names its kind where routers must know it (`needs_naming`).
     """
 
     worker: WorkerId
@@ -116,6 +117,12 @@ class WorkerHeartbeat(Message, frozen=True):
     reading: int = 0
     health_path: str = "/health"
     answering: bool = True
+    engine: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def engine_kind(self) -> str:
+        """Return the kind of engine, "" where routers need not know it."""
+        return "" if self.engine is msgspec.UNSET else self.engine
 
     @property
     def leaving(self) -> bool:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from kvmesh.app.engines.probe import EventEndpoint
 from kvmesh.core.engines.diagnosis import SourceSeen
-from kvmesh.core.engines.dialect import EngineStored, decode_engine_batch
+from kvmesh.core.engines.engine_events import EngineBatch, EngineStored
+from kvmesh.core.engines.facts import EventEndpoint
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
@@ -17,7 +17,15 @@ POLL_S = 0.02
 class SourceWatch:
     """Listens to one publisher and counts. An `EventListener`."""
 
-    def __init__(self, endpoint: EventEndpoint, *, topic: str, bind: bool) -> None:
+    def __init__(
+        self,
+        endpoint: EventEndpoint,
+        decode: Callable[[bytes], EngineBatch],
+        *,
+        topic: str,
+        bind: bool,
+    ) -> None:
+        self._decode = decode
         self.endpoint = endpoint
         self.connected = False
         self.replay_connected = True
@@ -64,7 +72,7 @@ class SourceWatch:
         del seq
         self._batches += 1
         try:
-            batch = decode_engine_batch(payload)
+            batch = self._decode(payload)
         except CodecError:
             self._undecodable += 1
             return

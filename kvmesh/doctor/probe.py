@@ -4,14 +4,17 @@ import asyncio
 import secrets
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
-from kvmesh.app.engines.probe import EngineFacts, given_endpoints, read_facts
+from kvmesh.app.engines.probe import given_endpoints, identify, read_facts
 from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.engines.diagnosis import EngineSeen, ProbeSeen
+from kvmesh.core.engines.engine import Engine
+from kvmesh.core.engines.facts import EngineFacts, Identity
+from kvmesh.core.engines.kv_events.dialect import decoder_of
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.prompts.parity import (
-    RETURN_IDS_HEADER,
+    RETURN_IDS_HEADERS,
     ask_for_ids,
     engine_prompt_ids,
     first_difference,
@@ -27,12 +30,6 @@ INDEX_TIMEOUT_S = 5.0
 PROMPT_TIMEOUT_S = 60.0
 PROBE_BLOCKS = 4
 WORDS = "one two three four five six seven eight nine ten eleven twelve"
-
-
-class _Version(msgspec.Struct):
-    version: str = ""
-    kv_events: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    disable_radix_cache: bool | None = None
 
 
 class _Details(msgspec.Struct):
@@ -94,30 +91,32 @@ async def look_at_engine(pool: UpstreamPool, look: Look) -> tuple[EngineSeen, by
     facts = await read_facts(pool, url)
     if facts is None:
         return EngineSeen(url=url, answers=False), b""
-    kind, version, lists, caching = await _identify(pool, url)
-    if kind == "kvmesh":
-        return EngineSeen(url=url, kind=kind), b""
+    found = await identify(pool, url)
+    if found is None and await fetch_ok(pool, url, "/v1/overview?limit=0") is not None:
+        return EngineSeen(url=url, kind="kvmesh"), b""
+    kind, identity = found or ("", Identity(version=""))
     endpoints = facts.endpoints
     if look.endpoint:
         endpoints = given_endpoints(look.endpoint, look.replay, facts.ranks)
-    watches = [SourceWatch(one, topic=look.topic, bind=look.bind) for one in endpoints]
+    decode = decoder_of(kind)
+    watches = [SourceWatch(one, decode, topic=look.topic, bind=look.bind) for one in endpoints]
     chat, probe = b"", None
     try:
         await asyncio.gather(*(watch.open() for watch in watches))
         if look.probe and facts.models:
             chat = _chat(facts)
-            probe = await _probe(pool, look, chat, watches, returns_ids=kind == "vllm")
+            probe = await _probe(pool, look, chat, watches, engine_of(kind))
     finally:
         for watch in watches:
             watch.close()
     seen = EngineSeen(
         url=url,
         kind=kind,
-        version=version,
+        version=identity.version,
         models=facts.models,
-        lists_events=lists,
+        lists_events=identity.lists_events,
         block_size=facts.block_size,
-        prefix_caching=caching,
+        prefix_caching=identity.prefix_caching,
         sources=tuple(watch.seen() for watch in watches),
         probe=probe,
     )
@@ -153,47 +152,6 @@ async def look_at_router(
     )
 
 
-async def _identify(pool: UpstreamPool, url: str) -> tuple[str, str, bool, bool | None]:
-    """Return kind, version, whether it lists its publishers, whether prefix caching is on."""
-    said = await _read_version(pool, url, "/version")
-    if said is not None:
-        lists = await fetch_ok(pool, url, "/kv_event_sources") is not None
-        return "vllm", said.version, lists, await _read_caching(pool, url)
-    said = await _read_version(pool, url, "/server_info")
-    if said is not None:
-        off = said.disable_radix_cache
-        caching = None if off is None else not off
-        return "sglang", said.version, said.kv_events is not msgspec.UNSET, caching
-    if await fetch_ok(pool, url, "/v1/overview?limit=0") is not None:
-        return "kvmesh", "", False, None
-    return "", "", False, None
-
-
-async def _read_version(pool: UpstreamPool, url: str, path: str) -> _Version | None:
-    body = await fetch_ok(pool, url, path)
-    try:
-        said = msgspec.json.decode(body or b"", type=_Version)
-    except msgspec.MsgspecError:
-        return None
-    return said if said.version else None
-
-
-async def _read_caching(pool: UpstreamPool, url: str) -> bool | None:
-    """Return what vLLM's /metrics say of prefix caching."""
-    page = (await fetch_ok(pool, url, "/metrics") or b"").decode(errors="replace")
-    lines = [line for line in page.splitlines() if line.startswith("vllm:cache_config_info")]
-    try:
-        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except ValueError:
-        return None
-    words = {
-        sample.labels.get("enable_prefix_caching")
-        for family in families
-        for sample in family.samples
-    } - {None}
-    return None if not words else words == {"True"}
-
-
 def _chat(facts: EngineFacts) -> bytes:
     """Return a chat of some blocks that nobody has sent before."""
     count = PROBE_BLOCKS * (facts.block_size or 16)
@@ -210,11 +168,11 @@ def _chat(facts: EngineFacts) -> bytes:
 
 
 async def _probe(
-    pool: UpstreamPool, look: Look, chat: bytes, watches: list[SourceWatch], *, returns_ids: bool
+    pool: UpstreamPool, look: Look, chat: bytes, watches: list[SourceWatch], engine: Engine
 ) -> ProbeSeen:
     """Send the chat twice, and wait in between for the events it makes."""
     name = look.tokenizer.name if look.tokenizer else ""
-    sent = ask_for_ids(chat) if returns_ids else chat
+    sent = ask_for_ids(chat, engine.prompt_ids.fields if engine.prompt_ids else {})
     try:
         body = await _post(pool, look.engine_url, "/v1/chat/completions", sent)
         if watches:
@@ -254,9 +212,8 @@ async def _ask_route(pool: UpstreamPool, url: str, chat: bytes, mine: set[str]) 
 
 async def _post(pool: UpstreamPool, url: str, path: str, body: bytes) -> bytes:
     """Return the body of a 200 answer. Raises `TransportError` with the words of any other."""
-    headers = (RETURN_IDS_HEADER,)
     status, answer = await fetch(
-        pool, url, path, timeout_s=PROMPT_TIMEOUT_S, headers=headers, json=body
+        pool, url, path, timeout_s=PROMPT_TIMEOUT_S, headers=RETURN_IDS_HEADERS, json=body
     )
     if status != HTTP_OK:
         words = answer[:300].decode(errors="replace")

@@ -1,1 +1,45 @@
-"""The index and the load figures as a library, for routers of one's own."""
+"""The index, the decision and the load figures as a library, for routers of one's own."""
+
+from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.health.outcomes import (
+    SERVED,
+    UNKNOWN,
+    Attempt,
+    failed_attempt,
+    status_attempt,
+)
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.sessions import SessionOptions
+from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
+from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
+from kvmesh.library.kv_metrics import KvMetricsAggregator
+from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
+
+__all__ = [
+    "ROOT",
+    "SERVED",
+    "UNKNOWN",
+    "ApproxKvIndexer",
+    "Attempt",
+    "BestMatch",
+    "Cleared",
+    "Event",
+    "KvIndexer",
+    "KvMetricsAggregator",
+    "KvRouter",
+    "LoadReport",
+    "Removed",
+    "RequestOptions",
+    "RouterOptions",
+    "SessionOptions",
+    "Stored",
+    "Trust",
+    "WorkerInfo",
+    "WorkerLoad",
+    "failed_attempt",
+    "namespace_root",
+    "pack_hashes",
+    "sequence_hashes",
+    "status_attempt",
+]

@@ -1,6 +1,6 @@
 """The engines' own load figures as a library: what each said last, for a formula of one's own.
 
-metrics = KvMetricsAggregator(scheduler.workers).get_metrics()
+metrics = KvMetricsAggregator(router.workers).get_metrics()   # a `KvRouter`, or a `Scheduler`
 least = min(metrics.endpoints, key=lambda one: (one.num_requests_waiting, one.gpu_cache_usage_perc))
 """
 

@@ -13,7 +13,6 @@ from kvmesh.mocker.api import MockerApi
 from kvmesh.mocker.engine import EngineRunner
 from kvmesh.mocker.faults import FaultDesk
 from kvmesh.mocker.generation import Engine
-from kvmesh.mocker.meeting import MeetingPlace
 from kvmesh.mocker.metrics import EngineMetrics
 from kvmesh.mocker.model.answer import Vocabulary
 from kvmesh.mocker.model.faults import FaultOptions, check_faults
@@ -22,6 +21,7 @@ from kvmesh.mocker.model.request import Step
 from kvmesh.mocker.model.timing import parse_profile
 from kvmesh.mocker.model.transfer import MockTransfer
 from kvmesh.mocker.service import GenerationService, ServedModels
+from kvmesh.mocker.sglang.meeting import MeetingPlace
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.types import Flat

@@ -14,11 +14,11 @@ from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.errors import RequestError
 from kvmesh.mocker.engine import EngineRunner
 from kvmesh.mocker.generation import Choice, Engine, Generation, make_choices
-from kvmesh.mocker.meeting import MeetingPlace
 from kvmesh.mocker.metrics import EngineMetrics
 from kvmesh.mocker.model.request import Labels, Step
 from kvmesh.mocker.model.transfer import MockTransfer
 from kvmesh.mocker.reply import Reply
+from kvmesh.mocker.sglang.meeting import MeetingPlace
 from kvmesh.mocker.vllm.requests import GenerationRequest, Prompt, error_body
 from kvmesh.mocker.vllm.responses import Header
 from kvmesh.mocker.vllm.shapes import ID_PREFIXES, shape_of

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.core.buckets.buckets import BucketPolicy
+from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import (
@@ -134,7 +135,7 @@ class RouterSettings:
     """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
     the engine's ids turn out to be others: then chats count as its /tokenize told of their
     earlier messages."""
-    tokenizer_engine: Literal["vllm", "sglang", "transformers"] = "vllm"
+    tokenizer_engine: EngineKind = DEFAULT_KIND
     """Whose way of filling the chat template to follow: that of the engines served."""
     parity_sample: Annotated[int, Parameter(validator=Number(gte=0))] = 1000
     """One prompt in so many is sent again, for one token, to compare token ids with the engine's;

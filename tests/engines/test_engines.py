@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.core.engines.cache import EngineCache
 from kvmesh.core.engines.diagnosis import Level
+from kvmesh.core.engines.kv_events.cache import EngineCache
 from tests.engines.capture import capture, clear_cache, facts_of, save
 from tests.engines.engine import (
     SGLANG_BLOCK_SIZE,

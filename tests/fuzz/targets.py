@@ -24,7 +24,7 @@ from kvmesh.core.blocks.events import (
     encode_batch,
 )
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.engines.load import decode_load_stat, decode_loads
+from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError

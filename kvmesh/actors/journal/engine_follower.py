@@ -15,7 +15,8 @@ from kvmesh.actors.engine_messages import (
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
-from kvmesh.core.engines.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.dialect import decoder_of
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.workers.info import Trust
 from kvmesh.errors import CodecError
@@ -26,7 +27,7 @@ class FollowerOptions(msgspec.Struct, frozen=True):
 
     `block_size` is the engine's as far as it is known, `router_block_size` what requests are
     hashed with, as with `secret`. Events have stopped when `silent_requests` answers that must have
-    stored blocks came since the last batch, the first of them `silent_s` ago.
+    stored blocks came since the last batch, the first of them `silent_s` ago. `engine` is its kind.
     """
 
     worker: WorkerId
@@ -36,6 +37,7 @@ class FollowerOptions(msgspec.Struct, frozen=True):
     listener: str = "registry"
     silent_requests: int = 8
     silent_s: float = 10.0
+    engine: str = ""
 
 
 class EngineFollower:
@@ -49,7 +51,9 @@ class EngineFollower:
         self.name = name
         self._index = index
         self._options = options
-        self._cache = EngineCache(options.block_size, secret=options.secret)
+        self._cache = EngineCache(
+            options.block_size, secret=options.secret, decode=decoder_of(options.engine)
+        )
         self._connected = self._current = False
         self._served = 0
         self._served_since_s = 0.0

@@ -25,7 +25,9 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
-from kvmesh.core.engines.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
+from kvmesh.core.engines.kv_events.dialect import decoder_of
+from kvmesh.core.engines.registry import needs_naming
 from kvmesh.core.journal.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
 from kvmesh.errors import CodecError
 
@@ -56,6 +58,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     events: bool = True
     bootstrap_port: int = 0
     health_path: str = "/health"
+    engine: str = ""
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -81,7 +84,9 @@ class Publisher:
         subjects = Subjects(options.namespace, options.bucket)
         self._events_subject = subjects.events(options.worker)
         self._heartbeats_subject = subjects.heartbeats(options.worker)
-        self._cache = EngineCache(options.block_size, secret=options.secret)
+        self._cache = EngineCache(
+            options.block_size, secret=options.secret, decode=decoder_of(options.engine)
+        )
         self._sender = EventSender(options.epoch, self.dump, options.limits)
         self._load = WorkerLoad()
         self._reading = 0
@@ -120,6 +125,7 @@ class Publisher:
             adapters=options.adapters,
             bootstrap_port=options.bootstrap_port,
             health_path=options.health_path,
+            engine=options.engine if needs_naming(options.engine) else msgspec.UNSET,
             block_size=self._cache.block_size,
             load=self._load,
             reading=self._reading,

@@ -11,14 +11,10 @@ from kvmesh.actors.engine_messages import (
     EngineServed,
 )
 from kvmesh.actors.journal.engine_follower import EngineFollower, FollowerOptions
-from kvmesh.app.engines.probe import (
-    EngineFacts,
-    EventEndpoint,
-    given_endpoints,
-    refuse_collisions,
-)
+from kvmesh.app.engines.probe import given_endpoints, refuse_collisions
 from kvmesh.app.engines.worker_option import StaticWorker
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
 from kvmesh.core.index.index import KvIndex
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
@@ -159,6 +155,7 @@ class EngineAttachment:
                 router_block_size=self._block_size,
                 block_size=facts.block_size or None,
                 secret=self._secret,
+                engine=facts.kind,
             )
             self._followers[worker] = EngineFollower(self._index, options, name=name)
             self._driver.add(self._followers[worker])

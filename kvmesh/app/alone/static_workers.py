@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from prometheus_client.core import Metric
 
 from kvmesh.actors.engine_messages import EngineSilent
 from kvmesh.actors.kernel import Message
@@ -22,12 +21,15 @@ from kvmesh.actors.messages import (
 from kvmesh.app.alone.discovery import Discovery
 from kvmesh.app.alone.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.care.warning_lines import by_reason
-from kvmesh.app.engines.load import METRICS, read_loads
+from kvmesh.app.engines.load import read_loads
 from kvmesh.app.engines.probe import Served, ask_models, read_facts
 from kvmesh.app.engines.worker_option import StaticWorker
-from kvmesh.app.views.mesh_metrics import index_metrics
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.mesh import INDEX
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
+from kvmesh.core.engines.facts import EngineFacts
+from kvmesh.core.engines.registry import needs_naming
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.disaggregation import role_marks
@@ -129,10 +131,10 @@ class StaticWorkers:
             "engines": {one.static.worker: one.statistics() for one in self._engines},
         }
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield what Prometheus reads of this part."""
+    def figures(self) -> Iterator[Source]:
+        """Yield what is counted in this part."""
         if self._index is not None:
-            yield from index_metrics(self._index)
+            yield INDEX.of(self._index.statistics)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return nothing: a router alone has no peers and no journal."""
@@ -233,9 +235,7 @@ class StaticWorkers:
                 self._driver.post(self._registry.name, EngineSilent(rank.worker, slow))
             return
         await self._learn(pool, engine)
-        path = engine.facts.load_path if engine.facts else METRICS
-        block_size = engine.facts.block_size if engine.facts else 0
-        loads = await read_loads(pool, url, path, block_size)
+        loads = await read_loads(pool, url, engine.facts or EngineFacts())
         if engine not in self._engines:
             # It left while it was looked at: what is said of it now would bring it back.
             return
@@ -288,4 +288,5 @@ class StaticWorkers:
             taints=(*static.taints, *taints),
             bootstrap_port=bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path if facts else "/health",
+            engine=facts.kind if facts and needs_naming(facts.kind) else msgspec.UNSET,
         )

@@ -1,9 +1,9 @@
 """What is done about members that fail: they are asked, left out, taken back, and named."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+import msgspec
 
 from kvmesh.app.care.failure_counts import FailureCounts
 from kvmesh.app.care.hang_watch import HangWatch
@@ -11,13 +11,30 @@ from kvmesh.app.care.patience import Patience
 from kvmesh.app.care.prober import Probe, Prober
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.core.health.health import Answer
-from kvmesh.core.health.record import STANDINGS, Stage
+from kvmesh.core.health.record import Stage, Standing
 from kvmesh.core.members.membership import Membership
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S = 0.5
 SPARED = "gets requests all the same, since more than a third of the fleet fails (panic)"
+
+
+class CareStatistics(msgspec.Struct, frozen=True):
+    """Where members stand, and counts since the start. `failures` are attempts by (member, kind).
+
+    Of a member's recent attempts `failure_shares` failed beyond the others' share, 0..1.
+    `spared` members get requests although they failed; `waiting` requests wait for one now.
+    """
+
+    failures: dict[tuple[str, str], int]
+    standings: dict[str, Standing]
+    failure_shares: dict[str, float]
+    ejections: int
+    spared: int
+    hung_attempts: int
+    waiting: int
+    waited: int
 
 
 class FailureCare:
@@ -69,48 +86,20 @@ class FailureCare:
         spared = ((one, SPARED) for one in failing if one in usable)
         return (*by_reason(out, "gets no requests"), *by_reason(spared, "fails"))
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as Prometheus reads them; names and labels begin with what fails."""
-        what, health, now = self._what, self._membership.health, self._clock()
-        self._membership.usable(now)
-        stages = GaugeMetricFamily(
-            f"kvmesh_{what}_stage",
-            f"1 for where its requests put a {what}, 0 for the rest.",
-            labels=[what, "stage"],
-        )
-        share = GaugeMetricFamily(
-            f"kvmesh_{what}_failure_share",
-            f"Share of a {what}'s recent attempts that failed beyond the others' share.",
-            labels=[what],
-        )
-        for member in self._membership.members():
-            share.add_metric([member], health.price(member, now)[0])
-            standing = health.standing(member, now)
-            for stage in STANDINGS:
-                stages.add_metric([member, stage], float(stage == standing))
-        yield from (self.failures.metric(what), stages, share)
-        yield CounterMetricFamily(
-            f"kvmesh_{what}_ejections", f"Times that a {what} was ejected.", health.ejections
-        )
-        yield GaugeMetricFamily(
-            f"kvmesh_{what}s_spared",
-            f"Failing {what}s that get requests all the same, since more than a third fail.",
-            health.spared,
-        )
-        yield CounterMetricFamily(
-            f"kvmesh_{what}_hung_attempts",
-            f"Attempts given up because their {what} showed no sign of life.",
-            self.hangs.given_up,
-        )
-        yield GaugeMetricFamily(
-            f"kvmesh_waiting_for_{what}",
-            f"Requests that wait while no {what} may be given one.",
-            self.patience.waiting,
-        )
-        yield CounterMetricFamily(
-            f"kvmesh_waited_for_{what}",
-            f"Requests that waited while no {what} might be given one.",
-            self.patience.held,
+    def statistics(self) -> CareStatistics:
+        """Return where members stand now, and counts since the start."""
+        now, health = self._clock(), self._membership.health
+        self._membership.usable(now)  # counts who is spared now
+        members = self._membership.members()
+        return CareStatistics(
+            failures=self.failures.as_dict(),
+            standings={one: health.standing(one, now) for one in members},
+            failure_shares={one: health.price(one, now)[0] for one in members},
+            ejections=health.ejections,
+            spared=health.spared,
+            hung_attempts=self.hangs.given_up,
+            waiting=self.patience.waiting,
+            waited=self.patience.held,
         )
 
     def _due(self, now: float) -> list[Probe]:

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily
-
 KNOWN_STATUSES: Final = frozenset({"429", "500", "502", "503", "504"})
 
 
@@ -26,13 +24,6 @@ class FailureCounts:
         for key in [one for one in self._counts if one[0] not in members]:
             del self._counts[key]
 
-    def metric(self, what: str) -> CounterMetricFamily:
-        """Return the counts as Prometheus reads them; `what` is what fails."""
-        family = CounterMetricFamily(
-            f"kvmesh_{what}_failures",
-            f"Failed attempts at a {what}, by status or way of failing.",
-            labels=[what, "kind"],
-        )
-        for key, count in sorted(self._counts.items()):
-            family.add_metric(key, count)
-        return family
+    def as_dict(self) -> dict[tuple[str, str], int]:
+        """Return the counts, sorted."""
+        return dict(sorted(self._counts.items()))

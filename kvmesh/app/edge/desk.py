@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, assert_never
-
-import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvmesh.app.edge.messages import (
     Abandon,
@@ -29,6 +25,8 @@ from kvmesh.app.edge.messages import (
     WorkerUpdate,
     asked,
 )
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.front import EDGES, EdgeRow
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -38,7 +36,6 @@ from kvmesh.errors import KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
 from kvmesh.transport.http.server.scope import Scope
-from kvmesh.transport.http.server.server import HttpStatistics
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.local import LocalLink, listen_local
@@ -70,7 +67,7 @@ class EdgeRequest:
 
     def begin(self, context: RoutingContext, message: Ask) -> None:
         """Offer a worker."""
-        block_size = context.router.scheduler.options.block_size
+        block_size = context.scheduler.options.block_size
         try:
             request = asked(message, block_size)
         except KvMeshError as error:
@@ -137,16 +134,6 @@ class EdgeRequest:
 
     def _leave(self) -> None:
         self._session.requests.pop(self._n, None)
-
-
-class EdgeRow(msgspec.Struct, frozen=True):
-    """One edge process, for people."""
-
-    edge: int
-    pid: int
-    open_requests: int
-    unguided: int
-    http: HttpStatistics | None
 
 
 class EdgeSession:
@@ -266,30 +253,9 @@ class EdgeDesk:
         if not self._sessions:
             self._empty.set()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the edges' metrics as Prometheus reads them."""
-        rows = [(str(row.edge), row) for row in self.rows()]
-        open_ = GaugeMetricFamily(
-            "kvmesh_edge_connections", "Client connections of an edge process.", labels=["edge"]
-        )
-        requests = CounterMetricFamily(
-            "kvmesh_edge_requests", "HTTP requests read by an edge process.", labels=["edge"]
-        )
-        malformed = CounterMetricFamily(
-            "kvmesh_edge_malformed_requests", "Requests an edge refused.", labels=["edge"]
-        )
-        unguided = CounterMetricFamily(
-            "kvmesh_edge_unguided_requests",
-            "Requests an edge sent by load alone: the index process was away.",
-            labels=["edge"],
-        )
-        for edge, row in rows:
-            unguided.add_metric([edge], row.unguided)
-            if row.http is not None:
-                open_.add_metric([edge], row.http.open_connections)
-                requests.add_metric([edge], row.http.requests)
-                malformed.add_metric([edge], row.http.malformed_requests)
-        yield from (open_, requests, malformed, unguided)
+    def figures(self) -> Source:
+        """Return what is counted of each edge."""
+        return EDGES.of_each(lambda: {(str(row.edge),): row for row in self.rows()})
 
     def _accept(self, link: LocalLink[FromEdge, ToEdge]) -> None:
         session = EdgeSession(link, self._context, self)
@@ -299,7 +265,7 @@ class EdgeDesk:
         session.send(self._fleet())
 
     def _fleet(self) -> WorkerUpdate:
-        scheduler, now = self._context.router.scheduler, self._context.clock()
+        scheduler, now = self._context.scheduler, self._context.clock()
         membership = scheduler.workers.membership
         workers = [
             KnownWorker(

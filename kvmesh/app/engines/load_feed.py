@@ -5,8 +5,9 @@ from functools import partial
 
 from kvmesh.actors.messages import WorkerLoad
 from kvmesh.app.engines.load import load_of_figures, read_loads
-from kvmesh.app.engines.probe import EngineFacts
-from kvmesh.core.engines.load import LOAD_TOPIC, decode_load_stat
+from kvmesh.core.engines.facts import EngineFacts
+from kvmesh.core.engines.load import LoadStream
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -28,9 +29,13 @@ class LoadFeed:
 
     def start(self) -> None:
         """Listen to the streams, on the running loop."""
+        source = engine_of(self._facts.kind).load_stream
+        if source is None:
+            return
         for rank, endpoint in enumerate(self._facts.load_streams):
+            hear = partial(self._on_payload, source, rank)
             try:
-                stream = GaugeSubscription(endpoint, LOAD_TOPIC, partial(self._on_payload, rank))
+                stream = GaugeSubscription(endpoint, source.topic, hear)
             except TransportError as error:
                 self._log.warning("engine load cannot be heard", error=str(error))
                 continue
@@ -47,13 +52,13 @@ class LoadFeed:
         heard, self._heard = self._heard, set()
         if self._streams and len(heard) == len(self._facts.load_streams):
             return
-        loads = await read_loads(pool, self._url, self._facts.load_path, self._facts.block_size)
+        loads = await read_loads(pool, self._url, self._facts)
         for rank, load in loads.items():
             self._tell(rank, load)
 
-    def _on_payload(self, rank: int, payload: bytes) -> None:
+    def _on_payload(self, source: LoadStream, rank: int, payload: bytes) -> None:
         try:
-            figures = decode_load_stat(payload)
+            figures = source.decode(payload)
         except CodecError as error:
             self._log.debug("engine load is not understood", rank=rank, error=str(error))
             return

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.routing.disaggregation import Role
+from kvmesh.core.engines.facts import Role
 from kvmesh.errors import ConfigError
 from kvmesh.settings.member_name import NAME, name_of
 
@@ -25,7 +25,8 @@ class StaticWorker(msgspec.Struct, frozen=True):
 
     Its event publisher is that of rank 0: rank r adds r to both ports. "" is asked of the engine;
     `zmq` "off" follows none. `bind` is for engines that connect to their listener. `labels` and
-    `taints` are `WorkerInfo`'s. `role` None: as the engine says; `bootstrap_port` is SGLang's.
+    `taints` are `WorkerInfo`'s. `role` None: as the engine says; `bootstrap_port`
+    is where its decode workers meet it.
     """
 
     worker: WorkerId

@@ -8,8 +8,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from prometheus_client.core import Metric
-
 from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
 from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
@@ -25,15 +23,12 @@ from kvmesh.actors.messages import (
     TakeSnapshot,
 )
 from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
 from kvmesh.app.mesh.nats_link import journal_for, stores_for
 from kvmesh.app.mesh.peer_link import PeerLink
 from kvmesh.app.mesh.router_commands import Handler, RouterCommands
 from kvmesh.app.process.running import first_of
-from kvmesh.app.views.mesh_metrics import (
-    index_metrics,
-    journal_metrics,
-    snapshot_metrics,
-)
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
@@ -218,12 +213,12 @@ class RouterMesh:
             },
         }
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield what Prometheus reads of this part."""
-        yield from index_metrics(self.indexer.replica.index)
-        yield from journal_metrics(self.indexer, self.replicas())
-        yield from snapshot_metrics(self.snapshotter.statistics(time.monotonic()))
-        yield from self.link.metrics()
+    def figures(self) -> Iterator[Source]:
+        """Yield what is counted in this part."""
+        yield INDEX.of(self.indexer.replica.index.statistics)
+        yield JOURNAL.of(lambda: JournalFacts(self.indexer, self.replicas()))
+        yield SNAPSHOTS.of(lambda: self.snapshotter.statistics(time.monotonic()))
+        yield from self.link.figures()
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of this replica and its peers, own first."""

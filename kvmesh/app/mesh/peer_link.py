@@ -5,8 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import Metric
-
 from kvmesh.actors.asking import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
@@ -14,11 +12,12 @@ from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix, subjects_for
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.process.running import first_of
-from kvmesh.app.views.mesh_metrics import silence_metrics, sync_metrics
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -153,10 +152,11 @@ class PeerLink:
         """Return what of NATS makes routing worse than it could be, one line each."""
         return (*self.registry.hearing.warnings(), *self._connection.troubles.warnings())
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield what Prometheus reads of the siblings."""
-        yield from sync_metrics(self.replica_sync.statistics(), len(self.peers.members()))
-        yield from silence_metrics(self.registry.hearing)
+    def figures(self) -> Iterator[Source]:
+        """Yield what is counted of the siblings."""
+        yield PEERS.of(lambda: len(self.peers.members()))
+        yield BOOKINGS.of(self.replica_sync.statistics)
+        yield HEARING.of(lambda: self.registry.hearing)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of the siblings."""

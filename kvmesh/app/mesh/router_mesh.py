@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from prometheus_client.core import Metric
-
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.app.figures.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
 
@@ -31,8 +30,8 @@ class MeshPart(Protocol):
         """Return the state of this part, for /v1/status."""
         ...
 
-    def metrics(self) -> Iterable[Metric]:
-        """Return what Prometheus reads of this part."""
+    def figures(self) -> Iterable[Source]:
+        """Return what is counted in this part."""
         ...
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:

@@ -8,12 +8,11 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from prometheus_client.core import Metric
-
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.app.alone.static_workers import StaticWorkers
+from kvmesh.app.figures.figure import Source
 from kvmesh.app.mesh.peer_link import PeerLink
 from kvmesh.app.mesh.router_commands import Handler, RouterCommands
 from kvmesh.app.process.running import first_of
@@ -101,11 +100,11 @@ class SharingMesh:
             "peers": self.link.peers.view(time.monotonic()),
         }
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield what Prometheus reads of this part."""
+    def figures(self) -> Iterator[Source]:
+        """Yield what is counted in this part."""
         if self._static is not None:
-            yield from self._static.metrics()
-        yield from self.link.metrics()
+            yield from self._static.figures()
+        yield from self.link.figures()
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of this replica and its siblings, own first."""

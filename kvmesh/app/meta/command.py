@@ -13,6 +13,10 @@ from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.care.warning_lines import by_reason
+from kvmesh.app.figures.figure import Labels
+from kvmesh.app.figures.front import META, META_ENDS, META_REPLICAS, URLS, MetaReplica
+from kvmesh.app.figures.mesh import HEARING
+from kvmesh.app.figures.workers import REPLICA_CARE
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -23,13 +27,13 @@ from kvmesh.app.front.front import (
 )
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.meta.bucket_plan import BucketPlan
-from kvmesh.app.meta.metrics import MetaMetrics
 from kvmesh.app.meta.view import MetaView
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.prompt_outline import prompt_outline
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
+from kvmesh.app.views.metrics_page import MetricsPage
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule, prompt_family
 from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError
@@ -153,10 +157,7 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            metrics = MetaMetrics(self.meta, front.server.statistics, self._ends, time.monotonic)
-            metrics.register(self._refusals)
-            metrics.register(self._care)
-            metrics.mount(cold)
+            self._metrics(front).mount(cold)
             stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
@@ -166,6 +167,25 @@ class MetaServer:
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    def _metrics(self, front: FrontDoor) -> MetricsPage:
+        return MetricsPage(
+            META.of(front.server.statistics),
+            META_ENDS.of(lambda: self._ends),
+            META_REPLICAS.of_each(self._replicas),
+            HEARING.of(lambda: self.meta.hearing),
+            URLS.of(lambda: self._refusals),
+            REPLICA_CARE.of(self._care.statistics),
+        )
+
+    def _replicas(self) -> dict[Labels, MetaReplica]:
+        table, now = self.meta.table, time.monotonic()
+        return {
+            (one.bucket, one.name): MetaReplica(
+                table.membership.why_not(one.name, now) is None, one.active_requests
+            )
+            for one in table.replicas()
+        }
 
     async def _follow(self, url: str) -> None:
         """Hear of replicas, which may have to wait for NATS, until that fails."""

@@ -14,10 +14,10 @@ from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
     Overview,
     ReplicaRow,
-    WorkerRow,
     compare_replicas,
     merge_prefixes,
     merge_warnings,
+    merge_workers,
     sum_buckets,
 )
 from kvmesh.core.buckets.buckets import RouterReplica
@@ -35,7 +35,6 @@ AT_ONCE: Final = 16
 KEPT_ROWS: Final = 1000
 CHANGES: Final = 200
 TIMEOUT_S: Final = 2.0
-_TRUSTS: Final = ("exact", "approx", "degraded", "catching-up")
 
 
 class _Rows(msgspec.Struct, frozen=True):
@@ -103,7 +102,7 @@ class MetaView:
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
         """Return the present of the whole mesh; see `View.overview`."""
         heard = [one.overview for one in self._known.values() if one.overview and one.answers]
-        workers = _merge_workers(heard)
+        workers = merge_workers(one.workers for one in heard)
         replicas = self._replicas()
         ready = self._meta.ready(time.monotonic())
         counters: dict[str, int] = {}
@@ -246,38 +245,3 @@ def _decode(body: bytes) -> Overview | None:
         return msgspec.json.decode(body, type=Overview)
     except msgspec.MsgspecError:
         return None
-
-
-def _doubt(trust: str) -> int:
-    return _TRUSTS.index(trust) if trust in _TRUSTS else len(_TRUSTS)
-
-
-def _merge_workers(overviews: list[Overview]) -> list[WorkerRow]:
-    """Return each worker once: replicas share bookings, so the busiest view is the fullest.
-
-    A worker is usable if some replica may use it; the worst trust and the most failures are shown.
-    """
-    merged: dict[tuple[str, str], WorkerRow] = {}
-    for overview in overviews:
-        for row in overview.workers:
-            key = (row.bucket, row.worker)
-            other = merged.get(key)
-            if other is None:
-                merged[key] = row
-                continue
-            fuller, less = (
-                (row, other) if row.active_requests > other.active_requests else (other, row)
-            )
-            failing = max(row, other, key=lambda one: (one.failures, one.attempts))
-            merged[key] = msgspec.structs.replace(
-                fuller,
-                stage=failing.stage,
-                failures=failing.failures,
-                attempts=failing.attempts,
-                trust=max(row.trust, other.trust, key=_doubt),
-                usable=row.usable or other.usable,
-                why_not="" if row.usable or other.usable else fuller.why_not,
-                ttft_ms=fuller.ttft_ms if fuller.ttft_ms is not None else less.ttft_ms,
-                cached_blocks=max(row.cached_blocks, other.cached_blocks),
-            )
-    return [merged[key] for key in sorted(merged)]

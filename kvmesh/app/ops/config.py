@@ -1,6 +1,7 @@
 """`kvmesh config ROLE`: the role's settings as a commented TOML file, made from the dataclasses.
 
-`config/*.toml` and `docs/configuration.md` are its output, so they cannot disagree with `--help`.
+`config/*.toml`, `docs/configuration.md` and the tables of `docs/metrics.md` are its output, so they
+cannot disagree with `--help` and `/metrics`.
 """
 
 import ast
@@ -12,6 +13,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from kvmesh.app.figures.table import render_metrics
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
@@ -30,9 +32,15 @@ ROLES: Mapping[Role, type] = {
 }
 
 
-def command(role: Role | Literal["all"]) -> None:
-    """Print a commented TOML file with every setting of a role; of all: a Markdown page."""
-    sys.stdout.write(render_markdown() if role == "all" else render_toml(role))
+def command(role: Role | Literal["all", "metrics"]) -> None:
+    """Print a commented TOML file with every setting of a role; of all: a Markdown page.
+
+    metrics: the tables of every metric and of what the dashboard shows, as Markdown.
+    """
+    if role == "metrics":
+        sys.stdout.write(render_metrics())
+    else:
+        sys.stdout.write(render_markdown() if role == "all" else render_toml(role))
 
 
 def render_markdown() -> str:

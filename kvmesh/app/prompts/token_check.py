@@ -1,15 +1,14 @@
 """Whether token ids are the engines' own, asked of them; and theirs, where ours are not."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.prompts.parity import (
-    RETURN_IDS_HEADER,
+    RETURN_IDS_HEADERS,
     ParityOptions,
     ParityProbe,
     ParityReport,
@@ -67,34 +66,30 @@ class TokenCheckStatistics(msgspec.Struct, frozen=True):
 class TokenCheck:
     """Compares a sample of prompts with the engines' ids, off the requests' way.
 
-    A model that disagrees is not routed by our ids any more: `trusts` is False. Its chats are then
-    routed by the ids that its engine's `/tokenize` told for their earlier messages, where those
-    are known (`find_prefix`), which is asked in the background.
+    `probe` says which requests to compare, and whether our ids count for a model: one that
+    disagrees is not routed by them any more. Its chats are then routed by the ids that its
+    engine's `/tokenize` told for their earlier messages, where those are known (`find_prefix`),
+    which is asked in the background.
     """
 
     def __init__(self, pool: UpstreamPool, holder: Holder, options: ParityOptions) -> None:
         self._pool = pool
         self._holder = holder
-        self._probe = ParityProbe(options)
+        self.probe = ParityProbe(options)
         self._prefixes = RemotePrefixes()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unanswered = self._untold = 0
         self._log = get_logger()
 
-    def trusts(self, model: str) -> bool:
-        """Return whether our token ids count for `model`."""
-        return self._probe.is_trusted(model)
-
-    def sample(self, model: str, request: Request, hashes: Hashes, ours: Ours) -> None:
-        """Perhaps ask for the engine's ids of a prompt and compare. From any thread.
+    def compare(self, model: str, request: Request, hashes: Hashes, ours: Ours) -> None:
+        """Ask for the engine's ids of a prompt and compare. From any thread.
 
         The engine is that which holds the prompt (`hashes`) when it had time to answer the request
         itself, so that nothing is computed twice. `ours` makes our ids again, in a thread.
         """
-        if len(request.body) <= MAX_BODY_BYTES and self._probe.wants(model):
-            question = _Question(model, request.path, request.body, _passed_on(request), hashes)
-            self._start(lambda: self._compare(question, ours))
+        question = _Question(model, request.path, request.body, _passed_on(request), hashes)
+        self._start(lambda: self._compare(question, ours))
 
     def find_prefix(self, parsed: InferenceRequest) -> tuple[int, bytes]:
         """Return what is known of a chat's beginning: its bytes as sent, its packed u32 ids."""
@@ -113,41 +108,14 @@ class TokenCheck:
         return tuple(
             f"our token ids of model {model} are not its engine's: it is routed by those its "
             "/tokenize tells, else by bytes; give --tokenizer the engine's model directory"
-            for model in self._probe.statistics().untrusted
+            for model in self.probe.statistics().untrusted
         )
 
     def statistics(self) -> TokenCheckStatistics:
         """Return the present counts."""
         return TokenCheckStatistics(
-            self._probe.statistics(), self._prefixes.statistics(), self._unanswered, self._untold
+            self.probe.statistics(), self._prefixes.statistics(), self._unanswered, self._untold
         )
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as Prometheus reads them."""
-        told = self.statistics()
-        compared = CounterMetricFamily(
-            "kvmesh_token_parity_prompts",
-            "Sampled prompts whose token ids were compared with the engine's.",
-            labels=["result"],
-        )
-        compared.add_metric(["equal"], told.parity.compared - told.parity.disagreements)
-        compared.add_metric(["different"], told.parity.disagreements)
-        compared.add_metric(["untold"], told.untold)
-        yield compared
-        doubted = GaugeMetricFamily(
-            "kvmesh_token_parity_doubted",
-            "1 for a model that is not routed by our token ids: its engine's differ.",
-            labels=["model"],
-        )
-        for model in told.parity.untrusted:
-            doubted.add_metric([model], 1.0)
-        yield doubted
-        found = CounterMetricFamily(
-            "kvmesh_remote_prefixes", "Chats looked up among prefixes engines told.", labels=["was"]
-        )
-        found.add_metric(["known"], told.prefixes.hits)
-        found.add_metric(["unknown"], told.prefixes.misses)
-        yield found
 
     async def close(self) -> None:
         """Ask nothing more."""
@@ -171,7 +139,7 @@ class TokenCheck:
         except CodecError:
             return
         await asyncio.sleep(DELAY_S)
-        headers = (RETURN_IDS_HEADER, *question.headers)
+        headers = (*RETURN_IDS_HEADERS, *question.headers)
         answer = await self._ask(msgspec.structs.replace(question, body=body, headers=headers))
         theirs = None if answer is None else engine_prompt_ids(answer)
         if theirs is None:
@@ -179,7 +147,7 @@ class TokenCheck:
             return
         ids, truncated = await asyncio.to_thread(ours)
         if ids:
-            self._judge(self._probe.observe(model, ids, theirs, truncated=truncated))
+            self._judge(self.probe.observe(model, ids, theirs, truncated=truncated))
 
     def _judge(self, report: ParityReport) -> None:
         if report.position is not None:

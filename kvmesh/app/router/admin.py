@@ -1,14 +1,14 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.registry import Collector
-
-from kvmesh.app.front.front import METRICS_TYPE, Routes, answer_json
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.front import TOKENS
+from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
@@ -31,12 +31,8 @@ class AdminMesh(Protocol):
         """Return the part's state."""
         ...
 
-
-class Shown(Collector, Protocol):
-    """A part with metrics and warnings."""
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return what makes routing worse than it could be, one line each."""
+    def figures(self) -> Iterable[Source]:
+        """Return what is counted in this part."""
         ...
 
 
@@ -47,19 +43,16 @@ class RouterAdmin:
         self._context = context
         self._mesh = mesh
         self._check = check
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self._registry.register(check)
+        self._page = MetricsPage(
+            *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
+        )
+        self.sources = self._page.sources
         self._warners: list[Callable[[], tuple[str, ...]]] = [mesh.warnings, check.warnings]
 
-    def register(self, metrics: Collector) -> None:
-        """Show further metrics."""
-        self._registry.register(metrics)
-
-    def show(self, part: Shown) -> None:
-        """Show the metrics and warnings of a further part."""
-        self._registry.register(part)
-        self._warners.append(part.warnings)
+    def show(self, source: Source, warnings: Callable[[], tuple[str, ...]]) -> None:
+        """Show the figures and warnings of a further part."""
+        self.sources.add(source)
+        self._warners.append(warnings)
 
     def warnings(self) -> list[str]:
         """Return what makes routing worse than it could be, one line each, sorted."""
@@ -72,7 +65,7 @@ class RouterAdmin:
 
     def mount(self, routes: Routes) -> None:
         """Serve the admin paths."""
-        routes.add("GET", "/metrics", self._metrics)
+        self._page.mount(routes)
         routes.add("GET", "/v1/status", self._status)
 
     def _ready(self, exchange: Exchange) -> None:
@@ -84,14 +77,11 @@ class RouterAdmin:
             answer["warnings"] = warnings
         answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
 
-    def _metrics(self, exchange: Exchange) -> None:
-        exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)
-
     def _status(self, exchange: Exchange) -> None:
         """Answer everything this replica knows of itself and its workers."""
         context = self._context
         now = context.clock()
-        scheduler = context.router.scheduler
+        scheduler = context.scheduler
         membership = scheduler.workers.membership
         workers = [
             {

@@ -20,6 +20,9 @@ from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.edge.desk import EdgeDesk
 from kvmesh.app.edge.edge import EdgeServer
 from kvmesh.app.engines.worker_option import parse_workers
+from kvmesh.app.figures.front import URLS
+from kvmesh.app.figures.mesh import APPROX
+from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -32,8 +35,8 @@ from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.prompts.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
@@ -42,7 +45,6 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.app.views.router_metrics import RouterMetrics
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
@@ -196,6 +198,7 @@ class RouterServer:
             open_requests=set(),
             tell=self.mesh.tell,
             scheduler=self.scheduler,
+            workers=self.scheduler.workers,
             routing=routing,
             decisions=decisions,
             gate=AdmissionGate(routing, settings.admission, time.monotonic),
@@ -219,16 +222,17 @@ class RouterServer:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            intake = intake_of(settings, self.router_id, check, self.router.adapters)
+            seconds = context.routing.phases.tokenize
+            reader = reader_of(settings, self.router_id, check, self.router.adapters, seconds)
             gateway = Gateway(
-                context, intake, pool, forward_options(settings), split_options(settings)
+                context, reader, pool, forward_options(settings), split_options(settings)
             )
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
             share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
             admin = self._admin(context, check, share, routes, cold)
-            pages = ViewPages(RouterView(context, self.mesh, admin.warnings))
+            pages = ViewPages(RouterView(context, self.mesh, admin.warnings, admin.sources))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -242,7 +246,7 @@ class RouterServer:
             if self.part is not None:
                 url = self.part.url
                 desk.mount(routes)
-                admin.show(desk)
+                admin.show(desk.figures(), desk.warnings)
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
             await first_of(
@@ -273,9 +277,10 @@ class RouterServer:
     ) -> RouterAdmin:
         """Mount the probes on `routes`, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check)
-        admin.register(RouterMetrics(context, self.mesh, self.routed))
-        admin.show(UrlRefusals(self._guard))
-        admin.show(self._care)
+        refusals = UrlRefusals(self._guard)
+        admin.sources.add(APPROX.of(self.routed.statistics))
+        admin.show(URLS.of(lambda: refusals), refusals.warnings)
+        admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
         admin.mount_probes(routes)
         admin.mount(cold)
         AdmissionAdmin(share, self.settings.admission).mount(cold)

@@ -12,17 +12,11 @@ from kvmesh.actors.messages import Booked, Finished, WorkerHeartbeat
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.handshake import Meeting, Rendezvous, Transfer
+from kvmesh.core.engines.registry import handshake_of
 from kvmesh.core.health.outcomes import UNKNOWN, Attempt, failed_attempt
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.disaggregation import (
-    Meeting,
-    SplitOptions,
-    decode_body,
-    meeting_body,
-    prefill_body,
-    prefill_request,
-    transfer_params,
-)
+from kvmesh.core.routing.disaggregation import SplitOptions, prefill_request
 from kvmesh.errors import NoWorkerError, TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
@@ -48,9 +42,9 @@ class DisaggregatedRequest:
     """The forwarding plan of one request where there are prefill workers.
 
     Prompts with few uncached tokens at a worker that can do it all stay whole. Otherwise a prefill
-    is booked and sent first (vLLM) or beside (SGLang), and `decode` plans the rest. A prefill that
-    fails is tried on another worker; with none left vLLM's decode workers do it all. Both halves
-    have one owner: the scope of `decode`'s forwarding.
+    is booked and sent first or beside, as the engine's handshake wants it, and `decode` plans the
+    rest. A prefill that fails is tried on another worker; with none left the decode workers do it
+    all, if they can. Both halves have one owner: the scope of `decode`'s forwarding.
     """
 
     def __init__(
@@ -70,7 +64,7 @@ class DisaggregatedRequest:
         self._pool = pool
         self._options = options
         self._split: bool | None = None
-        self._params: msgspec.Raw | None = None
+        self._decode_body: bytes | None = None
         self._prefiller: WorkerHeartbeat | None = None
         self._failed: frozenset[WorkerId] = frozenset()
         self._booked = ""
@@ -84,18 +78,18 @@ class DisaggregatedRequest:
             self._split = not self._stays_whole()
             if self._split:
                 self._decode.follow_prefill()
-        if self._split and self._params is None:
+        if self._split and self._decode_body is None:
             return self._begin_prefill()
         target = self._decode.next_target()
-        if self._params is None or not isinstance(target, Target):
+        if self._decode_body is None or not isinstance(target, Target):
             return target
-        return msgspec.structs.replace(target, body=decode_body(self._sent.body, self._params))
+        return msgspec.structs.replace(target, body=self._decode_body)
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
         """Begin again with another prefill: the decode worker may have fetched the last one."""
         blameless, self._blameless = self._blameless, False
         self._end_prefill()
-        self._params = None
+        self._decode_body = None
         if blameless:
             self._decode.give_back()
             return True
@@ -121,7 +115,7 @@ class DisaggregatedRequest:
         """Return whether some worker that can do it all has little left to prefill."""
         context = self._context
         try:
-            decision = context.router.scheduler.explain(self._request, context.clock())
+            decision = context.scheduler.explain(self._request, context.clock())
         except NoWorkerError:
             return False
         return decision.chosen.uncached_tokens < self._options.threshold_tokens
@@ -131,7 +125,7 @@ class DisaggregatedRequest:
         wanted = prefill_request(self._request, self._failed)
         self._booked = wanted.request_id
         try:
-            decision = context.router.scheduler.schedule(wanted, context.clock())
+            decision = context.scheduler.schedule(wanted, context.clock())
         except NoWorkerError:
             self._booked = ""
             return self._without_prefill()
@@ -141,9 +135,11 @@ class DisaggregatedRequest:
         if prefiller is None:
             self._end_prefill()
             return self._without_prefill()
-        if prefiller.bootstrap_port:
-            return self._begin_meeting(prefiller)
-        self._start(self._await_prefill(prefiller, prefill_body(self._sent.body)))
+        handshake = handshake_of(prefiller.engine_kind, prefiller.bootstrap_port)
+        if isinstance(handshake, Rendezvous):
+            return self._begin_meeting(prefiller, handshake)
+        body = handshake.prefill_body(self._sent.body)
+        self._start(self._await_prefill(prefiller, handshake, body))
         return Wait.WAIT
 
     def _without_prefill(self) -> Target | Problem | Wait | None:
@@ -155,8 +151,10 @@ class DisaggregatedRequest:
             return _NO_PREFILL
         return target
 
-    def _begin_meeting(self, prefiller: WorkerHeartbeat) -> Target | Problem | Wait | None:
-        """Send SGLang's two workers to meet: the decode worker's answer is the client's."""
+    def _begin_meeting(
+        self, prefiller: WorkerHeartbeat, handshake: Rendezvous
+    ) -> Target | Problem | Wait | None:
+        """Send two workers to meet: the decode worker's answer is the client's."""
         target = self._decode.next_target()
         if not isinstance(target, Target):
             self._end_prefill()
@@ -167,18 +165,20 @@ class DisaggregatedRequest:
             room=secrets.randbits(63),
             dp_rank=prefiller.dp_rank,
         )
-        body = meeting_body(self._sent.body, meeting)
+        body = handshake.body(self._sent.body, meeting)
         self._start(self._watch_prefill(prefiller, body))
         return msgspec.structs.replace(target, body=body)
 
-    async def _await_prefill(self, prefiller: WorkerHeartbeat, body: bytes) -> None:
-        """Go on with the decode when vLLM's prefill is done, or as things stand then."""
+    async def _await_prefill(
+        self, prefiller: WorkerHeartbeat, handshake: Transfer, body: bytes
+    ) -> None:
+        """Go on with the decode when the prefill is done, or as things stand then."""
         status, answer = await self._call(prefiller, body)
-        params = transfer_params(answer) if status == HTTP_OK else None
+        params = handshake.params(answer) if status == HTTP_OK else None
         attempt = failed_attempt("reset", status=status)
         if params is not None:
-            self._params = params
-            self._context.router.scheduler.first_token(self._booked, self._context.clock())
+            self._decode_body = handshake.decode_body(self._sent.body, params)
+            self._context.scheduler.first_token(self._booked, self._context.clock())
         elif status == HTTP_OK or status in CLIENT_ERRORS:
             # It transfers nothing, or the client is at fault: the decode worker will tell.
             self._blame(prefiller, status, answer)
@@ -191,11 +191,11 @@ class DisaggregatedRequest:
         self._forwarding.proceed()
 
     async def _watch_prefill(self, prefiller: WorkerHeartbeat, body: bytes) -> None:
-        """Begin anew when SGLang's prefill fails: the decode worker would wait in vain."""
+        """Begin anew when a prefill to meet fails: the decode worker would wait in vain."""
         status, answer = await self._call(prefiller, body)
         self._task = None
         if status == HTTP_OK:
-            self._context.router.scheduler.first_token(self._booked, self._context.clock())
+            self._context.scheduler.first_token(self._booked, self._context.clock())
         self._end_prefill(failed_attempt("reset", status=status))
         if status == HTTP_OK or status in CLIENT_ERRORS:
             return
@@ -248,4 +248,4 @@ class DisaggregatedRequest:
             context = self._context
             context.open_requests.discard(booked)
             context.tell(Finished(booked, attempt))
-            context.router.scheduler.finish(booked, context.clock(), attempt)
+            context.scheduler.finish(booked, context.clock(), attempt)

@@ -78,7 +78,7 @@ class Placement:
     def headers(self) -> Headers:
         """Return what is told to the client of the decision."""
         context, decision = self._context, self.decision
-        workers = context.scheduler.workers
+        workers = context.workers
         own: list[Header] = [
             (b"x-kvmesh-worker", decision.worker.encode()),
             (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
@@ -98,7 +98,7 @@ class Placement:
             status=failure.status,
             retry_after_s=failure.retry_after_s,
         )
-        health = context.scheduler.workers.membership.health
+        health = context.workers.membership.health
         attempt = blame.judge(
             attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)
         )

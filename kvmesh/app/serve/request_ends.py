@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily
-
 from kvmesh.transport.http.server.scope import End
 
 _CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
@@ -44,10 +42,3 @@ class RequestEnds:
     def items(self) -> Iterable[tuple[tuple[str, str], int]]:
         """Return ((outcome, class), count), sorted."""
         return sorted(self._counts.items())
-
-    def metric(self, name: str, text: str) -> CounterMetricFamily:
-        """Return the counts as Prometheus reads them."""
-        family = CounterMetricFamily(name, text, labels=["outcome", "status"])
-        for key, count in self.items():
-            family.add_metric(key, count)
-        return family

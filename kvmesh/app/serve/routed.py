@@ -72,7 +72,7 @@ class RoutedRequest:
             answer = context.routing.decide(one, context.clock(), self._failed)
         except NoWorkerError as error:
             sent = self._blame is not None and self._blame.sent
-            may_wait = context.scheduler.workers.met_any and not (error.lasting or sent)
+            may_wait = context.workers.met_any and not (error.lasting or sent)
             if may_wait and context.patience.hold(self.forwarding.scope, self._go_on):
                 return Wait.WAIT
             return None if self._failed else Problem.from_error(error)
@@ -223,7 +223,7 @@ class RoutedRequest:
         first = self._release(attempt)
         now, blame = context.clock(), self._blame
         if blame is not None and blame.rejected_by_all and attempt is not SERVED:
-            context.scheduler.workers.forgive(one.request.request_id, now)
+            context.workers.forgive(one.request.request_id, now)
         if outcome.kind == "cut" and outcome.failure is not None and one.record is not None:
             context.counters.attempts_failed += 1
             context.decisions.attempt_failed(one.record, outcome.failure.message)

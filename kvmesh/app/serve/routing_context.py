@@ -16,9 +16,11 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch, TokenCounts
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
@@ -82,6 +84,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     open_requests: set[str]
     tell: Callable[[Message], None]
     scheduler: Scheduler
+    workers: WorkerRegistry
     routing: Dispatch
     decisions: DecisionLog
     gate: AdmissionGate
@@ -113,4 +116,4 @@ def target_of(worker: WorkerHeartbeat) -> Target:
     """Return where requests for a worker go; a rank is one of several behind its engine's URL."""
     if worker.dp_rank is None:
         return Target(worker.url)
-    return Target(worker.url, headers=((b"x-data-parallel-rank", b"%d" % worker.dp_rank),))
+    return Target(worker.url, headers=engine_of(worker.engine_kind).rank_headers(worker.dp_rank))

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from kvmesh.app.figures.table import COLUMNS
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.views.live import HELLO_DECISIONS, LiveFeed, View
 from kvmesh.errors import KvMeshError, RequestError
@@ -18,6 +19,7 @@ from kvmesh.transport.http.wire.problem import Problem
 
 MAX_DECISIONS: Final = 1000
 DECISIONS: Final = "/v1/decisions/"
+FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
 _FILES: Final = {
     "/": ("index.html", b"text/html; charset=utf-8"),
@@ -59,6 +61,7 @@ class ViewPages:
         routes.add_prefix(DECISIONS, self._detail)
         for path, (name, kind) in _FILES.items():
             routes.add("GET", path, file_route((_DIRECTORY / name).read_bytes(), kind))
+        routes.add("GET", FIGURES, file_route(figures_script(), b"text/javascript; charset=utf-8"))
 
     def _overview(self, exchange: Exchange) -> None:
         """Answer the present; `since` (Unix seconds), `after` (a cursor), `limit` (decisions)."""
@@ -115,6 +118,12 @@ async def _guarded(exchange: Exchange, work: Coroutine[None, None, None]) -> Non
         get_logger().exception("page failed", path=exchange.request.path)
         if not exchange.started:
             exchange.fail(_CRASHED)
+
+
+def figures_script() -> bytes:
+    """Return the module that tells the page which figures it shows of which rows, and how."""
+    shown = {rows: [one for one in all_ if one.dashboard] for rows, all_ in COLUMNS.items()}
+    return b"export const FIGURES = " + msgspec.json.encode(shown) + b";\n"
 
 
 def file_route(content: bytes, kind: bytes) -> Callable[[Exchange], None]:

@@ -1,15 +1,19 @@
 """What a dashboard shows of a mesh: buckets, replicas, workers, traffic. All of it is JSON."""
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from kvmesh.app.figures.figure import Shown, combine
+from kvmesh.app.figures.table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
 Agreement = Literal["agrees", "disagrees", "unchecked"]
+
+_TRUSTS: Final = ("exact", "approx", "degraded", "catching-up")
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -17,7 +21,8 @@ class WorkerRow(msgspec.Struct, frozen=True):
     `cached_blocks` as the index knows. `active_requests`, `prefill_tokens` are what routers booked.
 
     `ttft_ms` is the median of the last first tokens, None before any. Of its last `attempts`
-    requests `failures` failed; `stage` is where that puts it, a `Standing`.
+    requests `failures` failed; `stage` is where that puts it, a `Standing`. `figures` are all
+    other numbers that `app.figures` shows of it.
     """
 
     worker: str
@@ -27,24 +32,25 @@ class WorkerRow(msgspec.Struct, frozen=True):
     trust: str
     usable: bool
     why_not: str
-    used_blocks: int
-    total_blocks: int
-    cached_blocks: int
-    running_requests: int
-    waiting_requests: int
-    active_requests: int
-    active_blocks: int
-    prefill_tokens: int
-    ms_per_token: float
-    ttft_ms: float | None
+    used_blocks: int = 0
+    total_blocks: int = 0
+    cached_blocks: int = 0
+    running_requests: int = 0
+    waiting_requests: int = 0
+    active_requests: int = 0
+    active_blocks: int = 0
+    prefill_tokens: int = 0
+    ms_per_token: float = 0.0
+    ttft_ms: float | None = None
     stage: str = "in"
     failures: int = 0
     attempts: int = 0
+    figures: dict[str, float] = {}
 
 
 class ReplicaRow(msgspec.Struct, frozen=True):
     """One router replica. `lag` is how many records it is behind the furthest of its bucket,
-    `queued` how many requests it holds back (only told by the replica itself).
+    `queued` how many requests it holds back; that and `figures` are only told by itself.
 
     `digest` is of the index at `applied_sequence` of the stream `created`, over the workers that
     `scope` names; digests compare where the other three are equal.
@@ -67,6 +73,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     queued: int = 0
     lag: int = 0
     agreement: Agreement = "unchecked"
+    figures: dict[str, float] = {}
 
 
 class BucketRow(msgspec.Struct, frozen=True):
@@ -77,10 +84,11 @@ class BucketRow(msgspec.Struct, frozen=True):
     ready_replicas: int
     workers: int
     usable_workers: int
-    active_requests: int
-    queued: int
-    used_blocks: int
-    total_blocks: int
+    active_requests: int = 0
+    queued: int = 0
+    used_blocks: int = 0
+    total_blocks: int = 0
+    figures: dict[str, float] = {}
 
 
 class PrefixRow(msgspec.Struct, frozen=True):
@@ -128,6 +136,30 @@ class Overview(msgspec.Struct, frozen=True):
     warnings: list[str] = []
 
 
+RowT = TypeVar("RowT", WorkerRow, ReplicaRow, BucketRow)
+
+
+def number(row: WorkerRow | ReplicaRow | BucketRow, key: str) -> float | None:
+    """Return a figure of a row, a field or one of its `figures`; None when it is not told."""
+    value: float | None = getattr(row, key, row.figures.get(key))
+    return value
+
+
+_FIELDS: Final = {
+    one: frozenset(one.__struct_fields__) for one in (WorkerRow, ReplicaRow, BucketRow)
+}
+
+
+def with_numbers(row: RowT, numbers: Mapping[str, float]) -> RowT:
+    """Return the row with these figures: fields where it has such, else among its `figures`."""
+    more = numbers.keys() - _FIELDS[type(row)]
+    if not more:
+        return msgspec.structs.replace(row, **numbers)
+    fields = {key: value for key, value in numbers.items() if key not in more}
+    figures = row.figures | {key: numbers[key] for key in sorted(more)}
+    return msgspec.structs.replace(row, **fields, figures=figures)
+
+
 def compare_replicas(rows: Sequence[ReplicaRow]) -> list[ReplicaRow]:
     """Return the rows with `lag` and `agreement`, sorted by bucket and name.
 
@@ -170,20 +202,66 @@ def sum_buckets(replicas: Iterable[ReplicaRow], workers: Iterable[WorkerRow]) ->
     rows: list[BucketRow] = []
     for bucket in sorted({*replicas_of, *workers_of}):
         routing, serving = replicas_of.get(bucket, []), workers_of.get(bucket, [])
-        rows.append(
-            BucketRow(
-                bucket=bucket,
-                replicas=len(routing),
-                ready_replicas=sum(one.ready for one in routing),
-                workers=len(serving),
-                usable_workers=sum(one.usable for one in serving),
-                active_requests=sum(one.active_requests for one in serving),
-                queued=sum(one.queued for one in routing),
-                used_blocks=sum(one.used_blocks for one in serving),
-                total_blocks=sum(one.total_blocks for one in serving),
-            )
+        row = BucketRow(
+            bucket=bucket,
+            replicas=len(routing),
+            ready_replicas=sum(one.ready for one in routing),
+            workers=len(serving),
+            usable_workers=sum(one.usable for one in serving),
         )
+        numbers = _combined(OF_WORKERS, serving) | _combined(OF_REPLICAS, routing)
+        rows.append(with_numbers(row, numbers))
     return rows
+
+
+def _combined(
+    shown: Iterable[Shown], rows: Sequence[WorkerRow] | Sequence[ReplicaRow]
+) -> dict[str, float]:
+    return {
+        one.key: value
+        for one in shown
+        if one.bucket is not None
+        and (value := combine(one.bucket, (number(row, one.key) for row in rows))) is not None
+    }
+
+
+def merge_workers(views: Iterable[Sequence[WorkerRow]]) -> list[WorkerRow]:
+    """Return each worker once: replicas share bookings, so the busiest view is the fullest.
+
+    A worker is usable if some replica may use it; the worst trust and the most failures are shown.
+    """
+    merged: dict[tuple[str, str], WorkerRow] = {}
+    for row in (row for rows in views for row in rows):
+        other = merged.get((row.bucket, row.worker))
+        whole = row if other is None else _merge_two(row, other)
+        merged[row.bucket, row.worker] = whole
+    return [merged[key] for key in sorted(merged)]
+
+
+def _merge_two(row: WorkerRow, other: WorkerRow) -> WorkerRow:
+    fuller, less = (row, other) if row.active_requests > other.active_requests else (other, row)
+    failing = max(row, other, key=lambda one: (one.failures, one.attempts))
+    usable = row.usable or other.usable
+    whole = msgspec.structs.replace(
+        fuller,
+        stage=failing.stage,
+        failures=failing.failures,
+        attempts=failing.attempts,
+        trust=max(row.trust, other.trust, key=_doubt),
+        usable=usable,
+        why_not="" if usable else fuller.why_not,
+    )
+    numbers = {
+        one.key: value
+        for one in OF_WORKERS
+        if (value := combine(one.replicas, (number(fuller, one.key), number(less, one.key))))
+        is not None
+    }
+    return with_numbers(whole, numbers)
+
+
+def _doubt(trust: str) -> int:
+    return _TRUSTS.index(trust) if trust in _TRUSTS else len(_TRUSTS)
 
 
 def merge_warnings(said: Iterable[tuple[str, Sequence[str]]]) -> list[str]:

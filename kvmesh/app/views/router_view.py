@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Protocol
 
 import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
+from kvmesh.app.figures.figure import Sources
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.decision_view import DecisionRow, Recorder
 from kvmesh.app.views.overview import (
@@ -18,6 +19,7 @@ from kvmesh.app.views.overview import (
     WorkerRow,
     compare_replicas,
     sum_buckets,
+    with_numbers,
 )
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.insight.traffic import TrafficSecond
@@ -59,11 +61,16 @@ class RouterView:
     tick_s = 0.25
 
     def __init__(
-        self, context: RoutingContext, mesh: ViewedMesh, warnings: Callable[[], list[str]]
+        self,
+        context: RoutingContext,
+        mesh: ViewedMesh,
+        warnings: Callable[[], list[str]],
+        sources: Sources,
     ) -> None:
         self._context = context
         self._mesh = mesh
         self._warnings = warnings
+        self._sources = sources
         self._log = context.decisions
         # One offset for the whole life: a second must not move when the system's clock is slewed.
         self._offset_s = time.time() - context.clock()
@@ -87,8 +94,11 @@ class RouterView:
         These are the newest, or those that changed last behind the cursor `after`. O(workers).
         """
         context, mesh = self._context, self._mesh
-        scheduler = context.router.scheduler
-        workers = [self._worker(beat) for beat in context.router.workers()]
+        scheduler = context.scheduler
+        numbers = self._sources.numbers("worker")
+        workers = [
+            self._worker(beat, numbers.get((beat.worker,), {})) for beat in context.router.workers()
+        ]
         replicas = self._replicas()
         reason = mesh.why_not()
         log = self._log
@@ -138,14 +148,13 @@ class RouterView:
             for one in self._log.traffic.since(since - offset)
         ]
 
-    def _worker(self, beat: WorkerHeartbeat) -> WorkerRow:
+    def _worker(self, beat: WorkerHeartbeat, numbers: Mapping[str, float]) -> WorkerRow:
         context = self._context
-        scheduler, worker = context.router.scheduler, beat.worker
+        scheduler, worker = context.scheduler, beat.worker
         membership, now = scheduler.workers.membership, context.clock()
         why_not = membership.why_not(worker, now) or ""
         failures, attempts = membership.health.recent(worker)
-        loads, load = scheduler.sequences.loads(worker), beat.load
-        return WorkerRow(
+        row = WorkerRow(
             worker=worker,
             bucket=context.bucket,
             url=beat.url,
@@ -153,20 +162,11 @@ class RouterView:
             trust=scheduler.workers.info(worker).trust.value,
             usable=not why_not,
             why_not=why_not,
-            used_blocks=load.used_blocks,
-            total_blocks=load.total_blocks,
-            cached_blocks=scheduler.overlaps.cached_blocks(worker),
-            running_requests=load.running_requests,
-            waiting_requests=load.waiting_requests,
-            active_requests=loads.active_requests,
-            active_blocks=loads.active_blocks,
-            prefill_tokens=loads.prefill_tokens,
-            ms_per_token=scheduler.speeds.ms_per_token(worker),
-            ttft_ms=self._log.ttft_ms(worker),
             stage=membership.health.standing(worker, now),
             failures=failures,
             attempts=attempts,
         )
+        return with_numbers(row, numbers)
 
     def _prefixes(self) -> list[PrefixRow]:
         """Return the hottest prefixes with who holds them: one look into the index for each."""
@@ -174,8 +174,8 @@ class RouterView:
         now = context.clock()
         rows: list[PrefixRow] = []
         for one in self._log.prefixes.hottest(MAX_PREFIXES, now):
-            last_block = BlockHashes.of([one.key], context.router.scheduler.options.block_size)
-            holders, _ = context.router.scheduler.overlaps.find_groups(last_block, now)
+            last_block = BlockHashes.of([one.key], context.scheduler.options.block_size)
+            holders, _ = context.scheduler.overlaps.find_groups(last_block, now)
             rows.append(
                 PrefixRow(
                     key=f"{one.key:016x}",
@@ -192,35 +192,28 @@ class RouterView:
 
     def _replicas(self) -> list[ReplicaRow]:
         context, mesh = self._context, self._mesh
-        reason = mesh.why_not()
+        reason, numbers = mesh.why_not(), self._sources.numbers().get((), {})
         rows: list[ReplicaRow] = []
         for beat in mesh.replicas():
             row = _replica(beat)
             if beat.router == context.router_id:
                 compared, differed = mesh.digests()
                 row = msgspec.structs.replace(
-                    row,
-                    reason=reason,
-                    digests_compared=compared,
-                    mismatches=differed,
-                    queued=context.gate.statistics().queued,
+                    row, reason=reason, digests_compared=compared, mismatches=differed
                 )
+                row = with_numbers(row, numbers)
             rows.append(row)
         if not rows:
-            active = context.router.scheduler.sequences.statistics().active_requests
-            rows.append(
-                ReplicaRow(
-                    replica=context.router_id,
-                    bucket=context.bucket,
-                    url="",
-                    ready=not reason,
-                    reason=reason,
-                    draining=mesh.draining,
-                    kv_events=False,
-                    active_requests=active,
-                    queued=context.gate.statistics().queued,
-                )
+            alone = ReplicaRow(
+                replica=context.router_id,
+                bucket=context.bucket,
+                url="",
+                ready=not reason,
+                reason=reason,
+                draining=mesh.draining,
+                kv_events=False,
             )
+            rows.append(with_numbers(alone, numbers))
         return compare_replicas(rows)
 
 

@@ -9,8 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvmesh.app.figures.figure import Format
+from kvmesh.app.figures.table import COLUMNS, Rows
 from kvmesh.app.views.decision_view import DecisionRow
-from kvmesh.app.views.overview import BucketRow, Overview, ReplicaRow, WorkerRow
+from kvmesh.app.views.overview import BucketRow, Overview, ReplicaRow, WorkerRow, number
 from kvmesh.core.insight.traffic import TrafficSecond, share_of, sketch_quantile, sum_seconds
 
 WINDOW_S: Final = 60
@@ -131,20 +133,22 @@ def _traffic(present: Present) -> Text:
 
 
 def _buckets(rows: Sequence[BucketRow]) -> Table:
-    table = _table("buckets", "bucket", "replicas#", "workers#", "requests#", "KV blocks")
+    titles = _titles("buckets")
+    table = _table("buckets", "bucket", "replicas#", "workers#", *titles, "KV blocks")
     for row in rows:
         table.add_row(
             row.bucket,
             _of(row.ready_replicas, row.replicas),
             _of(row.usable_workers, row.workers),
-            str(row.active_requests),
+            *_figures("buckets", row),
             gauge(row.used_blocks, row.total_blocks),
         )
     return table
 
 
 def _replicas(rows: Sequence[ReplicaRow]) -> Table:
-    table = _table("replicas", "replica", "state", "sequence#", "lag#", "digest", "requests#")
+    titles = _titles("replicas")
+    table = _table("replicas", "replica", "state", "sequence#", "lag#", "digest", *titles)
     for row in rows:
         table.add_row(
             row.replica,
@@ -152,7 +156,7 @@ def _replicas(rows: Sequence[ReplicaRow]) -> Table:
             f"{row.applied_sequence:,}" if row.kv_events else "-",
             f"{row.lag:,}" if row.kv_events else "-",
             Text(row.agreement, AGREEMENT_STYLES[row.agreement]),
-            str(row.active_requests),
+            *_figures("replicas", row),
         )
     return table
 
@@ -161,25 +165,46 @@ def _workers(rows: Sequence[WorkerRow]) -> Table:
     why = any(row.why_not for row in rows)
     fail = any(row.failures for row in rows)
     table = _table(
-        "workers", "worker", "trust", "KV blocks", "cached#", "requests#", "waiting#",
-        "prefill#", "ms/token#", "TTFT#", *(["failed#"] if fail else []),
-        *(["why not"] if why else []),
+        "workers", "worker", "trust", "KV blocks", *_titles("workers"),
+        *(["failed#"] if fail else []), *(["why not"] if why else []),
     )  # fmt: skip
     for row in rows:
         table.add_row(
             row.worker,
             Text(row.trust, TRUST_STYLES.get(row.trust, "red")),
             gauge(row.used_blocks, row.total_blocks, SHORT_CELLS),
-            f"{row.cached_blocks:,}",
-            str(row.active_requests),
-            str(row.waiting_requests),
-            f"{row.prefill_tokens:,}",
-            f"{row.ms_per_token:.3f}",
-            _ms(row.ttft_ms),
+            *_figures("workers", row),
             *([_failed(row)] if fail else []),
             *([Text(row.why_not, _why_style(row))] if why else []),
         )
     return table
+
+
+def _titles(rows: Rows) -> list[str]:
+    return [f"{one.top}#" for one in COLUMNS[rows] if one.top]
+
+
+def _figures(rows: Rows, row: WorkerRow | ReplicaRow | BucketRow) -> list[str]:
+    """Return the cells of the figures that have a title here."""
+    shown = [one for one in COLUMNS[rows] if one.top]
+    return [figure(one.format, number(row, one.key)) for one in shown]
+
+
+def figure(style: Format, value: float | None) -> str:
+    """Return a figure as text; a dash for none."""
+    if value is None:
+        return "-"
+    match style:
+        case "count":
+            return f"{value:,.0f}"
+        case "percent":
+            return percent(value)
+        case "ms":
+            return _ms(value)
+        case "s":
+            return _ms(value * 1000.0)
+        case "ms_per_token":
+            return f"{value:.3f}"
 
 
 def _failed(row: WorkerRow) -> Text:

@@ -13,17 +13,13 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
 from kvmesh.app.engines.feed import EngineFeed
 from kvmesh.app.engines.load_feed import LoadFeed
-from kvmesh.app.engines.probe import (
-    EngineFacts,
-    EventEndpoint,
-    given_endpoints,
-    read_facts,
-    refuse_collisions,
-)
+from kvmesh.app.engines.probe import given_endpoints, read_facts, refuse_collisions
 from kvmesh.app.engines.worker_option import parse_words
 from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix, journal_for, subjects_for
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.advice import how_to_publish
+from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError
@@ -150,7 +146,7 @@ class Sidecar:
         if not endpoints:
             raise ConfigError(
                 f"the engine at {self._url} names no KV event endpoint: start it with KV events on "
-                "(vLLM and SGLang: --kv-events-config) or give --kv-events-endpoint; "
+                f"({how_to_publish()}) or give --kv-events-endpoint; "
                 f"or --no-kv-events; kvmesh doctor --engine-url {self._url} tells more"
             )
         refuse_collisions(endpoints)
@@ -179,6 +175,7 @@ class Sidecar:
             taints=(*parse_words(settings.taint, "--taint"), *taints),
             bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path,
+            engine=facts.kind,
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)

@@ -6,22 +6,13 @@ Source: transformers 5.23 `utils/chat_template_utils.py`, `render_jinja_template
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import jinja2
-import msgspec
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, part_text
-from kvmesh.core.chat.template_format import (
-    ContentFormat,
-    sglang_content_format,
-    vllm_content_format,
-)
+from kvmesh.core.chat.chat import JsonObject, content_parts
+from kvmesh.core.chat.syntax import new_environment
+from kvmesh.core.chat.template_call import MEDIA_TAG, ContentFormat, TemplateCall
 from kvmesh.errors import ConfigError, RequestError
 
 Clock = Callable[[], datetime]
@@ -29,11 +20,6 @@ Clock = Callable[[], datetime]
 
 CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the message to continue. Its trailing blank shows whether the template trims."""
-
-Cut = Literal["none", "continue", "media"]
-
-MEDIA_TAG: Final = "MEDIA_PART_STARTS_HERE_TAG"
-"""Stands where the first media part would be rendered."""
 
 RESERVED_NAMES: Final = frozenset(
     ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template")
@@ -50,38 +36,6 @@ TEMPLATE_FAULTS: Final = (
 """What a template can raise on a request it does not expect; the engines answer 400 to each."""
 
 
-class TemplateCall(msgspec.Struct, frozen=True):
-    """One rendering: what the template sees, already in the engine's shape.
-
-    `cut` ends the text inside the last message: `continue` where its content ends, `media` where
-    `MEDIA_TAG` was put into it. `suffix` is not rendered: its tokens, encoded on their own, follow.
-    """
-
-    messages: list[JsonObject]
-    tools: list[JsonObject] | None = None
-    documents: list[JsonObject] | None = None
-    variables: JsonObject = {}
-    add_generation_prompt: bool = True
-    cut: Cut = "none"
-    suffix: str = ""
-
-
-class GenerationTag(Extension):
-    """Lets `{% generation %}` stand in a template; it marks training masks and renders its body."""
-
-    tags = {"generation"}  # noqa: RUF012  # jinja2 declares it as a plain set on the instance
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """Return the body wrapped in a call, so that it keeps its own variable scope."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("render_body"), [], [], body).set_lineno(line)
-
-    def render_body(self, caller: Macro) -> str:
-        """Return the rendered body unchanged."""
-        return caller()
-
-
 class ChatTemplate:
     """A compiled template. Sandboxed: it can neither reach Python nor change its arguments."""
 
@@ -89,9 +43,7 @@ class ChatTemplate:
         self, source: str, special_tokens: Mapping[str, str], clock: Clock, *, origin: str
     ) -> None:
         """Compile `source`; `origin` names the file in the `ConfigError` of a broken template."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
-        )
+        environment = new_environment()
         environment.filters["tojson"] = _tojson
 
         def strftime_now(pattern: str) -> str:
@@ -99,7 +51,6 @@ class ChatTemplate:
 
         functions = {"raise_exception": _raise_exception, "strftime_now": strftime_now}
         try:
-            tree = environment.parse(source)
             self._template = environment.from_string(source, globals=functions)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
@@ -107,10 +58,17 @@ class ChatTemplate:
                 "compile: correct it or give another with the template option"
             ) from error
         self._special_tokens: Mapping[str, object] = dict(special_tokens)
-        self.vllm_format: ContentFormat = vllm_content_format(tree)
-        self.sglang_format: ContentFormat = sglang_content_format(tree, source)
+        self._source = source
+        self._formats: dict[Callable[[str], ContentFormat], ContentFormat] = {}
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.uses_clock = "strftime_now" in source
+
+    def content_format(self, detect: Callable[[str], ContentFormat]) -> ContentFormat:
+        """Return what `detect` finds in the template's source, looked for once."""
+        found = self._formats.get(detect)
+        if found is None:
+            found = self._formats[detect] = detect(self._source)
+        return found
 
     def render(self, call: TemplateCall) -> str:
         """Return the prompt text. Raises `RequestError` with the template's own reason."""
@@ -134,28 +92,6 @@ class ChatTemplate:
         if call.cut == "media":
             return text[: max(text.rfind(MEDIA_TAG), 0)]
         return text
-
-
-def cut_of(chat: ChatInput) -> Cut:
-    """Return where the rendering of `chat` must end."""
-    if chat.truncated:
-        return "media"
-    return "continue" if chat.continue_final_message else "none"
-
-
-def tagged_messages(chat: ChatInput, content_format: ContentFormat) -> list[JsonObject]:
-    """Return the messages, with `MEDIA_TAG` where a media part was cut off.
-
-    String-format templates get their placeholders in front of the message's text.
-    """
-    if not chat.truncated:
-        return chat.messages
-    last = chat.messages[-1]
-    parts = content_parts(last.get("content")) or ()
-    texts = [{"type": "text", "text": part_text(part)} for part in parts]
-    tag = {"type": "text", "text": MEDIA_TAG}
-    content: object = [*texts, tag] if content_format == "openai" else MEDIA_TAG
-    return [*chat.messages[:-1], {**last, "content": content}]
 
 
 def _without_nulls(message: JsonObject) -> JsonObject:

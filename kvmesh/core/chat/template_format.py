@@ -1,29 +1,28 @@
 """Whether a chat template wants a message's content as a string or as a list of parts.
 
-The engines look for a loop over the content in the template's syntax tree. The answer decides how
-they pass every message, so it must be found their way, oddities included.
+Engines look for a loop over the content in the template's syntax tree. The answer decides how
+they pass every message, so it must be found their way, oddities included: this is the most thorough
+one; an engine that looks otherwise does so in its own folder.
 """
 
 from collections.abc import Iterator
-from typing import Final, Literal
 
 from jinja2 import nodes
 
-ContentFormat = Literal["string", "openai"]
-"""`openai`: a list of `{"type": "text", "text": ...}`; `string`: the parts' texts joined."""
-
-MEDIA_WORDS: Final = ("image", "audio", "video", "vision")
+from kvmesh.core.chat.syntax import reads, syntax_tree
+from kvmesh.core.chat.template_call import ContentFormat
 
 
-def vllm_content_format(tree: nodes.Template) -> ContentFormat:
-    """Return the format vLLM would detect.
+def looped_format(source: str) -> ContentFormat:
+    """Return `openai` if a loop, be it in a macro, runs over the content of a message.
 
     Source: vLLM 0.32 `renderers/hf.py`, `_iter_nodes_assign_content_item`.
     """
+    tree = syntax_tree(source)
     message_names = set(_message_names(tree))
     bound, in_macros = _macro_loops(tree, message_names)
     for loop in tree.find_all(nodes.For):
-        if any(_reads(loop.iter, name, "content") for name in message_names):
+        if any(reads(loop.iter, name, "content") for name in message_names):
             return "openai"
         if not isinstance(loop.iter, nodes.Name):
             continue
@@ -34,44 +33,16 @@ def vllm_content_format(tree: nodes.Template) -> ContentFormat:
     return "string"
 
 
-def sglang_content_format(tree: nodes.Template, source: str) -> ContentFormat:
-    """Return the format SGLang would detect.
-
-    Source: SGLang 0.5.23 `parser/jinja_template_utils.py`.
-    """
-    if any(word in source for word in MEDIA_WORDS):
-        return "openai"
-    for loop in tree.find_all(nodes.For):
-        if any(_reads(loop.iter, name, "content") for name in ("message", "msg", "m")):
-            return "openai"
-    return "string"
-
-
-def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Return whether `node` is `name` or `name.key`, behind any filters, tests and slices."""
-    while isinstance(node, nodes.Filter | nodes.Test) or (
-        isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
-    ):
-        node = node.node
-    if key is None:
-        return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == name
-    if isinstance(node, nodes.Getattr):
-        return node.attr == key and _reads(node.node, name)
-    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const):
-        return bool(node.arg.value == key) and _reads(node.node, name)
-    return False
-
-
 def _message_names(tree: nodes.Template) -> Iterator[str]:
     """Yield the loop variables that run over `messages` or a variable assigned from it."""
     lists = ["messages"]
     for name in lists:
         for assign in tree.find_all(nodes.Assign):
             target = assign.target
-            if isinstance(target, nodes.Name) and _reads(assign.node, name):
+            if isinstance(target, nodes.Name) and reads(assign.node, name):
                 lists += [] if target.name in lists else [target.name]
     for loop in tree.find_all(nodes.For):
-        if isinstance(loop.target, nodes.Name) and any(_reads(loop.iter, n) for n in lists):
+        if isinstance(loop.target, nodes.Name) and any(reads(loop.iter, n) for n in lists):
             yield loop.target.name
 
 
@@ -104,6 +75,6 @@ def _content_parameters(
         pairs = [*zip(names, call.args, strict=False)]
         pairs += [(keyword.key, keyword.value) for keyword in call.kwargs if keyword.key in names]
         for parameter, value in pairs:
-            if any(_reads(value, name, "content") for name in message_names):
+            if any(reads(value, name, "content") for name in message_names):
                 found.add(parameter)
     return found

@@ -66,6 +66,12 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             decode_blocks -= loads.shared_blocks(self.keys, self.stride, overlap)
         ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
         step_tokens = self.speeds.steps.step_tokens
+        usage = memory_wait_ms = 0.0
+        if capacity:
+            usage = min(1.0, max(state.report.used_blocks, loads.active_blocks) / capacity)
+            needed = decode_blocks + self.output_blocks + loads.expected_blocks
+            if needed / capacity > MEMORY_MARGIN:
+                memory_wait_ms = self.memory_wait_ms(state, decode_blocks)
         return Candidate(
             worker=state.worker,
             block_size=self.block_size,
@@ -79,7 +85,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             active_requests=loads.active_requests,
             outstanding_tokens=loads.prompt_tokens,
             waiting_requests=state.report.waiting_requests,
-            cache_usage=_usage(state) if capacity else 0.0,
+            cache_usage=usage,
             capacity_blocks=capacity,
             cached_blocks=cached_blocks,
             wait_ms=loads.wait_ms(ms_per_token, self.now, step_tokens)
@@ -88,7 +94,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             ms_per_token=ms_per_token,
             step_tokens=step_tokens,
             arrivals_per_ms=self.arrivals_per_ms,
-            memory_wait_ms=self.memory_wait_ms(state, decode_blocks) if capacity else 0.0,
+            memory_wait_ms=memory_wait_ms,
             failure_share=state.failure_share,
             failure_ms=self.failure_ms(state) if state.failure_share else 0.0,
         )
@@ -116,8 +122,3 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         if usage <= MEMORY_MARGIN:
             return 0.0
         return (usage - MEMORY_MARGIN) * self.speeds.residence_ms(state.worker)
-
-
-def _usage(state: WorkerState) -> float:
-    used = max(state.report.used_blocks, state.loads.active_blocks)
-    return min(1.0, used / state.capacity_blocks)

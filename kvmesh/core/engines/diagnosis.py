@@ -5,12 +5,19 @@ from enum import Enum
 
 import msgspec
 
-FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
+from kvmesh.core.engines.advice import (
+    how_to_cache,
+    how_to_enlarge_blocks,
+    how_to_report_cached,
+    who_returns_ids,
+    whose_events,
+)
+from kvmesh.core.engines.engine_events import FULL_ATTENTION
+from kvmesh.core.engines.registry import engine_of
+
 SMALL_BLOCK_TOKENS = 8
 """Blocks smaller than this cost more to follow than a larger size loses."""
 
-OLDEST_WITH_EVENTS = {"vllm": (0, 9, 0), "sglang": (0, 4, 7)}
-OLDEST_THAT_LISTS = {"vllm": (0, 31, 0), "sglang": (0, 5, 14)}
 FLAGS = '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",...}\''
 
 
@@ -112,12 +119,11 @@ def _check_version(engine: EngineSeen) -> Iterator[Finding]:
         yield Finding(
             Level.WARN,
             "engine",
-            "of a kind kvmesh does not know: KV events only if they are vLLM's or SGLang's form",
+            f"of a kind kvmesh does not know: KV events only if they are {whose_events()} form",
             "without them serve it approximately: kvmesh router --no-kv-events --worker URL",
         )
-    elif version and version < OLDEST_WITH_EVENTS[engine.kind]:
-        oldest = ".".join(map(str, OLDEST_WITH_EVENTS[engine.kind]))
-        remedy = f"upgrade to {oldest} or later"
+    elif version and version < (oldest := engine_of(engine.kind).words.oldest_with_events):
+        remedy = f"upgrade to {_dotted(oldest)} or later"
         yield Finding(Level.FAIL, "engine", f"{name} publishes no KV events", remedy)
     else:
         yield Finding(Level.OK, "engine", f"{name} at {engine.url}")
@@ -133,8 +139,8 @@ def _check_models(engine: EngineSeen) -> Iterator[Finding]:
 
 def _check_caching(engine: EngineSeen) -> Iterator[Finding]:
     if engine.prefix_caching is False:
-        remedy = "start it with --enable-prefix-caching (SGLang: without --disable-radix-cache)"
-        yield Finding(Level.FAIL, "prefix caching", "is off: nothing is ever reused", remedy)
+        text = "is off: nothing is ever reused"
+        yield Finding(Level.FAIL, "prefix caching", text, how_to_cache())
     elif engine.prefix_caching:
         yield Finding(
             Level.OK, "prefix caching", "is on (its hash and seed do not matter: tokens are hashed)"
@@ -157,8 +163,8 @@ def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
         )
     size = min(seen or [size])
     if size == 1:
-        remedy = "start SGLang with --page-size 16 or more"
-        yield Finding(Level.FAIL, "block size", "one token a block floods the mesh", remedy)
+        text = "one token a block floods the mesh"
+        yield Finding(Level.FAIL, "block size", text, how_to_enlarge_blocks())
     elif size < SMALL_BLOCK_TOKENS:
         remedy = "16 to 64 tokens a block are usual"
         yield Finding(Level.WARN, "block size", f"{size} tokens is very small", remedy)
@@ -199,7 +205,7 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
         elif not source.replay_connected:
             text = f"nobody answers at the replay socket {source.replay}"
             yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
-        if source.kinds and not FULL_ATTENTION.intersection(source.kinds):
+        if source.kinds and FULL_ATTENTION.isdisjoint(kind or None for kind in source.kinds):
             text = f"only blocks of {', '.join(source.kinds)} are told, reuse needs full attention"
             remedy = (
                 "overlaps will be too high or too low: serve it with --router-mode least-loaded"
@@ -214,8 +220,8 @@ def _no_source(engine: EngineSeen) -> Finding:
     if engine.lists_events:
         text, remedy = "are off", f"start the engine with {FLAGS}"
         return Finding(Level.FAIL, "KV events", text, remedy)
-    oldest = OLDEST_THAT_LISTS.get(engine.kind)
-    why = f" (from {'.'.join(map(str, oldest))} on it does)" if oldest else ""
+    oldest = engine_of(engine.kind).words.oldest_that_lists
+    why = f" (from {_dotted(oldest)} on it does)" if oldest else ""
     return Finding(
         Level.FAIL,
         "KV events",
@@ -233,7 +239,7 @@ def _check_hearing(source: SourceSeen, topic: str, engine: EngineSeen) -> Findin
         return Finding(Level.FAIL, topic, f"nobody answers at {source.endpoint}", remedy)
     if source.undecodable:
         text = f"{source.undecodable} of {source.batches} batches are no KV events"
-        remedy = "is this the port of vLLM's or SGLang's KV events, and not of something else?"
+        remedy = f"is this the port of {whose_events()} KV events, and not of something else?"
         return Finding(Level.FAIL, topic, text, remedy)
     if source.stored_blocks:
         text = f"{source.stored_blocks} blocks stored in {source.batches} batches"
@@ -257,9 +263,8 @@ def _check_probe(probe: ProbeSeen | None) -> Iterator[Finding]:
         yield Finding(Level.WARN, "probe", f"no answer to a prompt: {probe.error}", remedy)
         return
     if probe.cached_tokens is None:
-        remedy = "vLLM: --enable-prompt-tokens-details, SGLang: --enable-cache-report"
         text = "the engine does not report cached tokens, so predictions cannot be checked"
-        yield Finding(Level.WARN, "reuse", text, remedy)
+        yield Finding(Level.WARN, "reuse", text, how_to_report_cached())
     elif not probe.cached_tokens:
         remedy = "is prefix caching on, is the cache larger than a prompt, is there one engine?"
         text = f"a prompt of {probe.prompt_tokens} tokens sent twice was computed twice"
@@ -275,11 +280,15 @@ def _check_tokenizer(probe: ProbeSeen) -> Finding:
     remedy = "give kvmesh the engine's own model directory and chat template"
     if probe.ids_differ_at is None:
         text = "the engine does not return token ids: not compared"
-        return Finding(Level.WARN, "tokenizer", text, "needs vLLM 0.10.2 or SGLang 0.5.22")
+        return Finding(Level.WARN, "tokenizer", text, f"needs {who_returns_ids()}")
     if probe.ids_differ_at >= 0:
         text = f"{probe.tokenizer} differs from the engine's ids at position {probe.ids_differ_at}"
         return Finding(Level.FAIL, "tokenizer", text, remedy)
     return Finding(Level.OK, "tokenizer", f"{probe.tokenizer} makes the engine's token ids")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def parse_version(text: str) -> tuple[int, ...]:

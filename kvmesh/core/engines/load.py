@@ -1,14 +1,9 @@
-"""What SGLang says of its load, over HTTP and on its load stream; vLLM says it in /metrics.
+"""An engine's load in the form that every kind's figures are brought into."""
 
-Source: sglang/srt/managers/scheduler_components/load_publisher.py `LoadStat` and
-sglang/srt/managers/load_snapshot.py `LoadSnapshot`, 0.5.8 to 0.5.23.
-"""
+from collections.abc import Callable, Mapping
+from typing import Literal, assert_never
 
 import msgspec
-
-from kvmesh.errors import CodecError
-
-LOAD_TOPIC = "load"
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
@@ -28,74 +23,58 @@ class EngineFigures(msgspec.Struct, frozen=True):
     prefill_busy_us: int = 0
 
 
-class LoadStat(msgspec.Struct, array_like=True, tag="LoadStat", frozen=True):
-    """One message of the stream, by position; versions append fields, 0.5.19 had the first five."""
+class LoadStream(msgspec.Struct, frozen=True):
+    """A ZMQ stream of one rank's load: its topic, and what reads a message.
 
-    running: int
-    waiting: int
-    used_tokens: int
-    total_tokens: int
-    rank: int | None = None
-    waiting_tokens: int | None = None
-    queued_tokens: int = 0
-    running_limit: int = 0
-    prefilled_tokens: int = 0
-    prefill_busy_us: int = 0
+    `decode` raises `CodecError`.
+    """
+
+    topic: str
+    decode: Callable[[bytes], EngineFigures]
 
 
-class _Snapshot(msgspec.Struct):
-    num_running_reqs: int = 0
-    num_waiting_reqs: int = 0
-    num_used_tokens: int = 0
-    max_total_num_tokens: int = 0
-    dp_rank: int = 0
-    num_waiting_uncached_tokens: int | None = None
-    total_prefill_uncached_tokens: int = 0
-    total_prefill_busy_us: int = 0
+Figure = Literal["running", "waiting", "usage", "block_size", "total_blocks", "total_tokens"]
 
 
-class _Loads(msgspec.Struct):
-    loads: list[_Snapshot]
+class Gauge(msgspec.Struct, frozen=True):
+    """What one series of /metrics tells: its value, or the number in one of its labels.
+
+    Of several series with the same figure and rank requests are added up, the largest usage counts,
+    and the last size.
+    """
+
+    figure: Figure
+    label: str = ""
 
 
-_stats = msgspec.msgpack.Decoder(LoadStat)
-_pages = msgspec.json.Decoder(_Loads)
+class Gauges:
+    """The figures of one rank out of /metrics."""
 
+    def __init__(self) -> None:
+        self.running = 0.0
+        self.waiting = 0.0
+        self.usage = 0.0
+        self.total_blocks = 0
+        self.total_tokens = 0
+        self.block_size = 0
 
-def decode_load_stat(payload: bytes) -> EngineFigures:
-    """Return the figures in one message of the load stream. Raises `CodecError`."""
-    try:
-        stat = _stats.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CodecError(f"engine load of {len(payload)} bytes: {error}") from error
-    return EngineFigures(
-        running_requests=stat.running,
-        waiting_requests=stat.waiting,
-        used_tokens=stat.used_tokens,
-        total_tokens=stat.total_tokens,
-        rank=stat.rank or 0,
-        waiting_tokens=stat.waiting_tokens,
-        prefilled_tokens=stat.prefilled_tokens,
-        prefill_busy_us=stat.prefill_busy_us,
-    )
-
-
-def decode_loads(page: bytes) -> dict[int, EngineFigures]:
-    """Return the figures of each rank in an answer of `/v1/loads`. Raises `CodecError`."""
-    try:
-        loads = _pages.decode(page).loads
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CodecError(f"engine loads of {len(page)} bytes: {error}") from error
-    return {
-        one.dp_rank: EngineFigures(
-            running_requests=one.num_running_reqs,
-            waiting_requests=one.num_waiting_reqs,
-            used_tokens=one.num_used_tokens,
-            total_tokens=one.max_total_num_tokens,
-            rank=one.dp_rank,
-            waiting_tokens=one.num_waiting_uncached_tokens,
-            prefilled_tokens=one.total_prefill_uncached_tokens,
-            prefill_busy_us=one.total_prefill_busy_us,
-        )
-        for one in loads
-    }
+    def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:
+        """Fold one sample."""
+        if gauge.label:
+            text = labels.get(gauge.label, "")
+            value = int(text) if text.isdigit() else 0
+        match gauge.figure:
+            case "running":
+                self.running += value
+            case "waiting":
+                self.waiting += value
+            case "usage":
+                self.usage = max(self.usage, value)
+            case "block_size":
+                self.block_size = int(value)
+            case "total_blocks":
+                self.total_blocks = int(value)
+            case "total_tokens":
+                self.total_tokens = int(value)
+            case _:
+                assert_never(gauge.figure)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvmesh.core.blocks.events import HASH_BYTES, Cleared, Event, Removed, Stored
-from kvmesh.core.engines.closure import MAX_RUN
+from kvmesh.core.engines.kv_events.closure import MAX_RUN
 
 MAX_BATCH_BYTES: Final = 131_072
 """Hash bytes in one journal message: a quarter of the stream's message limit."""

@@ -2,13 +2,13 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
-from kvmesh.core.engines.chat import ENGINE_CALLS, EngineKind
+from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.segment_cache import (
     AddedToken,
@@ -19,6 +19,8 @@ from kvmesh.core.prompts.segment_cache import (
     unpack_ids,
 )
 from kvmesh.errors import RequestError
+
+_ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
 
 
 class TextBackend(msgspec.Struct, frozen=True):
@@ -42,7 +44,7 @@ class TokenizerOptions(msgspec.Struct, frozen=True):
     both caches together. `backend` "auto" takes fastokens when it is installed and agrees.
     """
 
-    engine: EngineKind = "vllm"
+    engine: EngineKind = DEFAULT_KIND
     template_kwargs: JsonObject = {}
     cache_bytes: int = 64 << 20
     backend: Literal["auto", "fastokens", "tokenizers"] = "auto"
@@ -76,6 +78,10 @@ class HfTokenizer:
         self._backend = backend
         self._templates = dict(templates)
         self._options = options
+        self._shape = engine_of(options.engine).chat
+        for template in self._templates.values():
+            # Shaping reads the template's source once: here, and not while a client waits.
+            self._shape(_ANY_CHAT, template)
         capacity = options.cache_bytes
         self._prompts = ByteBudgetCache[bytes](capacity // 4)
         self._segments = SegmentCache(
@@ -150,7 +156,7 @@ class HfTokenizer:
         if self._options.template_kwargs:
             merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
             chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
-        call = ENGINE_CALLS[self._options.engine](chat, template)
+        call = self._shape(chat, template)
         packed = self._encode(template.render(call))
         if not call.suffix:
             return packed

@@ -5,17 +5,22 @@ an error anywhere. Engines tell the ids they used when asked; a model that disag
 routed by tokens until it agrees again.
 """
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-RETURN_IDS_FIELD: Final = b'"return_token_ids":true'
-"""Body field that makes vLLM (0.10.2 or later) return `prompt_token_ids`."""
+from kvmesh.core.engines.registry import ENGINES
 
-RETURN_IDS_HEADER: Final = (b"x-sglext-return-input-ids", b"1")
-"""Request header that makes SGLang return `sglext.input_ids`."""
+_TELLING: Final = [one.prompt_ids for one in ENGINES.values() if one.prompt_ids is not None]
+
+RETURN_IDS_FIELDS: Final[Mapping[str, msgspec.Raw]] = {
+    name: msgspec.Raw(value) for one in _TELLING for name, value in one.fields.items()
+}
+"""Body fields that make an engine, whatever its kind, return a prompt's token ids."""
+
+RETURN_IDS_HEADERS: Final = tuple(header for one in _TELLING for header in one.headers)
+"""Request headers that do."""
 
 
 class ParityOptions(msgspec.Struct, frozen=True):
@@ -91,7 +96,9 @@ class ParityProbe:
         options = self._options
         if options.sample_every <= 0:
             return False
-        state = self._models.setdefault(model, _ModelState())
+        state = self._models.get(model)
+        if state is None:
+            state = self._models[model] = _ModelState()
         state.requests += 1
         if state.requests <= options.first:
             return True
@@ -151,47 +158,20 @@ def first_difference(
     return min(len(ours), len(engine))
 
 
-class _Choice(msgspec.Struct):
-    prompt_token_ids: list[int] | None = None
-
-
-class _Extension(msgspec.Struct):
-    input_ids: list[int] | None = None
-
-
-class _Answer(msgspec.Struct):
-    prompt_token_ids: list[int] | None = None
-    choices: list[_Choice] = []
-    sglext: _Extension | None = None
-
-
-_answers = msgspec.json.Decoder(_Answer)
-
-
 def engine_prompt_ids(answer: bytes) -> list[int] | None:
-    """Return the prompt ids in an answer or stream chunk (JSON), None when it holds none.
-
-    vLLM puts a chat's beside `choices`, a completion's inside; SGLang's are in `sglext`.
-    """
-    try:
-        decoded = _answers.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    if decoded.prompt_token_ids is not None:
-        return decoded.prompt_token_ids
-    if decoded.sglext is not None and decoded.sglext.input_ids is not None:
-        return decoded.sglext.input_ids
-    first = next(islice(decoded.choices, 1), None)
-    return None if first is None else first.prompt_token_ids
+    """Return the prompt ids in an answer or stream chunk (JSON), None when it holds none."""
+    told = (one.read(answer) for one in _TELLING)
+    return next((ids for ids in told if ids is not None), None)
 
 
-def ask_for_ids(body: bytes) -> bytes:
-    """Return a JSON object body with `return_token_ids` put in front, the rest untouched.
+def ask_for_ids(body: bytes, fields: Mapping[str, bytes]) -> bytes:
+    """Return a JSON object body with `fields` (JSON by name) put in front, the rest untouched.
 
     A field of the client's own comes later and wins. What is not an object stays as it is.
     """
     head, brace, rest = body.partition(b"{")
-    if not brace or head.strip() or not rest.strip():
+    if not fields or not brace or head.strip() or not rest.strip():
         return body
     comma = b"" if rest.lstrip().startswith(b"}") else b","
-    return head + brace + RETURN_IDS_FIELD + comma + rest
+    asked = b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items())
+    return head + brace + asked + comma + rest

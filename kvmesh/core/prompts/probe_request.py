@@ -5,10 +5,11 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.prompts.parity import RETURN_IDS_FIELDS
 from kvmesh.errors import CodecError
 
 _ONE_TOKEN: Final[Mapping[str, msgspec.Raw]] = {
-    "return_token_ids": msgspec.Raw(b"true"),
+    **RETURN_IDS_FIELDS,
     "stream": msgspec.Raw(b"false"),
     "max_tokens": msgspec.Raw(b"1"),
     "n": msgspec.Raw(b"1"),
@@ -28,8 +29,8 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def one_token_body(body: bytes) -> bytes:
     """Return a client's chat or completion as a request for one token and the prompt's ids.
 
-    All that decides the prompt is kept byte for byte. vLLM obeys the field, SGLang needs
-    `parity.RETURN_IDS_HEADER`. Raises `CodecError`.
+    All that decides the prompt is kept byte for byte. Some kinds of engine tell the ids only with
+    `parity.RETURN_IDS_HEADERS`, too. Raises `CodecError`.
     """
     try:
         fields = _fields.decode(body)

@@ -58,11 +58,6 @@ class _Mean:
         self.samples = 0
         self.tokens = 0.0
 
-    def fold(self, tokens: float) -> None:
-        self.samples += 1
-        weight = 1.0 / self.samples if self.samples < _PLAIN_SAMPLES else _NEWEST_WEIGHT
-        self.tokens += weight * (tokens - self.tokens)
-
 
 class OutputLengths:
     """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded."""
@@ -99,17 +94,21 @@ class OutputLengths:
 
     def learn(self, families: Families, tokens: int, foreseen: OutputForecast) -> None:
         """Take a whole answer of so many tokens, and what was `foreseen` of it."""
+        lessons: list[tuple[_Mean, float]] = [(self._all, tokens)]
         if foreseen.samples:
-            self._errors.fold(abs(foreseen.tokens - tokens))
-            self._mean_errors.fold(abs(self._all.tokens - tokens))
-        self._all.fold(tokens)
+            lessons.append((self._errors, abs(foreseen.tokens - tokens)))
+            lessons.append((self._mean_errors, abs(self._all.tokens - tokens)))
         known = self._families
         for _, key in families:
             mean = known.get(key)
             if mean is None:
                 mean = known[key] = _Mean()
             known.move_to_end(key)
-            mean.fold(tokens)
+            lessons.append((mean, tokens))
+        for mean, sample in lessons:
+            mean.samples += 1
+            weight = 1.0 / mean.samples if mean.samples < _PLAIN_SAMPLES else _NEWEST_WEIGHT
+            mean.tokens += weight * (sample - mean.tokens)
         while len(known) > self._max_families:
             known.popitem(last=False)
 

@@ -192,16 +192,18 @@ class Scheduler:
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
         kv = self.options.mode == "kv" or request.mode == "kv"
-        recorded = kv and self.overlaps.record(worker, hashes, now, approximate=request.approximate)
+        counted = None
+        if kv:
+            counted = self.overlaps.record(worker, hashes, now, approximate=request.approximate)
         sequences = self.sequences
-        known = hashes.upto(decision.overlap_blocks)
+        known = hashes.upto(decision.overlap_blocks) if counted is None else counted
         demand = Demand(
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=decision.chosen.uncached_tokens,
             expected_output_tokens=request.expected_output_tokens,
-            keys=tuple(sequences.sharing_keys(known)),
+            keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
             streams=request.streams,
-            hashes=hashes if recorded else None,
+            hashes=None if counted is None else hashes,
         )
         sequences.add(request.request_id, worker, demand, now)
         self.workers.membership.mark_chosen(worker, now, request.request_id)

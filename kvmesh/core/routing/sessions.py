@@ -53,7 +53,8 @@ def session_key(session: str) -> str:
 class Sessions:
     """Bindings by `session_key`, of this replica and, through `learn`, of its peers.
 
-    `news` are bindings peers should hear of; whoever tells them empties it.
+    `news` are bindings peers should hear of; whoever tells them empties it. Where nobody does it
+    has no more than `max_sessions` either.
     """
 
     def __init__(self, options: SessionOptions) -> None:
@@ -109,4 +110,5 @@ class Sessions:
         self._bindings[key] = _Binding(worker, now)
         self._bindings.move_to_end(key)
         if len(self._bindings) > self.options.max_sessions:
-            self._bindings.popitem(last=False)
+            unused, _ = self._bindings.popitem(last=False)
+            self.news.pop(unused, None)

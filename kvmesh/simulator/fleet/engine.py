@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import Event, WorkerId
-from kvmesh.core.engines.closure import Closure
-from kvmesh.core.engines.tier_table import Dropped, TierStored, TierTable
+from kvmesh.core.engines.kv_events.closure import Closure
+from kvmesh.core.engines.kv_events.tier_table import Dropped, TierStored, TierTable
 from kvmesh.core.workers.info import LoadReport
 from kvmesh.mocker.model.engine import EngineModel
 from kvmesh.mocker.model.options import EngineOptions

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import zmq
 
-from kvmesh.core.engines.event_source import END_OF_REPLAY
+from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY
 from kvmesh.errors import TransportError
 from kvmesh.transport.zmq.socket import LoopSocket
 

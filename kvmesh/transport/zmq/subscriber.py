@@ -8,8 +8,8 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from kvmesh.core.engines.event_source import EventSource, SourceOptions
-from kvmesh.core.engines.source_actions import (
+from kvmesh.core.engines.kv_events.event_source import EventSource, SourceOptions
+from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,
@@ -23,7 +23,7 @@ from kvmesh.transport.zmq.socket import LoopSocket
 SEQ_BYTES: Final = 8
 LIVE_FRAMES: Final = 3
 REPLY_FRAMES: Final = frozenset({3, 4})
-"""Delimiter, sequence number, payload; since vLLM 0.26 and SGLang 0.5.22 with the topic second."""
+"""Delimiter, sequence number, payload; from newer engines with the topic second."""
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024**2
 RECONNECT_MS: Final = 100

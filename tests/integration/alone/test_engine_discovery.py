@@ -8,7 +8,8 @@ import zmq
 
 from kvmesh.actors.messages import WorkerLoad
 from kvmesh.app.engines.load_feed import LoadFeed
-from kvmesh.app.engines.probe import EngineFacts, EventEndpoint, read_facts
+from kvmesh.app.engines.probe import read_facts
+from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -52,6 +53,7 @@ async def test_sglang_tells_its_ranks_publishers_and_is_not_made_to_generate() -
     facts = await facts_of(pages)
 
     assert facts == EngineFacts(
+        kind="sglang",
         models=("m",),
         block_size=16,
         health_path="/ready",
@@ -67,7 +69,7 @@ async def test_sglang_tells_its_ranks_publishers_and_is_not_made_to_generate() -
 async def test_an_older_sglang_is_asked_for_its_models() -> None:
     facts = await facts_of({"/v1/models": MODELS, "/server_info": b'{"kv_events":null}'})
 
-    assert facts == EngineFacts(models=("m",), health_path="/v1/models")
+    assert facts == EngineFacts(kind="sglang", models=("m",), health_path="/v1/models")
 
 
 async def test_any_other_server_is_asked_for_its_health() -> None:
@@ -100,7 +102,10 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
     try:
         async with answering({"/v1/loads": LOADS}) as url:
             facts = EngineFacts(
-                block_size=16, load_path="/v1/loads", load_streams=(f"tcp://127.0.0.1:{port}",)
+                kind="sglang",
+                block_size=16,
+                load_path="/v1/loads",
+                load_streams=(f"tcp://127.0.0.1:{port}",),
             )
             feed = LoadFeed(url, facts, lambda rank, load: heard.append((rank, load)))
             feed.start()
@@ -133,12 +138,17 @@ async def test_a_load_stream_that_cannot_be_is_made_up_for_by_asking() -> None:
     pool = UpstreamPool()
     try:
         async with answering({"/v1/loads": LOADS}) as url:
-            facts = EngineFacts(load_path="/v1/loads", load_streams=("nonsense",))
+            facts = EngineFacts(kind="sglang", load_path="/v1/loads", load_streams=("nonsense",))
             feed = LoadFeed(url, facts, lambda rank, _: heard.append(rank))
             feed.start()
             await feed.look(pool)
             feed.close()
-            await LoadFeed(url, EngineFacts(load_path="/nowhere"), feed._tell).look(pool)
+            for kind in ("sglang", ""):
+                unheard = EngineFacts(kind=kind, load_path="/nowhere", load_streams=("nonsense",))
+                other = LoadFeed(url, unheard, feed._tell)
+                other.start()
+                await other.look(pool)
+                other.close()
     finally:
         await pool.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
@@ -84,6 +85,12 @@ def test_the_configuration_page_is_what_the_command_prints() -> None:
     assert page == render_markdown(), "run: make config"
 
 
+def test_the_tables_of_metrics_are_what_the_command_prints() -> None:
+    page = (ROOT / "docs/metrics.md").read_text()
+
+    assert page.endswith(f"\n{render_metrics()}"), "run: make config"
+
+
 @pytest.mark.integration
 async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:  # noqa: F811
     assert len(live_lines()) >= 5
@@ -115,4 +122,4 @@ async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: 
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert output.strip()
-    assert len(scripts) == 2
+    assert len(scripts) == 4

@@ -1,13 +1,15 @@
-"""The Python client against real routers, meta-routers and engines."""
+"""Both Python clients against real routers, meta-routers and engines."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
-from kvmesh.client import Client, Metrics
+from kvmesh.client import Answer, AsyncClient, Client, Metrics
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
 from kvmesh.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
@@ -30,9 +32,34 @@ async def engines() -> AsyncIterator[list[str]]:
         await mocker.stop()
 
 
+class Threaded:
+    """The synchronous client, awaited: each call in a thread, since the routers' loop runs here."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(asyncio.to_thread, getattr(self.client, name))
+
+
+Connect = Callable[[str], AbstractAsyncContextManager[AsyncClient]]
+
+
+@asynccontextmanager
+async def connect_synchronous(url: str) -> AsyncIterator[AsyncClient]:
+    with Client(url) as client:
+        yield cast("AsyncClient", Threaded(client))
+
+
+@pytest.fixture(params=[AsyncClient, connect_synchronous], ids=["asynchronous", "synchronous"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    made: Connect = request.param
+    return made
+
+
 @pytest.fixture
-async def client(engines: list[str]) -> AsyncIterator[Client]:
-    async with live_router.router(engines) as url, Client(url) as client:
+async def client(engines: list[str], connect: Connect) -> AsyncIterator[AsyncClient]:
+    async with live_router.router(engines) as url, connect(url) as client:
         yield client
 
 
@@ -41,13 +68,23 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
     return {"model": "mock", "max_tokens": 4, "messages": messages, **more}
 
 
-async def read_stream(client: Client) -> None:
-    async with client.stream(chat("x")) as stream:
-        async for _ in stream:
-            pass
+async def read_stream(
+    client: AsyncClient | Threaded, request: dict[str, Any], **wishes: str
+) -> tuple[Answer, list[dict[str, Any]]]:
+    """Return where a streamed answer came from, and its chunks."""
+    if isinstance(client, Threaded):
+        synchronous = client.client
+
+        def read() -> tuple[Answer, list[dict[str, Any]]]:
+            with synchronous.stream(request, **wishes) as stream:
+                return stream.head, list(stream)
+
+        return await asyncio.to_thread(read)
+    async with client.stream(request, **wishes) as stream:
+        return stream.head, [chunk async for chunk in stream]
 
 
-async def test_a_prefix_is_found_again(client: Client) -> None:
+async def test_a_prefix_is_found_again(client: AsyncClient) -> None:
     first = await client.kv(chat(PREFIX + "one"))
     second = await client.kv(chat(PREFIX + "two"))
 
@@ -57,7 +94,7 @@ async def test_a_prefix_is_found_again(client: Client) -> None:
     assert second.bucket == "default"
 
 
-async def test_round_robin_takes_turns_and_direct_obeys(client: Client) -> None:
+async def test_round_robin_takes_turns_and_direct_obeys(client: AsyncClient) -> None:
     turns = {(await client.round_robin(chat("x"))).worker_id for _ in range(3)}
     named = [(await client.direct(chat("x"), name)).worker_id for name in ("w2", "w0")]
     anyone = await client.random(chat("x"))
@@ -67,22 +104,22 @@ async def test_round_robin_takes_turns_and_direct_obeys(client: Client) -> None:
     assert anyone.worker_id in turns
 
 
-async def test_a_completion_goes_to_its_own_endpoint(client: Client) -> None:
+async def test_a_completion_goes_to_its_own_endpoint(client: AsyncClient) -> None:
     answer = await client.generate({"model": "mock", "prompt": "Once upon", "max_tokens": 3})
 
     assert answer.body["object"] == "text_completion"
     assert answer.text
 
 
-async def test_a_stream_comes_in_chunks_and_says_where_from(client: Client) -> None:
-    async with client.stream(chat("Count.", max_tokens=5), router_mode="round-robin") as stream:
-        chunks = [chunk async for chunk in stream]
+async def test_a_stream_comes_in_chunks_and_says_where_from(client: AsyncClient) -> None:
+    request = chat("Count.", max_tokens=5)
+    head, chunks = await read_stream(client, request, router_mode="round-robin")
 
-    assert stream.head.worker_id in {"w0", "w1", "w2"}
+    assert head.worker_id in {"w0", "w1", "w2"}
     assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) == 5
 
 
-async def test_a_router_of_ones_own_sees_matches_and_metrics(client: Client) -> None:
+async def test_a_router_of_ones_own_sees_matches_and_metrics(client: AsyncClient) -> None:
     held = await client.direct(chat(PREFIX), "w1")
     seen: list[tuple[dict[str, int], Metrics]] = []
 
@@ -99,7 +136,7 @@ async def test_a_router_of_ones_own_sees_matches_and_metrics(client: Client) -> 
     assert all(0.0 <= one.gpu_cache_usage_perc <= 1.0 for one in metrics.endpoints)
 
 
-async def test_a_served_request_can_be_explained(client: Client) -> None:
+async def test_a_served_request_can_be_explained(client: AsyncClient) -> None:
     answer = await client.kv(chat(PREFIX))
 
     detail = await client.decision(answer.request_id)
@@ -107,19 +144,19 @@ async def test_a_served_request_can_be_explained(client: Client) -> None:
     assert detail["decision"]["worker"] == answer.worker_id
 
 
-async def test_a_meta_router_takes_the_bucket(engines: list[str]) -> None:
+async def test_a_meta_router_takes_the_bucket(engines: list[str], connect: Connect) -> None:
     async with (
         live_router.router(engines[:1], bucket="code") as code,
         live_router.router(engines[1:], bucket="chat") as talk,
         live_router.meta_router([f"code={code}", f"chat={talk}"]) as url,
-        Client(url) as client,
+        connect(url) as client,
     ):
         buckets = [(await client.kv(chat("x"), bucket=name)).bucket for name in ("chat", "code")]
 
     assert buckets == ["chat", "code"]
 
 
-async def test_refusals_say_what_is_wrong(client: Client) -> None:
+async def test_refusals_say_what_is_wrong(client: AsyncClient) -> None:
     with pytest.raises(RequestError, match="one of messages, prompt, input, this has"):
         await client.kv({"model": "mock"})
     with pytest.raises((NoWorkerError, RequestError), match="w9"):
@@ -128,20 +165,19 @@ async def test_refusals_say_what_is_wrong(client: Client) -> None:
         await client.generate(chat("x"), router_mode="clairvoyant")
     assert refused.value.status == 400
     with pytest.raises(RequestError):
-        async with client.stream(chat("x"), router_mode="clairvoyant"):
-            pytest.fail("nothing may stream")
+        await read_stream(client, chat("x"), router_mode="clairvoyant")
 
 
-async def test_a_front_door_that_is_not_there_is_named() -> None:
+async def test_a_front_door_that_is_not_there_is_named(connect: Connect) -> None:
     with socket.socket() as gone:
         gone.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
-        async with Client(url) as client:
+        async with connect(url) as client:
             with pytest.raises(TransportError, match="is a kvmesh router or meta-router serving"):
                 await client.kv(chat("x"))
 
 
-async def test_a_stream_that_breaks_off_is_an_error() -> None:
+async def test_a_stream_that_breaks_off_is_an_error(connect: Connect) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -154,6 +190,15 @@ async def test_a_stream_that_breaks_off_is_an_error() -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, Client(f"http://127.0.0.1:{port}") as client:
+    async with server, connect(f"http://127.0.0.1:{port}") as client:
         with pytest.raises(TransportError):
-            await read_stream(client)
+            await read_stream(client, chat("x"))
+
+
+async def test_the_synchronous_client_gives_an_asynchronous_one_where_it_is_awaited(
+    engines: list[str],
+) -> None:
+    async with live_router.router(engines) as url, Client(url) as client:
+        answer = await client.kv(chat("x"))
+
+    assert answer.text

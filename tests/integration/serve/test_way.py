@@ -7,8 +7,8 @@ import msgspec
 
 from benchmarks.trace.calls import Crossings
 
-MOST_CALLS = 395
-MOST_FILES = 77
+MOST_CALLS = 290
+MOST_FILES = 70
 
 
 def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did() -> None:

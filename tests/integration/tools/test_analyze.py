@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.client import Client
+from kvmesh.client import AsyncClient
 from kvmesh.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
@@ -48,7 +48,7 @@ async def test_a_live_router_is_measured() -> None:
         MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
     )
     await engine.start()
-    async with live_router.router([engine.url]) as url, Client(url) as client:
+    async with live_router.router([engine.url]) as url, AsyncClient(url) as client:
         for number in range(24):
             prompt = "Once upon a time. " * 30 + str(number)
             await client.kv({"model": "mock", "max_tokens": 1, "prompt": prompt})

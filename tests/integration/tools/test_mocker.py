@@ -16,13 +16,9 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from kvmesh.app.engines.load import parse_gauges
 from kvmesh.app.process.running import Stop
 from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes, unpack_hashes
-from kvmesh.core.engines.dialect import (
-    EngineCleared,
-    EngineRemoved,
-    EngineStored,
-    decode_engine_batch,
-)
-from kvmesh.core.engines.event_source import SourceOptions
+from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.engines.kv_events.event_source import SourceOptions
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.mocker.command import Mocker, MockerOptions, options_from, run_mocker
 from kvmesh.settings.mocker import MockerSettings

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kvmesh.client import Client
+from kvmesh.client import AsyncClient
 from kvmesh.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
@@ -41,7 +41,7 @@ async def url() -> AsyncIterator[str]:
 
 
 async def send(url: str) -> str:
-    async with Client(url) as client:
+    async with AsyncClient(url) as client:
         request = {"model": "mock", "max_tokens": 2, "prompt": "Once upon a time. " * 20}
         return (await client.kv(request)).request_id
 

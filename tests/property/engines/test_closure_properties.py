@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import ROOT, Removed, Stored
 from kvmesh.core.blocks.hashing import unpack_hashes
-from kvmesh.core.engines.closure import Closure
+from kvmesh.core.engines.kv_events.closure import Closure
 
 NODES = 14
 

@@ -7,8 +7,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.engines.dialect import EngineStored, decode_engine_batch
-from kvmesh.core.engines.residency import Residency
+from kvmesh.core.engines.engine_events import EngineStored
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.engines.kv_events.residency import Residency
 from kvmesh.errors import CodecError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "engines" / "wire_fixtures.json"

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.engines.event_source import END_OF_REPLAY, EventSource, SourceOptions
-from kvmesh.core.engines.source_actions import (
+from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, EventSource, SourceOptions
+from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
     Deliver,

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.core.blocks.hashing import sequence_hashes
-from kvmesh.core.engines.dialect import EngineCleared, EngineRemoved, EngineStored
-from kvmesh.core.engines.residency import Residency
-from kvmesh.core.engines.tier_table import Change, Dropped, Emptied, TierStored
+from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.residency import Residency
+from kvmesh.core.engines.kv_events.tier_table import Change, Dropped, Emptied, TierStored
 
 BLOCK_SIZE = 2
 Prefix = tuple[int, ...]

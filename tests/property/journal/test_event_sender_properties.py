@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import HASH_BYTES, Cleared, Event, Removed, Stored, decode_batch
-from kvmesh.core.engines.closure import MAX_RUN
+from kvmesh.core.engines.kv_events.closure import MAX_RUN
 from kvmesh.core.journal.event_sender import EventSender, SenderLimits
 from kvmesh.core.journal.outbox import MAX_BATCH_BYTES
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template import ChatTemplate
-from kvmesh.core.engines.chat import EngineKind
+from kvmesh.core.engines.registry import EngineKind
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from kvmesh.actors.messages import Resync, RouterHeartbeat, WorkerHeartbeat
@@ -34,6 +35,14 @@ def test_messages_survive_the_wire() -> None:
 
     assert decode(encode(HEARTBEAT), WorkerHeartbeat) == HEARTBEAT
     assert decode(encode(resync), Resync) == resync
+
+
+def test_a_kind_of_engine_travels_only_where_it_must_be_named() -> None:
+    named = msgspec.structs.replace(HEARTBEAT, engine="odd")
+
+    assert b"engine" not in encode(HEARTBEAT)
+    assert decode(encode(HEARTBEAT), WorkerHeartbeat).engine_kind == ""
+    assert decode(encode(named), WorkerHeartbeat).engine_kind == "odd"
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"{}", encode(HEARTBEAT), b"\x93" * 2000])

@@ -13,6 +13,8 @@ from benchmarks.faults.engine import TinyEngine
 from benchmarks.faults.load import ask, chat, make_client, send
 from benchmarks.faults.scenes import without_events
 
+pytestmark = pytest.mark.integration
+
 AGAIN = Load("again", 3, 1)
 
 

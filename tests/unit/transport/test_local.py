@@ -10,6 +10,8 @@ from kvmesh.transport import local
 from kvmesh.transport.local import LocalLink, connect_local, listen_local
 from tests.conftest import Eventually
 
+pytestmark = pytest.mark.integration
+
 
 class Codec:
     def __init__(self) -> None:

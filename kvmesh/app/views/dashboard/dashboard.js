@@ -5,7 +5,7 @@ import { Chart } from "./charts.js";
 import { showDetail, refreshDetail } from "./detail.js";
 import { drawPrefixes } from "./prefixes.js";
 import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from "./traffic.js";
-import { about, build, bytesOfDigest, clock, count, fails, meter, milliseconds, percent, sortable, standingOf, stateOf, syncRows } from "./parts.js";
+import { about, build, bytesOfDigest, clock, count, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, stateOf, syncRows } from "./parts.js";
 
 const KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
@@ -239,11 +239,9 @@ const WORKERS = [
     meter(cell, share, share === null ? "not told" : percent(share), { high: share > 0.95, pale: ratio(row.cached_blocks, row.total_blocks),
       title: `${count(row.used_blocks)} of ${count(row.total_blocks)} blocks hold running requests, ${count(row.cached_blocks)} are known to hold prefixes` });
   } },
-  { name: "Blocks cached", first: -1, kind: "num p2", value: (row) => row.cached_blocks, fill: (cell, row) => { cell.textContent = count(row.cached_blocks); } },
-  { name: "Requests", first: -1, value: (row) => row.active_requests, fill: (cell, row, all) => meter(cell, ratio(row.active_requests, Math.max(4, ...all.map((one) => one.active_requests))), count(row.active_requests), { title: `booked here; the engine runs ${row.running_requests}, ${row.waiting_requests} wait` }) },
-  { name: "To prefill", first: -1, kind: "num p2", value: (row) => row.prefill_tokens, fill: (cell, row) => { cell.textContent = count(row.prefill_tokens); } },
-  { name: "First token", first: -1, kind: "num", value: (row) => row.ttft_ms ?? -1, fill: (cell, row) => { cell.textContent = milliseconds(row.ttft_ms); } },
-  { name: "Prefill, ms/1k", first: -1, kind: "num p3", value: (row) => row.ms_per_token, fill: (cell, row) => { cell.textContent = count(row.ms_per_token * 1000, 1); } },
+  ...figureColumns("workers", {
+    active_requests: { kind: "", fill: (cell, row, all) => meter(cell, ratio(row.active_requests, Math.max(4, ...all.map((one) => one.active_requests))), count(row.active_requests), { title: `booked here; the engine runs ${row.running_requests}, ${row.waiting_requests} wait` }) },
+  }),
 ];
 const workerOrder = sortable($("workers"), WORKERS, draw);
 
@@ -270,7 +268,7 @@ const REPLICAS = [
     cell.className = row.kv_events ? kind : "soft";
     cell.title = row.kv_events ? `digest ${row.digest}; ${count(row.digests_compared)} compared with peers, ${row.mismatches} differed` : "";
   } },
-  { name: "Requests", kind: "num p2", fill: (cell, row) => { cell.textContent = count(row.active_requests); } },
+  ...figureColumns("replicas"),
 ];
 
 function renderReplicas(overview) {
@@ -283,7 +281,7 @@ const BUCKETS = [
   { name: "Bucket", head: true, fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "Replicas", kind: "num", fill: (cell, row) => { cell.textContent = `${row.ready_replicas}/${row.replicas}`; cell.classList.toggle("bad", !row.ready_replicas); } },
   { name: "Workers", kind: "num", fill: (cell, row) => { cell.textContent = `${row.usable_workers}/${row.workers}`; cell.classList.toggle("bad", !row.usable_workers); } },
-  { name: "Requests", kind: "num", fill: (cell, row) => { cell.textContent = count(row.active_requests); } },
+  ...figureColumns("buckets"),
   { name: "Cache in use", fill: (cell, row) => meter(cell, ratio(row.used_blocks, row.total_blocks), row.total_blocks ? percent(row.used_blocks / row.total_blocks) : "not told") },
 ];
 

@@ -1,5 +1,6 @@
 "use strict";
 // Numbers as text, and tables whose rows stay the same elements while their figures change.
+import { FIGURES } from "./figures.js";
 
 export const count = (value, digits = 0) => (value ?? 0).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`);
@@ -13,6 +14,17 @@ export function milliseconds(value) {
   if (value >= 9950) return `${(value / 1000).toFixed(0)} s`;
   if (value >= 995) return `${(value / 1000).toFixed(1)} s`;
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} ms`;
+}
+
+const FORMATS = { count, percent, ms: milliseconds, s: (value) => milliseconds(value * 1000), ms_per_token: (value) => count(value * 1000, 1) };
+
+// The columns of the figures that `kvmesh/app/figures` gives such rows; `drawn` are those with a drawing of their own.
+export function figureColumns(rows, drawn = {}) {
+  return FIGURES[rows].map(({ key, dashboard, format, narrow }) => {
+    const value = (row) => row[key] ?? row.figures?.[key] ?? null;
+    return { name: dashboard, first: -1, kind: `num ${narrow}`.trim(), value: (row) => value(row) ?? -1,
+      fill: (cell, row) => { cell.textContent = value(row) === null ? "–" : FORMATS[format](value(row)); }, ...drawn[key] };
+  });
 }
 
 // The state of a request in a word, and how it looks.

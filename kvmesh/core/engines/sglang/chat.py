@@ -7,22 +7,30 @@ Source: SGLang 0.5.23 `entrypoints/openai/{serving_chat,protocol}.py`,
 import json
 from typing import Final, cast
 
+from jinja2 import nodes
+
 from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, part_text
-from kvmesh.core.chat.template import ChatTemplate, TemplateCall, tagged_messages
-from kvmesh.core.chat.template_format import ContentFormat
+from kvmesh.core.chat.syntax import reads, syntax_tree
+from kvmesh.core.chat.template_call import (
+    ContentFormat,
+    TemplateCall,
+    TemplateTraits,
+    tagged_messages,
+)
 from kvmesh.errors import RequestError
 
+MEDIA_WORDS: Final = ("image", "audio", "video", "vision")
 PRINTED_PARTS: Final = frozenset(("text", "input_text"))
 MESSAGE_KEYS: Final = ("tool_call_id", "name", "phase", "reasoning_content", "tools", "prefix")
 FUNCTION_KEYS: Final = ("description", "name", "parameters", "strict", "defer_loading")
 
 
-def sglang_call(chat: ChatInput, template: ChatTemplate) -> TemplateCall:
+def sglang_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     """Return the call SGLang makes. Raises `RequestError` for tool arguments that are no object.
 
     A final assistant message is not rendered: it is continued as a suffix, or shown as a user's.
     """
-    content_format = template.sglang_format
+    content_format = template.content_format(sglang_format)
     messages = [_message(m, content_format) for m in tagged_messages(chat, content_format)]
     suffix = ""
     last = messages[-1]
@@ -46,6 +54,16 @@ def sglang_call(chat: ChatInput, template: ChatTemplate) -> TemplateCall:
         cut="media" if chat.truncated else "none",
         suffix=suffix,
     )
+
+
+def sglang_format(source: str) -> ContentFormat:
+    """Return the content format SGLang would detect."""
+    if any(word in source for word in MEDIA_WORDS):
+        return "openai"
+    for loop in syntax_tree(source).find_all(nodes.For):
+        if any(reads(loop.iter, name, "content") for name in ("message", "msg", "m")):
+            return "openai"
+    return "string"
 
 
 def _message(message: JsonObject, content_format: ContentFormat) -> JsonObject:

@@ -7,8 +7,14 @@ import json
 from typing import Final, cast
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject, content_parts, content_text, part_text
-from kvmesh.core.chat.template import ChatTemplate, TemplateCall, cut_of, tagged_messages
-from kvmesh.core.chat.template_format import ContentFormat
+from kvmesh.core.chat.template_call import (
+    ContentFormat,
+    TemplateCall,
+    TemplateTraits,
+    cut_of,
+    tagged_messages,
+)
+from kvmesh.core.chat.template_format import looped_format
 
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 TOOL_CALL_KEYS: Final = ("id", "function", "type")
@@ -16,9 +22,9 @@ FUNCTION_CALL_KEYS: Final = ("arguments", "name")
 PART_KEYS: Final = frozenset(("type", "text", "refusal", "thinking", "closed", "uuid"))
 
 
-def vllm_call(chat: ChatInput, template: ChatTemplate) -> TemplateCall:
+def vllm_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     """Return the call vLLM makes: its fields, its key order, its content format."""
-    content_format = template.vllm_format
+    content_format = template.content_format(looped_format)
     messages = [_message(m, content_format) for m in tagged_messages(chat, content_format)]
     if not template.knows_developer and any(m["role"] == "developer" for m in messages):
         messages = _merge_system([_developer_as_system(message) for message in messages])

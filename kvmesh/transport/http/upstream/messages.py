@@ -15,7 +15,7 @@ Kind = Literal["timeout", "refused", "reset", "truncated", "malformed", "busy", 
 class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Deadlines (seconds) and bounds towards upstreams.
 
-    `keepalive_s` is under the 5 s after which uvicorn (vLLM, SGLang) closes idle connections.
+    `keepalive_s` is under the 5 s after which uvicorn, the usual server, closes idle connections.
     `stale_window_s`: a pooled connection reset this soon after a request was closed while idle,
     so the request is sent once more; later than that the upstream may have died of the request.
     `max_connections` bounds each origin; more requests wait for up to `connect_timeout_s`.

@@ -2,16 +2,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
 import structlog
 
 from kvmesh.app.care.failure_care import SPARED, FailureCare
 from kvmesh.app.care.prober import Probe
+from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.core.health.outcomes import SERVED, failed_attempt, status_attempt
 from kvmesh.core.health.record import Stage
 from kvmesh.core.members.membership import Membership
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Eventually
+
+pytestmark = pytest.mark.integration
 
 RESET = failed_attempt("reset")
 REFUSED = failed_attempt("refused")
@@ -43,7 +47,7 @@ class Fleet:
         """Return every sample that is not 0, as `name{label,label}`."""
         return {
             f"{one.name}{{{','.join(one.labels.values())}}}": one.value
-            for family in self.care.collect()
+            for family in WORKER_CARE.of(self.care.statistics).metrics()
             for one in family.samples
             if one.value
         }

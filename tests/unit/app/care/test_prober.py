@@ -10,6 +10,8 @@ from kvmesh.core.health.health import Answer
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Eventually
 
+pytestmark = pytest.mark.integration
+
 NOBODY = "http://127.0.0.1:1"
 
 

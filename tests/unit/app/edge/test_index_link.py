@@ -4,9 +4,13 @@ import asyncio
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from kvmesh.app.edge.index_link import IndexLink
 from kvmesh.app.edge.messages import EdgeReport
 from kvmesh.transport.http.server.server import HttpStatistics
+
+pytestmark = pytest.mark.integration
 
 QUIET = EdgeReport(HttpStatistics(0, 0, 0, 0, 0, 0, 0), 0)
 

@@ -1,18 +1,8 @@
 import pytest
 
-from kvmesh.app.engines.probe import (
-    EventEndpoint,
-    given_endpoints,
-    reachable,
-    refuse_collisions,
-)
+from kvmesh.app.engines.probe import given_endpoints, refuse_collisions
+from kvmesh.core.engines.facts import EventEndpoint
 from kvmesh.errors import ConfigError
-
-
-def test_a_wildcard_endpoint_is_named_by_the_engines_host() -> None:
-    assert reachable("tcp://*:5557", "gpu-1") == "tcp://gpu-1:5557"
-    assert reachable("tcp://0.0.0.0:5557", "gpu-1") == "tcp://gpu-1:5557"
-    assert reachable("tcp://other:5557", "gpu-1") == "tcp://other:5557"
 
 
 def test_ranks_add_their_number_to_both_given_ports() -> None:

@@ -14,6 +14,8 @@ from kvmesh.app.process import supervisor
 from kvmesh.app.process.supervisor import Child, ChildSpec
 from tests.conftest import Eventually
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.warning_lines import MOST_NAMED
+from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.core.health.outcomes import status_attempt
 from kvmesh.core.members.membership import Membership
 
@@ -50,7 +51,7 @@ def test_each_member_stands_somewhere_and_failing_ones_that_get_requests_are_cou
 
     samples = {
         (one.name, *one.labels.values()): one.value
-        for family in care.collect()
+        for family in WORKER_CARE.of(care.statistics).metrics()
         for one in family.samples
     }
 

@@ -16,6 +16,8 @@ from kvmesh.transport.http.server.server import HttpServer
 from tests.conftest import Eventually
 from tests.integration.support.live_router import events
 
+pytestmark = pytest.mark.integration
+
 
 class WordyView:
     """A view whose rows are as long as the test wants them; each tick has a new one."""

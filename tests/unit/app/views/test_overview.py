@@ -8,7 +8,10 @@ from kvmesh.app.views.overview import (
     compare_replicas,
     merge_prefixes,
     merge_warnings,
+    merge_workers,
+    number,
     sum_buckets,
+    with_numbers,
 )
 
 
@@ -111,6 +114,48 @@ def test_buckets_are_summed_even_with_replicas_or_workers_alone() -> None:
         (1, 1, 2),
     ]
     assert (rows[0].used_blocks, rows[0].total_blocks) == (10, 20)
+
+
+def test_a_figure_is_a_field_of_its_row_or_stands_among_the_others() -> None:
+    row = with_numbers(worker("w0", "chat"), {"cached_blocks": 7, "odd": 2})
+
+    assert (row.cached_blocks, row.ttft_ms, row.figures) == (7, None, {"odd": 2})
+    assert [number(row, key) for key in ("cached_blocks", "odd", "unknown")] == [7, 2, None]
+
+
+def test_buckets_sum_what_replicas_hold() -> None:
+    rows = sum_buckets([replica("a", queued=2), replica("b", queued=3)], [])
+
+    assert (rows[0].queued, rows[0].active_requests, rows[0].figures) == (5, 0, {})
+
+
+def test_a_worker_is_as_its_busiest_replica_sees_it_with_the_worst_of_all() -> None:
+    def seen(**more: object) -> WorkerRow:
+        return msgspec.structs.replace(worker("w0", "chat"), **more)
+
+    views = [
+        [seen(active_requests=1, cached_blocks=9, ttft_ms=5.0, failures=2, attempts=4)],
+        [seen(active_requests=3, cached_blocks=4, trust="degraded", figures={"odd": 1})],
+        [seen(active_requests=2, usable=False, why_not="ejected", stage="ejected", failures=3)],
+    ]
+
+    (whole,) = merge_workers(views)
+
+    assert (whole.active_requests, whole.cached_blocks, whole.ttft_ms) == (3, 9, 5.0)
+    assert (whole.trust, whole.usable, whole.why_not) == ("degraded", True, "")
+    assert (whole.stage, whole.failures, whole.attempts) == ("ejected", 3, 0)
+    assert whole.figures == {"odd": 1}
+
+
+def test_a_worker_that_no_replica_may_use_says_why_not() -> None:
+    out = msgspec.structs.replace(worker("w0", "chat", usable=False), why_not="draining")
+
+    rows = merge_workers([[out, worker("w1", "chat")], [out]])
+
+    assert [(row.worker, row.usable, row.why_not) for row in rows] == [
+        ("w0", False, "draining"),
+        ("w1", True, ""),
+    ]
 
 
 def prefix(key: str, share: float, parent: str = "", **more: object) -> PrefixRow:

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from kvmesh.app.figures.figure import Format
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview, ReplicaRow, WorkerRow, sum_buckets
-from kvmesh.app.views.top_view import WINDOW_S, draw, gauge, measure, sparkline
+from kvmesh.app.views.top_view import WINDOW_S, draw, figure, gauge, measure, sparkline
 from kvmesh.core.insight.traffic import TrafficSecond, sketch_add
 
 NOW = 1_000_000
@@ -108,6 +109,21 @@ def test_a_sparkline_is_as_high_as_its_values(values: list[int], line: str) -> N
 )
 def test_a_gauge_says_how_full(part: int, whole: int, text: str) -> None:
     assert gauge(part, whole).plain == text
+
+
+@pytest.mark.parametrize(
+    ("style", "value", "text"),
+    [
+        ("count", 12_345, "12,345"),
+        ("percent", 0.125, "12.5%"),
+        ("ms", 1250.0, "1,250 ms"),
+        ("s", 1.25, "1,250 ms"),
+        ("ms_per_token", 0.05, "0.050"),
+        ("count", None, "-"),
+    ],
+)
+def test_a_figure_is_written_by_its_format(style: Format, value: float | None, text: str) -> None:
+    assert figure(style, value) == text
 
 
 def test_a_screen_names_everything() -> None:

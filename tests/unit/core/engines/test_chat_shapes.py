@@ -10,7 +10,7 @@ import pytest
 
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template import ChatTemplate
-from kvmesh.core.engines.chat import ENGINE_CALLS, EngineKind
+from kvmesh.core.engines.registry import EngineKind, engine_of
 from kvmesh.errors import RequestError
 
 Format = Literal["string", "openai"]
@@ -28,7 +28,7 @@ RECORDING = msgspec.json.decode(FILE.read_bytes(), type=Recording)
 
 def render(body: Mapping[str, object], engine: EngineKind, template: str) -> str:
     compiled = ChatTemplate(template, {}, lambda: datetime.now(UTC), origin="test")
-    call = ENGINE_CALLS[engine](ChatInput.from_body(body), compiled)
+    call = engine_of(engine).chat(ChatInput.from_body(body), compiled)
     return compiled.render(call) + call.suffix
 
 

@@ -1,54 +1,23 @@
-import msgspec
-import pytest
-
-from kvmesh.core.engines.load import EngineFigures, decode_load_stat, decode_loads
-from kvmesh.errors import CodecError
-
-LIVE = bytes.fromhex("9ba84c6f6164537461740100cce0cd20000000cce0cd1000ccc8ce00016e3c")
-"""From a running SGLang 0.5.23."""
-
-PAGE = b"""{"version":"0.5.23","loads":[{"timestamp":1.5,"dp_rank":1,"num_running_reqs":3,
-"num_waiting_reqs":2,"num_waiting_uncached_tokens":700,"num_used_tokens":512,
-"max_total_num_tokens":4096,"token_usage":0.125,"total_prefill_uncached_tokens":25,
-"total_prefill_busy_us":154883,"memory":{"weight_gb":0.0},"queues":{"waiting":2}}]}"""
+from kvmesh.core.engines.load import Gauge, Gauges
 
 
-def test_a_message_of_the_load_stream_is_read_by_position() -> None:
-    assert decode_load_stat(LIVE) == EngineFigures(
-        running_requests=1,
-        waiting_requests=0,
-        used_tokens=224,
-        total_tokens=8192,
-        rank=0,
-        waiting_tokens=0,
-        prefilled_tokens=200,
-        prefill_busy_us=93_756,
-    )
+def test_requests_are_added_up_and_of_the_rest_the_largest_or_last_counts() -> None:
+    gauges = Gauges()
+
+    for value in (3.0, 1.0):
+        gauges.take(Gauge("running"), value, {})
+        gauges.take(Gauge("waiting"), value, {})
+        gauges.take(Gauge("usage"), value / 4, {})
+        gauges.take(Gauge("total_tokens"), value, {})
+
+    assert (gauges.running, gauges.waiting) == (4.0, 4.0)
+    assert (gauges.usage, gauges.total_tokens) == (0.75, 1)
 
 
-def test_shorter_messages_of_older_versions_and_longer_ones_are_read_too() -> None:
-    older = decode_load_stat(msgspec.msgpack.encode(["LoadStat", 4, 2, 100, 1000, 1]))
-    newer = decode_load_stat(msgspec.msgpack.encode([*msgspec.msgpack.decode(LIVE), 5, "more"]))
+def test_a_figure_may_be_in_a_label() -> None:
+    gauges = Gauges()
 
-    assert older == EngineFigures(4, 2, 100, 1000, rank=1)
-    assert older.waiting_tokens is None
-    assert newer.prefilled_tokens == 200
+    gauges.take(Gauge("block_size", label="size"), 1.0, {"size": "16"})
+    gauges.take(Gauge("total_blocks", label="blocks"), 1.0, {"blocks": "None"})
 
-
-def test_a_page_of_loads_is_read_per_rank() -> None:
-    assert decode_loads(PAGE) == {
-        1: EngineFigures(3, 2, 512, 4096, 1, 700, prefilled_tokens=25, prefill_busy_us=154_883)
-    }
-    assert decode_loads(b'{"loads":[{}]}') == {0: EngineFigures(0, 0, 0, 0)}
-
-
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\xa1x\x01\x02", LIVE[:-1]])
-def test_bytes_that_are_no_load_are_refused(data: bytes) -> None:
-    with pytest.raises(CodecError, match="engine load of"):
-        decode_load_stat(data)
-
-
-@pytest.mark.parametrize("page", [b"", b"{}", b'{"loads":3}', b"<html>"])
-def test_pages_that_list_no_loads_are_refused(page: bytes) -> None:
-    with pytest.raises(CodecError, match="engine loads of"):
-        decode_loads(page)
+    assert (gauges.block_size, gauges.total_blocks) == (16, 0)

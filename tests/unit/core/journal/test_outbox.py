@@ -1,6 +1,6 @@
 from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.engines.closure import MAX_RUN
+from kvmesh.core.engines.kv_events.closure import MAX_RUN
 from kvmesh.core.journal.outbox import MAX_BATCH_BYTES, Outbox
 
 

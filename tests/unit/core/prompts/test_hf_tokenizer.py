@@ -1,12 +1,13 @@
 from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
-from kvmesh.core.engines.chat import EngineKind
+from kvmesh.core.engines.registry import EngineKind
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 
@@ -60,6 +61,17 @@ def chat(**fields: object) -> ChatInput:
 
 def text(tokenizer: HfTokenizer, request: ChatInput) -> str:
     return tokenizer.decode(tokenizer.encode_chat(request))
+
+
+@pytest.mark.parametrize("engine", get_args(EngineKind))
+def test_templates_are_looked_into_before_the_first_chat(
+    engine: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE, "tool_use": TEMPLATE}, engine=engine)
+    monkeypatch.setattr("kvmesh.core.chat.syntax.new_environment", None)
+
+    assert text(tokenizer, chat())
+    assert text(tokenizer, chat(tools=[{"type": "function", "function": {"name": "f"}}]))
 
 
 def test_a_repeated_chat_is_neither_rendered_nor_tokenised_again() -> None:

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from kvmesh.core.prompts.parity import (
-    RETURN_IDS_FIELD,
     ParityOptions,
     ParityProbe,
     ask_for_ids,
@@ -111,12 +110,14 @@ def test_what_is_no_answer_holds_no_ids(chunk: bytes) -> None:
 
 
 def test_asking_keeps_the_clients_own_wish_and_bytes() -> None:
-    assert ask_for_ids(b'{"a":1}') == b"{" + RETURN_IDS_FIELD + b',"a":1}'
-    assert msgspec.json.decode(ask_for_ids(b" {}")) == {"return_token_ids": True}
-    declined = ask_for_ids(b'{"return_token_ids":false}')
-    assert msgspec.json.decode(declined) == {"return_token_ids": False}
+    wish = {"tell": b"true", "how": b'"all"'}
+    assert ask_for_ids(b'{"a":1}', wish) == b'{"tell":true,"how":"all","a":1}'
+    assert msgspec.json.decode(ask_for_ids(b" {}", wish)) == {"tell": True, "how": "all"}
+    declined = ask_for_ids(b'{"tell":false}', {"tell": b"true"})
+    assert msgspec.json.decode(declined) == {"tell": False}
+    assert ask_for_ids(b'{"a":1}', {}) == b'{"a":1}'
 
 
 @pytest.mark.parametrize("body", [b"", b"[{}]", b"{", b"null"])
 def test_a_body_that_is_no_object_stays_as_it_is(body: bytes) -> None:
-    assert ask_for_ids(body) == body
+    assert ask_for_ids(body, {"tell": b"true"}) == body

@@ -97,6 +97,14 @@ def test_the_session_longest_unused_goes_first() -> None:
     assert [sessions.find(key, 3.0) for key in "abc"] == [W1, None, W1]
 
 
+def test_news_that_nobody_tells_are_no_more_than_the_sessions() -> None:
+    sessions = Sessions(SessionOptions(max_sessions=2))
+    for number in range(10):
+        sessions.bind(str(number), W1, float(number))
+
+    assert [*sessions.news] == ["8", "9"]
+
+
 def test_a_key_hides_the_sessions_name_and_is_always_the_same() -> None:
     assert session_key("chat \udcff 1") == session_key("chat \udcff 1")
     assert len(session_key("")) == 32

@@ -8,12 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.core.engines.dialect import (
-    EngineCleared,
-    EngineRemoved,
-    EngineStored,
-    decode_engine_batch,
-)
+from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,

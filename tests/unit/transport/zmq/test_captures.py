@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.core.engines.cache import EngineCache
+from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
+
+pytestmark = pytest.mark.integration
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "engines"
 CAPTURES = sorted(path.name for path in FIXTURES.glob("*_live.jsonl"))

@@ -10,10 +10,12 @@ import pytest
 import uvloop
 import zmq
 
-from kvmesh.core.engines.event_source import END_OF_REPLAY, SourceOptions
+from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, SourceOptions
 from kvmesh.errors import TransportError
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
+
+pytestmark = pytest.mark.integration
 
 FREE = "tcp://127.0.0.1:*"
 QUICK = SourceOptions(reply_timeout_s=1.0, silence_timeout_s=0.1, probe_interval_s=0.3)

@@ -1,0 +1,90 @@
+"""Figures of front doors: a meta-router's, the edges', tokens compared, URLs refused."""
+
+from typing import Final
+
+import msgspec
+
+from kvmesh.app.care.url_refusals import UrlRefusals
+from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.app.prompts.token_check import TokenCheckStatistics
+from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.transport.http.server.server import HttpStatistics
+
+
+class EdgeRow(msgspec.Struct, frozen=True):
+    """One edge process, for people."""
+
+    edge: int
+    pid: int
+    open_requests: int
+    unguided: int
+    http: HttpStatistics | None
+
+
+class MetaReplica(msgspec.Struct, frozen=True):
+    """One replica as the meta-router knows it."""
+
+    ready: bool
+    active_requests: int
+
+
+# How a figure is read, then what it is.
+# fmt: off
+META: Final = Table[HttpStatistics](
+    Figure("counter", "kvmesh_meta_requests", lambda one: one.requests,
+           "HTTP requests read."),
+    Figure("counter", "kvmesh_meta_malformed_requests", lambda one: one.malformed_requests,
+           "Requests refused unread."),
+    Figure("gauge", "kvmesh_meta_open_requests", lambda one: one.open_requests,
+           "Requests open."),
+    Figure("gauge", "kvmesh_meta_connections", lambda one: one.open_connections,
+           "Client connections."),
+)
+
+META_ENDS: Final = Table[RequestEnds](
+    Figure("counter", "kvmesh_meta_forwarded", lambda one: dict(one.items()),
+           "Requests forwarded by how they ended and the class of the client's status.",
+           ("outcome", "status")),
+)
+
+META_REPLICAS: Final = Table[MetaReplica](
+    Figure("gauge", "kvmesh_meta_replica_ready", lambda one: one.ready,
+           "1 for a replica that gets requests, else 0."),
+    Figure("gauge", "kvmesh_meta_replica_active_requests", lambda one: one.active_requests,
+           "Requests of a replica, by its own word."),
+    labels=("bucket", "replica"),
+)
+
+EDGES: Final = Table[EdgeRow](
+    Figure("gauge", "kvmesh_edge_connections",
+           lambda one: one.http.open_connections if one.http else None,
+           "Client connections of an edge process."),
+    Figure("counter", "kvmesh_edge_requests", lambda one: one.http.requests if one.http else None,
+           "HTTP requests read by an edge process."),
+    Figure("counter", "kvmesh_edge_malformed_requests",
+           lambda one: one.http.malformed_requests if one.http else None,
+           "Requests an edge refused."),
+    Figure("counter", "kvmesh_edge_unguided_requests", lambda one: one.unguided,
+           "Requests an edge sent by load alone: the index process was away."),
+    labels=("edge",),
+)
+
+TOKENS: Final = Table[TokenCheckStatistics](
+    Figure("counter", "kvmesh_token_parity_prompts", lambda one: {
+               "equal": one.parity.compared - one.parity.disagreements,
+               "different": one.parity.disagreements, "untold": one.untold},
+           "Sampled prompts whose token ids were compared with the engine's.", ("result",)),
+    Figure("gauge", "kvmesh_token_parity_doubted",
+           lambda one: dict.fromkeys(one.parity.untrusted, 1.0),
+           "1 for a model that is not routed by our token ids: its engine's differ.", ("model",)),
+    Figure("counter", "kvmesh_remote_prefixes", lambda one: {
+               "known": one.prefixes.hits, "unknown": one.prefixes.misses},
+           "Chats looked up among prefixes engines told.", ("was",)),
+)
+
+URLS: Final = Table[UrlRefusals](
+    Figure("counter", "kvmesh_refused_urls", lambda one: one.guard.refusals,
+           "URLs of heartbeats and discovery that --upstream-allow refused."),
+    Figure("gauge", "kvmesh_refused_members", lambda one: len(one.refused()),
+           "Workers, replicas and hosts refused in the last 10 s."),
+)

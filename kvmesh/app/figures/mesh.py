@@ -1,0 +1,121 @@
+"""Figures of a replica's part in the mesh: index, journal, snapshots, peers."""
+
+from typing import Final
+
+from kvmesh.actors.journal.indexer import Indexer
+from kvmesh.actors.journal.snapshotter import SnapshotterStatistics
+from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
+from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.core.index.statistics import IndexStatistics
+from kvmesh.core.members.hearing import Hearing
+from kvmesh.core.overlap.approx import ApproxStatistics
+
+DIGEST_BITS: Final = 32
+"""Of the digest as many bits are shown as a float holds exactly."""
+
+
+class JournalFacts:
+    """How far the journal is read, and what was wrong with it. `beats`: own one first."""
+
+    def __init__(self, indexer: Indexer, beats: tuple[RouterHeartbeat, ...]) -> None:
+        self.counts = indexer.statistics()
+        self.folded = self.counts.replica
+        self.caught_up = indexer.caught_up
+        self.own = own = beats[0]
+        same = [beat.applied_sequence for beat in beats if beat.created == own.created]
+        self.lag = max(same) - own.applied_sequence
+
+
+# How a figure is read, then what it is.
+# fmt: off
+INDEX: Final = Table[IndexStatistics](
+    Figure("gauge", "kvmesh_index_blocks", lambda one: one.blocks,
+           "Distinct KV blocks known."),
+    Figure("gauge", "kvmesh_index_entries", lambda one: one.entries,
+           "(worker, block) pairs known."),
+    Figure("counter", "kvmesh_index_evicted_entries", lambda one: one.evicted,
+           "Entries given up to keep within the cap."),
+    Figure("counter", "kvmesh_index_orphan_blocks", lambda one: one.orphans,
+           "Blocks refused behind one not held."),
+)
+
+JOURNAL: Final = Table[JournalFacts](
+    Figure("gauge", "kvmesh_journal_applied_sequence", lambda one: one.own.applied_sequence,
+           "Last journal message folded."),
+    Figure("gauge", "kvmesh_journal_lag_messages", lambda one: one.lag,
+           "Messages behind the furthest replica of the bucket."),
+    Figure("gauge", "kvmesh_journal_caught_up", lambda one: one.caught_up,
+           "1 once the history was read."),
+    Figure("gauge", "kvmesh_index_digest",
+           lambda one: one.own.digest & ((1 << DIGEST_BITS) - 1),
+           "Low 32 bits of the index digest: equal at equal sequence."),
+    Figure("counter", "kvmesh_journal_events", lambda one: one.folded.events,
+           "KV events folded."),
+    Figure("counter", "kvmesh_journal_gaps", lambda one: one.counts.gaps,
+           "Gaps in a worker's events."),
+    Figure("counter", "kvmesh_journal_resyncs_asked", lambda one: one.counts.resyncs_asked,
+           "Dumps asked of workers."),
+    Figure("counter", "kvmesh_journal_garbage_messages", lambda one: one.folded.garbage,
+           "Messages that could not be read."),
+    Figure("counter", "kvmesh_journal_redelivered_messages",
+           lambda one: one.folded.redelivered,
+           "Messages that came twice."),
+    Figure("counter", "kvmesh_journal_recreations", lambda one: one.counts.recreations,
+           "How often the stream was made anew."),
+    Figure("counter", "kvmesh_digests_compared", lambda one: one.folded.digests_compared,
+           "Digests compared with peers."),
+    Figure("counter", "kvmesh_digest_mismatches", lambda one: one.counts.mismatches,
+           "Digests of peers that differed."),
+)
+
+SNAPSHOTS: Final = Table[SnapshotterStatistics](
+    Figure("gauge", "kvmesh_snapshot_lease_held", lambda one: one.holder,
+           "1 on the replica that writes snapshots."),
+    Figure("counter", "kvmesh_snapshots", lambda one: {"taken": one.taken, "failed": one.failed},
+           "Snapshots by how they ended.", ("how",)),
+    Figure("counter", "kvmesh_journal_purged_messages", lambda one: one.purged_messages,
+           "Journal messages purged behind snapshots."),
+    Figure("gauge", "kvmesh_snapshot_sequence",
+           lambda one: one.newest.sequence if one.newest else None,
+           "Journal sequence of the newest snapshot."),
+    Figure("gauge", "kvmesh_snapshot_bytes", lambda one: one.newest.size if one.newest else None,
+           "Size of the newest snapshot."),
+    Figure("gauge", "kvmesh_snapshot_entries",
+           lambda one: one.newest.blocks if one.newest else None,
+           "(worker, block) pairs in the newest snapshot."),
+    Figure("gauge", "kvmesh_snapshot_age_seconds", lambda one: one.age_s,
+           "Time since the newest snapshot was written."),
+    Figure("gauge", "kvmesh_snapshot_write_seconds", lambda one: one.took_s if one.newest else None,
+           "What encoding, storing and verifying it took."),
+)
+
+BOOKINGS: Final = Table[ReplicaSyncStatistics](
+    Figure("counter", "kvmesh_booking_events", lambda one: {
+               "sent": one.events_sent, "applied": one.events_applied},
+           "Booking events by direction.", ("direction",)),
+    Figure("counter", "kvmesh_booking_gaps", lambda one: one.gaps,
+           "Booking messages of peers that never came."),
+)
+
+PEERS: Final = Table[int](
+    Figure("gauge", "kvmesh_peers", lambda peers: peers,
+           "Other replicas of the bucket heard of."),
+)
+
+HEARING: Final = Table[Hearing](
+    Figure("gauge", "kvmesh_nats_silent", lambda one: one.deaf,
+           "1 while nothing is heard over NATS: members that answer over HTTP stay as last heard "
+           "of."),
+    Figure("gauge", "kvmesh_silent_members", lambda one: one.silent(),
+           "Workers and replicas that are not heard over NATS but answer over HTTP."),
+)
+
+APPROX: Final = Table[ApproxStatistics](
+    Figure("gauge", "kvmesh_approx_entries", lambda one: one.entries,
+           "(worker, block) pairs believed from decisions."),
+    Figure("counter", "kvmesh_approx_gone_entries", lambda one: {
+               "expired": one.expired, "pruned": one.pruned, "displaced": one.displaced,
+               "revoked": one.revoked},
+           "Entries no longer believed, by why.", ("why",)),
+)

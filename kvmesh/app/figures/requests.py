@@ -1,0 +1,89 @@
+"""Figures of a replica's requests: how they ended, what caches gave, how long all took."""
+
+from typing import Final
+
+from kvmesh.app.figures.figure import Figure, Shown, Table
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.admission.queue import AdmissionStatistics
+from kvmesh.core.insight.traffic_totals import TrafficTotals
+from kvmesh.core.routing.shadow_policy import ShadowReport
+
+# How a figure is read, then what it is.
+# fmt: off
+REQUESTS: Final = Table[RoutingContext](
+    Figure("counter", "kvmesh_requests", lambda one: dict(one.counters.ends.items()),
+           "Requests by how they ended and the class of the client's status.",
+           ("outcome", "status")),
+    Figure("counter", "kvmesh_retries", lambda one: {
+               "allowed": one.budget.spent, "refused": one.budget.refused},
+           "Retries that the budget allowed or refused; free for what no worker saw.", ("result",)),
+    Figure("gauge", "kvmesh_retry_budget", lambda one: one.budget.left(),
+           "Retries that the budget has saved up."),
+    Figure("counter", "kvmesh_attempts_failed", lambda one: one.counters.attempts_failed,
+           "Attempts at a worker that failed."),
+    Figure("gauge", "kvmesh_open_requests", lambda one: len(one.open_requests),
+           "Requests booked and not yet over."),
+    Figure("gauge", "kvmesh_booked_requests",
+           lambda one: one.scheduler.sequences.statistics().active_requests,
+           "Requests booked by this replica and its peers.",
+           shown=Shown("active_requests", dashboard="Requests", top="requests", narrow="p2")),
+    Figure("gauge", "kvmesh_panic", lambda one: one.workers.panic,
+           "1 while no engine answers its probes in time and requests go there all the same."),
+    Figure("counter", "kvmesh_prompt_tokens", lambda one: {
+               "all": one.routing.tokens.reported,
+               "predicted_cached": one.routing.tokens.predicted,
+               "cached": one.routing.tokens.cached},
+           "Prompt tokens of answers whose engine reported its cache use.", ("kind",)),
+    Figure("histogram", "kvmesh_decision_seconds", lambda one: dict(one.routing.phases.named()),
+           "Time to decide, by phase: tokenize and decide of all requests; hash, find and score of "
+           "one in 32.", ("phase",)),
+)
+
+TOTALS: Final = Table[TrafficTotals](
+    Figure("counter", "kvmesh_overlap_tokens", lambda one: {
+               "prompt": one.prompt_tokens, "best": one.best_tokens,
+               "predicted": one.predicted_tokens, "lost": one.best_tokens - one.predicted_tokens},
+           "Prompt tokens of finished requests that were cached: at the worker that held most "
+           "(best), at the chosen one (predicted), and what was given up between them for load "
+           "(lost).",
+           ("kind",)),
+    Figure("counter", "kvmesh_output_tokens", lambda one: one.output_tokens,
+           "Tokens generated, by the engines' word."),
+    Figure("histogram", "kvmesh_time_to_first_token_seconds", lambda one: one.ttft_s,
+           "From the decision to the first token."),
+    Figure("histogram", "kvmesh_inter_token_latency_seconds", lambda one: one.itl_s,
+           "Mean time between the tokens of one answer after its first."),
+    Figure("histogram", "kvmesh_request_duration_seconds", lambda one: one.duration_s,
+           "From the decision to the end of a finished request."),
+)
+
+SHADOWS: Final = Table[ShadowReport](
+    Figure("counter", "kvmesh_shadow_decisions", lambda one: {
+               "judged": one.decisions, "agreed": one.agreed},
+           "Decisions a shadow policy judged, and those where it would have taken the same worker.",
+           ("kind",)),
+    Figure("counter", "kvmesh_shadow_overlap_blocks", lambda one: {
+               "prompt": one.request_blocks, "achieved": one.achieved_blocks,
+               "would_be": one.would_be_blocks},
+           "Blocks cached at the worker taken (achieved), and at the one it would have taken.",
+           ("kind",)),
+    Figure("counter", "kvmesh_shadow_wait_seconds", lambda one: {
+               "achieved": one.achieved_wait_ms / 1000.0,
+               "would_be": one.would_be_wait_ms / 1000.0},
+           "Prefill queue in front of the request there (achieved), and where it would have gone.",
+           ("kind",)),
+    labels=("policy",),
+)
+
+ADMISSION: Final = Table[AdmissionStatistics](
+    Figure("gauge", "kvmesh_queue_requests", lambda one: one.queued,
+           "Requests held until a worker can begin.", shown=Shown("queued", bucket="sum")),
+    Figure("gauge", "kvmesh_queue_tenants", lambda one: one.tenants,
+           "Tenants with a request held."),
+    Figure("counter", "kvmesh_queue_ended", lambda one: {
+               "released": one.released, "refused": one.refused, "expired": one.expired,
+               "cancelled": one.cancelled},
+           "Requests by how admission ended.", ("how",)),
+    Figure("summary", "kvmesh_queue_wait_seconds", lambda one: (one.released, one.waited_s),
+           "How long released requests were held."),
+)

@@ -1,0 +1,64 @@
+"""All figures: what overviews show of them, and the tables of docs/metrics.md."""
+
+from typing import Final, Literal, Never
+
+from kvmesh.app.figures.figure import Shown, Table
+from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_REPLICAS, TOKENS, URLS
+from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, PEERS, SNAPSHOTS
+from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
+from kvmesh.app.figures.workers import ENGINES, PREDICTIONS, REPLICA_CARE, WORKER_CARE, WORKERS
+
+TABLES: Final[tuple[Table[Never], ...]] = (
+    *(REQUESTS, TOTALS, ADMISSION, SHADOWS, WORKERS, ENGINES, PREDICTIONS, WORKER_CARE),
+    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, BOOKINGS, HEARING, TOKENS, URLS, EDGES),
+    *(META, META_ENDS, META_REPLICAS, REPLICA_CARE),
+)
+
+Rows = Literal["workers", "replicas", "buckets"]
+
+
+def shown_figures(*labels: str) -> list[tuple[Shown, str]]:
+    """Return how the figures of tables with exactly these labels are shown, with their meaning."""
+    figures = [one for table in TABLES if table.labels == labels for one in table.figures]
+    return [(one.shown, one.text) for one in figures if one.shown is not None]
+
+
+OF_WORKERS: Final = [one for one, _ in shown_figures("worker")]
+OF_REPLICAS: Final = [one for one, _ in shown_figures()]
+COLUMNS: Final[dict[Rows, list[Shown]]] = {
+    "workers": OF_WORKERS,
+    "replicas": OF_REPLICAS,
+    "buckets": [one for one in (*OF_WORKERS, *OF_REPLICAS) if one.bucket is not None],
+}
+"""What each row of an overview has, in the order in which it is drawn."""
+
+
+def render_metrics() -> str:
+    """Return the tables of docs/metrics.md."""
+    lines = ["| name | type | labels | meaning |", "|---|---|---|---|"]
+    metrics = [
+        (one.metric, one.kind, (*table.labels, *one.labels), one.text)
+        for table in TABLES
+        for one in table.figures
+        if one.metric
+    ]
+    for name, kind, labels, text in sorted(metrics):
+        words = ", ".join(f"`{label}`" for label in sorted(labels))
+        lines.append(f"| `{name}` | {kind} | {words} | {text} |")
+    lines += [
+        "",
+        "## In the overview",
+        "Numbers of the rows of `/v1/overview`: each is a field of the row, or an entry of its",
+        "`figures`. The dashboard and `kvmesh top` show a column for those with a title there.",
+        "`replicas` is how a meta-router combines what several replicas say of one worker (first:",
+        "that of the replica with most requests there), `bucket` how the rows of a bucket are.",
+        "",
+        "| row | field | dashboard | top | replicas | bucket | meaning |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, labels in (("worker", ("worker",)), ("replica", ())):
+        for one, text in shown_figures(*labels):
+            combined = one.replicas if labels else ""
+            cells = (row, f"`{one.key}`", one.dashboard, one.top, combined, one.bucket or "", text)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

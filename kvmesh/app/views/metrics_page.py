@@ -1,0 +1,56 @@
+"""/metrics: what Prometheus reads of a process. Every name is explained in docs/metrics.md.
+
+Labels are members and words from a fixed list: their number is bounded by the fleet's size.
+"""
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from kvmesh.app.figures.figure import Source, Sources
+from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
+from kvmesh.app.figures.workers import ENGINES, PREDICTIONS, WORKERS, WorkerFacts
+from kvmesh.app.front.front import METRICS_TYPE, Routes
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.library.kv_metrics import KvMetricsAggregator
+from kvmesh.transport.http.server.exchange import Exchange
+
+
+class MetricsPage:
+    """Serves the figures of all `sources`, and those of the process itself."""
+
+    def __init__(self, *sources: Source) -> None:
+        self.sources = Sources(*sources)
+        self._registry = CollectorRegistry()
+        self._registry.register(self.sources)
+        ProcessCollector(registry=self._registry)
+
+    def mount(self, routes: Routes) -> None:
+        """Serve /metrics."""
+        routes.add("GET", "/metrics", self._serve)
+
+    def _serve(self, exchange: Exchange) -> None:
+        exchange.respond(200, generate_latest(self._registry), content_type=METRICS_TYPE)
+
+
+def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
+    """Return what one replica knows of its requests and workers."""
+    scheduler, predictions = context.scheduler, context.routing.predictions
+    endpoints = KvMetricsAggregator(scheduler.workers)
+    return (
+        REQUESTS.of(lambda: context),
+        TOTALS.of(lambda: context.decisions.totals),
+        ADMISSION.of(context.gate.statistics),
+        SHADOWS.of_each(
+            lambda: {(one.policy,): one for one in context.decisions.shadows.reports()}
+        ),
+        WORKERS.of_each(
+            lambda: {
+                (beat.worker,): WorkerFacts(context, beat) for beat in context.router.workers()
+            }
+        ),
+        ENGINES.of_each(
+            lambda: {(one.worker_id,): one for one in endpoints.get_metrics().endpoints}
+        ),
+        PREDICTIONS.of_each(
+            lambda: {(worker,): predictions.report(worker) for worker in predictions.workers()}
+        ),
+    )

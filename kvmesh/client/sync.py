@@ -1,0 +1,190 @@
+"""A synchronous client of a kvmesh front door, router or meta-router: who answers, and why.
+
+Any OpenAI client works against kvmesh. This one adds what such a client has no words for: which
+router mode decides, a worker of your choice, or a routing function of your own.
+
+with Client("http://127.0.0.1:8000") as client:
+    answer = client.round_robin({"model": "mock", "messages": [...]})
+    answer.worker_id, answer.overlap_blocks, answer.text
+
+Source: the calls are those of NVIDIA Dynamo's early Python client (`random`, `round_robin`,
+`direct`) and of its custom-router example (`find_matches_for_request`, `get_metrics`).
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from kvmesh.client.aio import AsyncClient
+from kvmesh.client.protocol import (
+    DEFAULT_TIMEOUT_S,
+    DEFAULT_URL,
+    Answer,
+    Call,
+    CustomRouter,
+    Request,
+    Route,
+    authorization,
+    broken_off,
+    decision_call,
+    generate_call,
+    read_answer,
+    read_chunk,
+    read_head,
+    read_object,
+    read_route,
+    refusal,
+    route_call,
+    stream_call,
+    unreachable,
+)
+
+
+class Stream:
+    """The chunks of an answer as they come. `head` says where it came from; its body is empty."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.head = read_head(response)
+        self._response = response
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield each chunk's JSON; raise `TransportError` when the answer breaks off."""
+        response = self._response
+        try:
+            for line in response.iter_lines():
+                chunk = read_chunk(response, line)
+                if chunk is not None:
+                    yield chunk
+        except httpx.TransportError as error:
+            raise broken_off(response, error) from error
+
+
+class Client:
+    """Sends requests to a front door at `url`. Threads may share one; close it, or use `with`.
+
+    Every call raises `RequestError` when the request is refused, `NoWorkerError` when no worker
+    can take it, `TransportError` when the front door does not answer within `timeout_s` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        headers = authorization(api_key)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+        self._make_asynchronous = partial(AsyncClient, url, api_key=api_key, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        """Return this client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        """Return an `AsyncClient` of the same front door: what this class was before there were
+        two, so `async with Client(url) as client` works on.
+        """
+        self._asynchronous = self._make_asynchronous()
+        return self._asynchronous
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        await self._asynchronous.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def generate(
+        self, request: Request, *, router_mode: str = "", worker_id: str = "", bucket: str = ""
+    ) -> Answer:
+        """Send a request and wait for the whole answer.
+
+        `router_mode` is one of `kvmesh router --router-mode`, by default the router's own;
+        `worker_id` counts in mode `direct`; `bucket` is for a meta-router.
+        """
+        call = generate_call(request, router_mode, worker_id, bucket)
+        return read_answer(self._send(call))
+
+    def kv(self, request: Request, *, bucket: str = "") -> Answer:
+        """Send a request where its prefix and the load make it cost least."""
+        return self.generate(request, router_mode="kv", bucket=bucket)
+
+    def random(self, request: Request, *, bucket: str = "") -> Answer:
+        """Send a request to any worker."""
+        return self.generate(request, router_mode="random", bucket=bucket)
+
+    def round_robin(self, request: Request, *, bucket: str = "") -> Answer:
+        """Send a request to the worker whose turn it is."""
+        return self.generate(request, router_mode="round-robin", bucket=bucket)
+
+    def direct(self, request: Request, worker_id: str, *, bucket: str = "") -> Answer:
+        """Send a request to the worker named."""
+        return self.generate(request, router_mode="direct", worker_id=worker_id, bucket=bucket)
+
+    def custom(self, request: Request, custom_router: CustomRouter, *, bucket: str = "") -> Answer:
+        """Send a request to the worker that `custom_router(matches, metrics)` names.
+
+        Two round trips: the router is asked what every worker holds, then told who serves.
+        """
+        route = self.route(request, bucket=bucket)
+        worker_id = custom_router(route.matches, route.metrics)
+        return self.direct(request, worker_id, bucket=bucket or route.bucket)
+
+    @contextmanager
+    def stream(
+        self, request: Request, *, router_mode: str = "", worker_id: str = "", bucket: str = ""
+    ) -> Generator[Stream]:
+        """Send a request and give its chunks as they come; leaving the block gives it up."""
+        call = stream_call(request, router_mode, worker_id, bucket)
+        response = self._deliver(call, stream=True)
+        try:
+            if response.is_error:
+                response.read()
+                raise refusal(response)
+            yield Stream(response)
+        finally:
+            response.close()
+
+    def route(self, request: Request, *, bucket: str = "") -> Route:
+        """Ask what would be decided about a request: nothing is sent to a worker or booked."""
+        return read_route(self._send(route_call(request, bucket)))
+
+    def decision(self, request_id: str) -> dict[str, Any]:
+        """Return why a served request went where it went (`GET /v1/decisions/{request_id}`)."""
+        return read_object(self._send(decision_call(request_id)))
+
+    def _send(self, call: Call) -> httpx.Response:
+        response = self._deliver(call, stream=False)
+        if response.is_error:
+            raise refusal(response)
+        return response
+
+    def _deliver(self, call: Call, *, stream: bool) -> httpx.Response:
+        message = self._http.build_request(
+            call.method, call.path, content=call.content, headers=call.headers
+        )
+        try:
+            return self._http.send(message, stream=stream)
+        except httpx.HTTPError as error:
+            raise unreachable(message, error) from error

@@ -1,0 +1,90 @@
+"""The seam between kvmesh and a kind of engine: all that is peculiar to one, in one value.
+
+An `Engine` is made of plain functions and words and does no I/O. What a kind leaves out is as for
+an engine nobody knows. `registry` lists the kinds; nothing else names one.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.template_call import ChatShape, TemplateCall, TemplateTraits
+from kvmesh.core.engines.engine_events import EngineBatch
+from kvmesh.core.engines.facts import EngineFacts, Identity, Interview
+from kvmesh.core.engines.handshake import Handshake
+from kvmesh.core.engines.load import EngineFigures, Gauge, LoadStream
+
+
+class PromptIds(msgspec.Struct, frozen=True):
+    """How an engine is asked which token ids it made of a prompt, and where it tells them.
+
+    `fields` (JSON by name) and `headers` are put into a request. `read` takes an answer or a
+    stream's chunk (JSON) and returns None when it holds none. `since`: the first version to tell.
+    """
+
+    read: Callable[[bytes], list[int] | None]
+    fields: Mapping[str, bytes] = {}
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    since: str = ""
+
+
+class Words(msgspec.Struct, frozen=True):
+    """What `kvmesh doctor` says of a kind. Versions are numbers; empty: of no matter here.
+
+    `publish` starts it with KV events, `cache` with a prefix cache, `larger_blocks` with more than
+    one token a block, `report_cached` makes it report cached tokens.
+    """
+
+    oldest_with_events: tuple[int, ...] = ()
+    oldest_that_lists: tuple[int, ...] = ()
+    publish: str = ""
+    cache: str = ""
+    larger_blocks: str = ""
+    report_cached: str = ""
+
+
+def nobody_says(_host: str = "") -> Interview[None]:
+    """Ask nothing and learn nothing."""
+    yield from ()
+
+
+def plain_chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
+    """Return the chat as it came."""
+    # Chat templates need jinja2, 8 MB and 40 ms: who renders no chat, a sidecar, does not pay them.
+    from kvmesh.core.engines.chat import transformers_call  # noqa: PLC0415 - see above
+
+    return transformers_call(chat, template)
+
+
+def rank_headers(rank: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Return what takes a request to one data-parallel rank behind an engine's URL."""
+    return ((b"x-data-parallel-rank", b"%d" % rank),)
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of engine. `name` is what flags and facts call it, `title` what messages do.
+
+    `recognise` asks what the engine on that host says of itself, None if it is another kind;
+    `identify` asks for what `kvmesh doctor` wants to know. `chat` shapes a chat for the template.
+    `decode_events` reads a batch of KV events (raises `CodecError`) where the common dialect does
+    not do; `tiers` are names of media besides the common ones, 0 the device, 2 the farthest.
+    `gauges` are the series of /metrics to read, `read_loads` reads the page of
+    `EngineFacts.load_path` into figures by rank (raises `CodecError`), `load_stream` a stream.
+    `rank_headers` take a request to one data-parallel rank.
+    """
+
+    name: str
+    title: str
+    recognise: Callable[[str], Interview[EngineFacts | None]] = nobody_says
+    identify: Callable[[], Interview[Identity | None]] = nobody_says
+    chat: ChatShape = plain_chat
+    decode_events: Callable[[bytes], EngineBatch] | None = None
+    tiers: Mapping[str, int] = {}
+    gauges: Mapping[str, tuple[Gauge, ...]] = {}
+    read_loads: Callable[[bytes], Mapping[int, EngineFigures]] | None = None
+    load_stream: LoadStream | None = None
+    handshake: Handshake | None = None
+    rank_headers: Callable[[int], tuple[tuple[bytes, bytes], ...]] = rank_headers
+    prompt_ids: PromptIds | None = None
+    words: Words = Words()

@@ -1,0 +1,67 @@
+"""What an engine says of itself, and how it is asked: by interviews that do no I/O."""
+
+from collections.abc import Generator
+from typing import Literal, TypeVar
+
+import msgspec
+
+Role = Literal["both", "prefill", "decode"]
+
+METRICS = "/metrics"
+
+_T = TypeVar("_T")
+
+Interview = Generator[str, bytes | None, _T]
+"""Yields a path of the engine's HTTP server, is sent the body of a 200 answer or None, and so on.
+
+Its return value is what was learned.
+"""
+
+
+class EventEndpoint(msgspec.Struct, frozen=True):
+    """One rank's event publisher. `replay` is "" when it has none."""
+
+    rank: int
+    endpoint: str
+    replay: str = ""
+    topic: str = ""
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What was learned; `block_size` 0 and empty texts and lists mean "it did not say".
+
+    `kind` is the name of an `Engine`. `ranks` are the data-parallel ranks whose figures /metrics
+    shows. `health_path` is what to ask often, `load_path` where it tells its load: on /metrics, or
+    a page that its `Engine` reads. Of rank r it is told on the stream `load_streams[r]`, too, if
+    there are any. `bootstrap_port` is where a prefill worker meets decode workers, 0 nowhere.
+    """
+
+    models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    role: Role = "both"
+    bootstrap_port: int = 0
+    block_size: int = 0
+    ranks: int = 1
+    health_path: str = "/health"
+    endpoints: tuple[EventEndpoint, ...] = ()
+    load_path: str = METRICS
+    load_streams: tuple[str, ...] = ()
+    kind: str = ""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What `kvmesh doctor` wants to know. `lists_events`: it can list its publishers.
+
+    `prefix_caching` None: it does not say.
+    """
+
+    version: str
+    lists_events: bool = False
+    prefix_caching: bool | None = None
+
+
+def reachable(endpoint: str, host: str) -> str:
+    """Return a bind endpoint (`tcp://*:5557`) as a client of `host` must name it."""
+    for wildcard in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - recognised, not bound
+        endpoint = endpoint.replace(f"//{wildcard}:", f"//{host}:")
+    return endpoint

@@ -1,0 +1,1 @@
+"""An engine's KV events on their way from its socket to prefix-closed events of content hashes."""

@@ -1,0 +1,62 @@
+"""SGLang."""
+
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
+from kvmesh.core.engines.engine import Engine, PromptIds, Words
+from kvmesh.core.engines.sglang.handshake import RENDEZVOUS
+from kvmesh.core.engines.sglang.interview import identify, recognise
+from kvmesh.core.engines.sglang.load import GAUGES, STREAM, decode_loads
+
+
+class _Extension(msgspec.Struct):
+    input_ids: list[int] | None = None
+
+
+class _Answer(msgspec.Struct):
+    sglext: _Extension | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def read_prompt_ids(answer: bytes) -> list[int] | None:
+    """Return the ids in `sglext`."""
+    try:
+        extension = _answers.decode(answer).sglext
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return None if extension is None else extension.input_ids
+
+
+def _chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
+    from kvmesh.core.engines.sglang.chat import sglang_call  # noqa: PLC0415 - as in `plain_chat`
+
+    return sglang_call(chat, template)
+
+
+SGLANG: Final = Engine(
+    name="sglang",
+    title="SGLang",
+    recognise=recognise,
+    identify=identify,
+    chat=_chat,
+    gauges=GAUGES,
+    read_loads=decode_loads,
+    load_stream=STREAM,
+    handshake=RENDEZVOUS,
+    prompt_ids=PromptIds(
+        read_prompt_ids, headers=((b"x-sglext-return-input-ids", b"1"),), since="0.5.22"
+    ),
+    words=Words(
+        oldest_with_events=(0, 4, 7),
+        oldest_that_lists=(0, 5, 14),
+        publish="--kv-events-config",
+        cache="without --disable-radix-cache",
+        larger_blocks="start SGLang with --page-size 16 or more",
+        report_cached="--enable-cache-report",
+    ),
+)

@@ -1,0 +1,99 @@
+"""What SGLang says of its load, over HTTP and on its load stream, beside /metrics.
+
+Source: sglang/srt/managers/scheduler_components/load_publisher.py `LoadStat` and
+sglang/srt/managers/load_snapshot.py `LoadSnapshot`, 0.5.8 to 0.5.23.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.engines.load import EngineFigures, Gauge, LoadStream
+from kvmesh.errors import CodecError
+
+LOADS: Final = "/v1/loads"
+"""More than /metrics, and there without --enable-metrics."""
+
+GAUGES: Final = {
+    "sglang:num_running_reqs": (Gauge("running"),),
+    "sglang:num_queue_reqs": (Gauge("waiting"),),
+    "sglang:token_usage": (Gauge("usage"),),
+    "sglang:max_total_num_tokens": (Gauge("total_tokens"),),
+    "sglang:page_size": (Gauge("block_size"),),
+}
+
+
+class LoadStat(msgspec.Struct, array_like=True, tag="LoadStat", frozen=True):
+    """One message of the stream, by position; versions append fields, 0.5.19 had the first five."""
+
+    running: int
+    waiting: int
+    used_tokens: int
+    total_tokens: int
+    rank: int | None = None
+    waiting_tokens: int | None = None
+    queued_tokens: int = 0
+    running_limit: int = 0
+    prefilled_tokens: int = 0
+    prefill_busy_us: int = 0
+
+
+class _Snapshot(msgspec.Struct):
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    num_used_tokens: int = 0
+    max_total_num_tokens: int = 0
+    dp_rank: int = 0
+    num_waiting_uncached_tokens: int | None = None
+    total_prefill_uncached_tokens: int = 0
+    total_prefill_busy_us: int = 0
+
+
+class _Loads(msgspec.Struct):
+    loads: list[_Snapshot]
+
+
+_stats = msgspec.msgpack.Decoder(LoadStat)
+_pages = msgspec.json.Decoder(_Loads)
+
+
+def decode_load_stat(payload: bytes) -> EngineFigures:
+    """Return the figures in one message of the load stream. Raises `CodecError`."""
+    try:
+        stat = _stats.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(f"engine load of {len(payload)} bytes: {error}") from error
+    return EngineFigures(
+        running_requests=stat.running,
+        waiting_requests=stat.waiting,
+        used_tokens=stat.used_tokens,
+        total_tokens=stat.total_tokens,
+        rank=stat.rank or 0,
+        waiting_tokens=stat.waiting_tokens,
+        prefilled_tokens=stat.prefilled_tokens,
+        prefill_busy_us=stat.prefill_busy_us,
+    )
+
+
+def decode_loads(page: bytes) -> dict[int, EngineFigures]:
+    """Return the figures of each rank in an answer of `/v1/loads`. Raises `CodecError`."""
+    try:
+        loads = _pages.decode(page).loads
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(f"engine loads of {len(page)} bytes: {error}") from error
+    return {
+        one.dp_rank: EngineFigures(
+            running_requests=one.num_running_reqs,
+            waiting_requests=one.num_waiting_reqs,
+            used_tokens=one.num_used_tokens,
+            total_tokens=one.max_total_num_tokens,
+            rank=one.dp_rank,
+            waiting_tokens=one.num_waiting_uncached_tokens,
+            prefilled_tokens=one.total_prefill_uncached_tokens,
+            prefill_busy_us=one.total_prefill_busy_us,
+        )
+        for one in loads
+    }
+
+
+STREAM: Final = LoadStream("load", decode_load_stat)

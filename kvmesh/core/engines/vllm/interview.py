@@ -1,0 +1,81 @@
+"""What is asked of a vLLM, and what its answers mean."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.engines.facts import (
+    METRICS,
+    EngineFacts,
+    EventEndpoint,
+    Identity,
+    Interview,
+    reachable,
+)
+from kvmesh.core.engines.vllm.load import CACHE_INFO
+
+SOURCES: Final = "/kv_event_sources"
+"""Lists the event publishers, one per rank, from vLLM 0.31 on."""
+
+_CACHING: Final = re.compile(r'[{,] *enable_prefix_caching="([^"]*)"')
+
+
+class _Source(msgspec.Struct):
+    endpoint: str = ""
+    replay_endpoint: str | None = None
+    topic: str | None = None
+    enable_kv_cache_events: bool = True
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
+
+
+def recognise(host: str) -> Interview[EngineFacts | None]:
+    """Ask for the event publishers; an engine that lists none is served as of an unknown kind."""
+    body = yield SOURCES
+    if body is None:
+        return None
+    endpoints = _endpoints(body, host)
+    return EngineFacts(kind="vllm", endpoints=endpoints) if endpoints else None
+
+
+def identify() -> Interview[Identity | None]:
+    """Ask for version, publishers and prefix caching."""
+    body = yield "/version"
+    try:
+        version = msgspec.json.decode(body or b"", type=_Version).version
+    except msgspec.MsgspecError:
+        return None
+    if not version:
+        return None
+    lists = yield SOURCES
+    page = yield METRICS
+    return Identity(version, lists is not None, _caching(page or b""))
+
+
+def _endpoints(body: bytes, host: str) -> tuple[EventEndpoint, ...]:
+    """Return the publishers in a list of them, one per rank."""
+    try:
+        sources = msgspec.json.decode(body, type=dict[str, _Source])
+    except msgspec.MsgspecError:
+        return ()
+    return tuple(
+        EventEndpoint(
+            rank=int(rank),
+            endpoint=reachable(source.endpoint, host),
+            replay=reachable(source.replay_endpoint or "", host),
+            topic=source.topic or "",
+        )
+        for rank, source in sorted(sources.items())
+        if rank.isdigit() and source.enable_kv_cache_events and source.endpoint
+    )
+
+
+def _caching(page: bytes) -> bool | None:
+    """Return what /metrics say of prefix caching."""
+    lines = page.decode(errors="replace").splitlines()
+    told = (_CACHING.search(line) for line in lines if line.startswith(CACHE_INFO))
+    words = {found[1] for found in told if found}
+    return None if not words else words == {"True"}

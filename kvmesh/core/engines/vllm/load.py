@@ -1,0 +1,18 @@
+"""What vLLM says of its load: gauges on /metrics, one series a data-parallel rank."""
+
+from typing import Final
+
+from kvmesh.core.engines.load import Gauge
+
+CACHE_INFO: Final = "vllm:cache_config_info"
+
+GAUGES: Final = {
+    "vllm:num_requests_running": (Gauge("running"),),
+    "vllm:num_requests_waiting": (Gauge("waiting"),),
+    "vllm:kv_cache_usage_perc": (Gauge("usage"),),
+    "vllm:gpu_cache_usage_perc": (Gauge("usage"),),
+    CACHE_INFO: (
+        Gauge("block_size", label="block_size"),
+        Gauge("total_blocks", label="num_gpu_blocks"),
+    ),
+}

@@ -1,0 +1,264 @@
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvmesh.core.engines.engine_events import (
+    EngineBatch,
+    EngineCleared,
+    EngineEvent,
+    EngineRemoved,
+    EngineStored,
+)
+from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.errors import CodecError
+
+FIXTURES = Path(__file__).parents[4] / "fixtures" / "engines"
+WIRE: Mapping[str, Mapping[str, str]] = json.loads((FIXTURES / "wire_fixtures.json").read_text())
+LIVE = [json.loads(line) for line in (FIXTURES / "vllm_0.32.0_live.jsonl").read_text().splitlines()]
+
+HASH_A, HASH_B = 0x1122334455667788, 0x8877665544332211
+TOKENS = [1, 2, 3, 4, 300, 70000, 7, 8]
+
+
+def packed(tokens: list[int]) -> bytes:
+    return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+def decode(schema: str, payload: str) -> EngineBatch:
+    batch = decode_engine_batch(bytes.fromhex(WIRE[schema][payload]))
+    assert (batch.timestamp_s, batch.unknown_fields, batch.unknown_tags) == (1.5, 0, 0)
+    assert batch.dp_rank == (None if schema == "vllm-0.9.0.1" else 0)
+    return batch
+
+
+def event(*events: object) -> bytes:
+    return msgspec.msgpack.encode([1.5, list(events), 0])
+
+
+def only(data: bytes) -> EngineEvent:
+    [found] = decode_engine_batch(data).events
+    return found
+
+
+STORED = EngineStored((HASH_A, HASH_B), None, packed(TOKENS), 4)
+
+
+@pytest.mark.parametrize("schema", WIRE)
+def test_every_published_schema_gives_the_same_events(schema: str) -> None:
+    removed, cleared = EngineRemoved((HASH_B,)), EngineCleared()
+
+    assert decode(schema, "stored_min").events == (STORED,)
+    assert decode(schema, "removed").events == (removed,)
+    assert decode(schema, "cleared").events == (cleared,)
+    assert decode(schema, "mixed").events == (removed, STORED, cleared)
+
+
+@pytest.mark.parametrize("schema", WIRE)
+def test_every_field_of_a_schema_is_understood(schema: str) -> None:
+    [stored] = decode(schema, "stored_full").events
+    assert isinstance(stored, EngineStored)
+
+    assert (stored.hashes, stored.parent, stored.block_size) == ((HASH_B,), HASH_A, 4)
+    assert (stored.tokens, stored.tier, stored.group) == (packed(TOKENS[4:]), 0, 0)
+    vllm = schema.startswith("vllm")
+    version = tuple(map(int, schema.split("-")[1].split(".")))
+    if vllm:
+        assert stored.lora == ("#7" if version < (0, 14) else "adapter-a")
+        assert stored.kind == ("full_attention" if version >= (0, 22) else None)
+        assert bool(stored.extras) == (version >= (0, 17))
+    else:
+        assert stored.lora == ("adapter-a" if version >= (0, 5, 22) else None)
+        assert stored.salt == ("salt" if version >= (0, 5, 20) else None)
+
+
+def test_a_live_capture_decodes_without_anything_unknown() -> None:
+    batches = [decode_engine_batch(bytes.fromhex(line["hex"])) for line in LIVE]
+
+    assert sum(one.unknown_fields + one.unknown_tags for one in batches) == 0
+    assert [one.salt for batch in batches for one in batch.events if isinstance(one, EngineStored)][
+        3
+    ] == "tenantA"
+    kinds = {type(one) for batch in batches for one in batch.events}
+    assert kinds == {EngineStored, EngineRemoved, EngineCleared}
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [-0x778899AABBCCDDEF, 0x8877665544332211, b"\x01" * 24 + bytes.fromhex("8877665544332211")],
+)
+def test_signed_unsigned_and_byte_hashes_are_the_same_block(wire: object) -> None:
+    assert only(event(["BlockRemoved", [wire], "GPU"])) == EngineRemoved((HASH_B,))
+
+
+@pytest.mark.parametrize(
+    ("medium", "tier"),
+    [
+        (None, 0),
+        ("GPU", 0),
+        ("CPU", 1),
+        ("CPU_PINNED", 1),
+        ("STORAGE", 2),
+        ("DISK", 2),
+        ("EXTERNAL", 2),
+        ("hologram", 2),
+    ],
+)
+def test_a_medium_is_a_tier(medium: str | None, tier: int) -> None:
+    removed = {"type": "BlockRemoved", "block_hashes": [1], "medium": medium}
+
+    assert only(event(removed)) == EngineRemoved((1,), tier)
+
+
+def test_a_remote_block_is_in_the_farthest_tier_whatever_its_medium() -> None:
+    removed = {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "locality": "REMOTE"}
+
+    assert only(event(removed)) == EngineRemoved((1,), 2)
+
+
+def store(**fields: object) -> EngineStored:
+    base: dict[str, object] = {
+        "type": "BlockStored",
+        "block_hashes": [1, 2],
+        "parent_block_hash": None,
+        "token_ids": [5, 6, 7, 8],
+        "block_size": 2,
+    }
+    found = only(event(base | fields))
+    assert isinstance(found, EngineStored)
+    return found
+
+
+def test_the_group_of_a_store_and_a_removal_is_kept() -> None:
+    assert store(group_idx=3, kv_cache_spec_kind="mamba").group == 3
+    assert only(event(["BlockRemoved", [1], None, 3])) == EngineRemoved((1,), 0, 3)
+
+
+def test_the_first_blocks_lone_text_is_the_cache_salt() -> None:
+    found = store(lora_name="a", extra_keys=[["a", "salt"], ["a"]])
+
+    assert (found.lora, found.salt, found.extras) == ("a", "salt", ())
+
+
+def test_a_cache_salt_field_wins_over_a_guessed_one() -> None:
+    assert store(cache_salt="named", extra_keys=[["other"], None]).salt == "named"
+
+
+def test_images_stay_opaque_and_tell_blocks_apart() -> None:
+    one = store(extra_keys=[["salt", ["image-1", 0]], [["image-1", 2]]])
+    two = store(extra_keys=[["salt", ["image-2", 0]], [["image-2", 2]]])
+
+    assert one.salt == two.salt == "salt"
+    assert len(one.extras) == 2
+    assert not set(one.extras) & set(two.extras)
+
+
+def test_two_texts_on_a_first_block_stay_opaque() -> None:
+    found = store(extra_keys=[["one", "two"], None])
+
+    assert found.salt is None
+    assert found.extras[0] != 0 == found.extras[1]
+
+
+def test_a_text_on_a_later_block_is_no_salt() -> None:
+    found = store(parent_block_hash=9, extra_keys=[["salt"], None])
+
+    assert found.salt is None
+    assert found.extras[0]
+
+
+def test_extra_keys_that_are_not_one_a_block_tell_all_blocks_apart() -> None:
+    assert len(set(store(extra_keys=["digest"]).extras)) == 1
+    assert store(extra_keys=[]).extras == ()
+
+
+def test_a_bare_extra_key_counts_as_a_list_of_one() -> None:
+    assert store(extra_keys=["tenant", None]).salt == "tenant"
+
+
+def test_multimodal_keys_of_tensorrt_are_opaque_extras() -> None:
+    found = store(mm_keys=[["image", 0], None])
+
+    assert found.salt is None
+    assert found.extras[0] != 0 == found.extras[1]
+
+
+def test_bigram_tokens_count_by_their_first() -> None:
+    assert store(token_ids=[[5, 6], [6, 7], [7, 8], [8, 9]]).tokens == packed([5, 6, 7, 8])
+
+
+def test_a_placeholder_without_tokens_is_kept_as_one() -> None:
+    found = store(token_ids=[], block_size=0, medium="CPU")
+
+    assert (found.tokens, found.block_size, found.tier) == (b"", 0, 1)
+
+
+def test_shorter_arrays_than_any_published_are_accepted() -> None:
+    found = only(event(["BlockStored", [1], None, [5, 6], 2]))
+
+    assert found == EngineStored((1,), None, packed([5, 6]), 2)
+
+
+def test_unknown_fields_and_tags_are_counted_and_skipped() -> None:
+    batch = decode_engine_batch(
+        msgspec.msgpack.encode(
+            [
+                1,
+                [
+                    {"type": "BlockUpdated", "x": 1},
+                    ["BlockPromoted", 1, 2],
+                    {"type": "AllBlocksCleared", "origin": "api"},
+                    ["BlockRemoved", [1], "GPU", 0, "LOCAL", "new"],
+                ],
+                None,
+                "new",
+            ]
+        )
+    )
+
+    assert batch.events == (EngineCleared(), EngineRemoved((1,)))
+    assert (batch.unknown_fields, batch.unknown_tags, batch.dp_rank) == (4, 2, None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x93" * 2000,
+        msgspec.msgpack.encode({"not": "a batch"}),
+        msgspec.msgpack.encode([1.5]),
+        msgspec.msgpack.encode(["now", []]),
+        msgspec.msgpack.encode([1.5, "events"]),
+        msgspec.msgpack.encode([1.5, [], "rank"]),
+        event(7),
+        event([]),
+        event([7]),
+        event({"type": None}),
+        event(["BlockRemoved"]),
+        event(["BlockRemoved", "hashes"]),
+        event(["BlockRemoved", [None]]),
+        event(["BlockRemoved", [b""]]),
+        event(["BlockRemoved", [1], 5]),
+        event(["BlockRemoved", [1], None, -1]),
+        event(["BlockStored", [1]]),
+        event(["BlockStored", [1], None, [5, 6], -2]),
+        event(["BlockStored", [1], None, [5, 6, 7], 2]),
+        event(["BlockStored", [1], None, "tokens", 2]),
+        event(["BlockStored", [1], None, [5, -6], 2]),
+        event(["BlockStored", [1], None, [5, 2**32], 2]),
+        event(["BlockStored", [1], None, [5, None], 2]),
+        event(["BlockStored", [1], None, [[5, 6], 7], 2]),
+        event(["BlockStored", [1], None, [[], [5, 6]], 2]),
+        event(["BlockStored", [1], None, [5, 6], 2, "lora"]),
+        event(["BlockStored", [1], None, [5, 6], 2, None, "GPU", 9]),
+        event(["BlockStored", [1], None, [5, 6], 2, None, "GPU", None, "keys"]),
+        event({"type": "BlockStored", "block_hashes": [1], "token_ids": []}),
+    ],
+)
+def test_what_cannot_be_followed_is_a_codec_error(payload: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode_engine_batch(payload)

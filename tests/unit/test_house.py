@@ -1,0 +1,140 @@
+"""How the source tree must be built: what holds it together is checked here, not remembered."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.house.imports import find_cycles, import_graph
+from benchmarks.house.tree import (
+    MOST_ARGUMENTS,
+    SourceFile,
+    argument_count,
+    files_by_folder,
+    find_files,
+    find_functions,
+    read_tree,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+MOST_FILES = 15
+TREES = ("kvmesh", "tests", "benchmarks", "examples")
+OF_THE_WHOLE = {"test_house", "test_public_face", "test_reruns"}
+"""Unit tests of the repository rather than of one module."""
+
+
+@cache
+def files_of(tree: str) -> list[SourceFile]:
+    return read_tree(REPOSITORY / tree)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_folder_has_no_more_files_than_a_story(tree: str) -> None:
+    crowded = {
+        str(folder): count
+        for folder, count in files_by_folder(REPOSITORY / tree).items()
+        if count > MOST_FILES
+    }
+
+    assert not crowded
+
+
+def test_each_package_says_in_a_sentence_what_it_is() -> None:
+    silent = [
+        str(file.path)
+        for file in files_of("kvmesh")
+        if file.is_package and not (ast.get_docstring(file.syntax) or "").strip().endswith(".")
+    ]
+
+    assert not silent
+
+
+def test_each_folder_is_a_package() -> None:
+    files = files_of("kvmesh")
+    packages = {file.path.parent for file in files if file.is_package}
+
+    assert {file.path.parent for file in files} <= packages
+
+
+@pytest.mark.parametrize("tree", ["kvmesh", "benchmarks"])
+def test_no_modules_import_each_other_not_even_late(tree: str) -> None:
+    assert find_cycles(import_graph(files_of(tree))) == []
+
+
+def test_only_the_command_line_imports_modules_by_name() -> None:
+    """What is loaded late is imported in a function, where the contracts see it.
+
+    `kvmesh._native` is no module of ours to a type checker: it is built from C, or missing.
+    """
+    hidden = [
+        f"{file.path}:{line} {name}"
+        for file in files_of("kvmesh")
+        if file.module != "kvmesh.cli"
+        for line, name in named_imports(file)
+        if name.startswith("kvmesh") and name != "kvmesh._native"
+    ]
+
+    assert not hidden
+
+
+def named_imports(file: SourceFile) -> Iterator[tuple[int, str]]:
+    """Yield where a string is that names a module, in a file that uses `import_module`."""
+    if "import_module" not in file.text:
+        return
+    for node in ast.walk(file.syntax):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called.endswith("import_module") or "import_module" in map(ast.unparse, node.args):
+                for argument in node.args:
+                    if isinstance(argument, ast.Constant | ast.JoinedStr):
+                        yield node.lineno, ast.unparse(argument).strip("f'\"")
+
+
+def test_a_unit_test_lies_in_the_room_of_its_module() -> None:
+    """A test called like a module lies where that module does; others lie in a room that exists."""
+    rooms = {file.path.parent.relative_to("kvmesh") for file in files_of("kvmesh")}
+    homes: dict[str, set[Path]] = {}
+    for file in files_of("kvmesh"):
+        homes.setdefault(file.path.stem, set()).add(file.path.parent.relative_to("kvmesh"))
+    strays: list[str] = []
+    unit = REPOSITORY / "tests/unit"
+    for path in find_files(unit):
+        room, name = path.parent.relative_to(unit), path.stem
+        if (
+            not name.startswith("test_")
+            or name in OF_THE_WHOLE
+            or room.parts[:1] == ("benchmarks",)
+        ):
+            continue
+        home = homes.get(name.removeprefix("test_"))
+        if room not in (rooms if home is None else home):
+            strays.append(f"{path}: its module is in {sorted(map(str, home or rooms))}")
+
+    assert not strays
+
+
+def test_a_function_takes_no_more_arguments_than_a_reader_keeps_in_mind() -> None:
+    many = [
+        f"{file.path}:{function.lineno} {function.name}"
+        for file in files_of("kvmesh")
+        for function in find_functions(file)
+        if argument_count(function) > MOST_ARGUMENTS
+    ]
+
+    assert not many
+
+
+def test_tests_and_sources_that_tools_are_told_of_exist() -> None:
+    named = re.compile(r"\b(?:tests|kvmesh|benchmarks)/[\w/.*-]*[\w*]")
+    tools = ("Makefile", ".ci/run", "pyproject.toml", "kvmesh/native/check.sh")
+    missing = [
+        f"{tool}: {path}"
+        for tool in tools
+        for path in named.findall((REPOSITORY / tool).read_text())
+        if not path.startswith("kvmesh/_native") and not any(REPOSITORY.glob(path))  # built
+    ]
+
+    assert not missing

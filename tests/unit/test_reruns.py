@@ -1,0 +1,106 @@
+"""How tests are run again, tried on small suites in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.reruns import MOST_RERUNS
+
+REPOSITORY = Path(__file__).parents[2]
+MARKERS = "[pytest]\nmarkers =\n    integration: real\n    browser: real\n    chaos: long\n"
+FAILS_FIRST = """
+import pathlib, pytest
+
+@pytest.mark.{mark}
+@pytest.mark.parametrize("number", range({count}))
+def test_it(number):
+    tries = pathlib.Path(__file__).with_suffix(f".{{number}}")
+    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+    assert len(tries.read_text()) > {failures}
+"""
+
+
+def run_suite(folder: Path, *flags: str, reruns: str = "2", **files: str) -> tuple[int, str]:
+    """Return how a suite of `files` ended, and what it printed."""
+    (folder / "pytest.ini").write_text(MARKERS)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.reruns", "-p", "no:cacheprovider", *flags],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(REPOSITORY),
+            "KVMESH_RERUNS": reruns,
+            "KVMESH_RERUN_DELAY_S": "0",
+        },
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("mark", ["integration", "browser"])
+def test_a_test_of_real_things_may_fail_twice(tmp_path: Path, mark: str) -> None:
+    suite = FAILS_FIRST.format(mark=mark, count=1, failures=2)
+
+    code, out = run_suite(tmp_path, test_real=suite)
+
+    assert code == 0, out
+    assert "reruns: 2, at most 3 in a run\n" in out
+    assert "1 passed, 2 rerun in" in out
+
+
+def test_three_failures_are_a_failure(tmp_path: Path) -> None:
+    suite = FAILS_FIRST.format(mark="integration", count=1, failures=3)
+
+    code, out = run_suite(tmp_path, test_real=suite)
+
+    assert code == 1
+    assert "1 failed, 2 rerun in" in out
+
+
+def test_a_pure_test_is_never_run_again(tmp_path: Path) -> None:
+    suite = FAILS_FIRST.format(mark="chaos", count=1, failures=1)
+
+    code, out = run_suite(tmp_path, test_pure=suite)
+
+    assert code == 1
+    assert "reruns: 0, at most 3 in a run\n" in out
+    assert "1 failed in" in out
+
+
+def test_none_is_run_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    suite = FAILS_FIRST.format(mark="integration", count=1, failures=1)
+
+    code, out = run_suite(tmp_path, reruns="0", test_real=suite)
+
+    assert code == 1
+    assert "reruns: 0" in out
+
+
+@pytest.mark.parametrize("flags", [(), ("-n", "2", "--dist", "loadfile")])
+def test_too_many_reruns_fail_a_run_in_which_all_passed(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    half = FAILS_FIRST.format(mark="integration", count=(MOST_RERUNS + 1) // 2, failures=1)
+
+    code, out = run_suite(tmp_path, *flags, test_one=half, test_other=half)
+
+    assert code == 1
+    assert "reruns: 4, at most 3 in a run: too many, the run fails\n" in out
+    assert "4 passed, 4 rerun in" in out
+
+
+def test_as_many_as_may_be_are_no_failure_with_several_workers(tmp_path: Path) -> None:
+    suite = FAILS_FIRST.format(mark="integration", count=MOST_RERUNS, failures=1)
+
+    code, out = run_suite(tmp_path, "-n", "2", test_real=suite)
+
+    assert code == 0, out
+    assert "reruns: 3, at most 3 in a run\n" in out
