@@ -15,8 +15,7 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.process.part import RouterPart
 from kvmesh.app.process.running import Stop
-from kvmesh.app.prompts.intake import Intake
-from kvmesh.app.prompts.reading import Reading
+from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.answer_watch import AnswerWatch
@@ -63,8 +62,8 @@ LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
 
 BEGUN: Points = [
-    (Reading, "read"),
-    (Intake, "read"),
+    (Reader, "read"),
+    (Reader, "make"),
     (Gateway, "_forward"),
     (RoutedRequest, "__init__"),
     (Forward, "begin"),
@@ -326,7 +325,7 @@ async def test_an_error_in_a_thread_that_tokenises_is_a_500(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ByteTokenizer, "should_offload", lambda *_: True)
-    points = [(Reading, "_read_in_thread"), *BEGUN[1:], SENT[0]]
+    points = [(Reader, "_read_in_thread"), *BEGUN[1:], SENT[0]]
     async with failing_engines(2) as engines, door_to(engines) as door:
         wrong = await door.check_all(points[1:], CHAT, "500")
         wrong += await door.check(Planted(*points[0], late=False), CHAT, {"500"})
