@@ -17,21 +17,21 @@ class Native(Protocol):
     """What `kvmesh._native` has."""
 
     def Table(self) -> object:  # noqa: N802  a type
-        """Return an empty `core.block_table.Table`."""
+        """Return an empty `core.index.block_table.Table`."""
         ...
 
     def Loads(self, worker: str) -> object:  # noqa: N802  a type
-        """Return a `core.loads.Loads` without any load."""
+        """Return a `core.workers.loads.Loads` without any load."""
         ...
 
     def Ratio(self, ms: float = 0.0, tokens: float = 0.0) -> object:  # noqa: N802  a type
-        """Return a `core.relative_speed.Ratio`."""
+        """Return a `core.workers.relative_speed.Ratio`."""
         ...
 
     def WorkerState(  # noqa: N802  a type
         self, worker: str, loads: object, prefill: object, info: object, report: object
     ) -> object:
-        """Return a `core.worker_state.WorkerState` of native loads and ratios."""
+        """Return a `core.workers.state.WorkerState` of native loads and ratios."""
         ...
 
     def predicted_time_ties(
@@ -62,7 +62,7 @@ class Native(Protocol):
         ...
 
     def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:
-        """Return `core.selection.pure_find_home`."""
+        """Return `core.cost.selection.pure_find_home`."""
         ...
 
     def chain(

@@ -3,10 +3,14 @@
 Every `transport` passes the one suite of its port in tests/contract.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+
+from kvmesh.actors.kernel import Message
+
+T = TypeVar("T")
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -35,7 +39,10 @@ class Subscription(Protocol):
 
 
 class TailListener(Protocol):
-    """Where a tail delivers. Calls come in stream order, on the event loop, one at a time."""
+    """Where a tail delivers. Calls come in stream order, on the event loop, one at a time.
+
+    What a listener raises is reported (`kvmesh.tasks`), and it is told what follows.
+    """
 
     def on_record(self, record: Record) -> None:
         """Take one message; sequences never go back within one `created`."""
@@ -81,7 +88,10 @@ class Journal(Protocol):
 
 
 class Bus(Protocol):
-    """Fire-and-forget messages: heartbeats, bookings. Lost while disconnected."""
+    """Fire-and-forget messages: heartbeats, bookings. Lost while disconnected.
+
+    Subjects are words with dots between them, as `actors.wire.Subjects` makes them.
+    """
 
     def publish(self, subject: str, data: bytes) -> None:
         """Send, never waiting; dropped and counted when disconnected or over the buffer."""
@@ -155,4 +165,142 @@ class ObjectStore(Protocol):
 
     async def delete_orphans(self, older_than_s: float) -> int:
         """Delete chunks no object refers to, return how many objects' worth."""
+        ...
+
+
+class TableListener(Protocol):
+    """Where a followed table delivers. Calls come on the event loop, one at a time."""
+
+    def on_value(self, key: str, value: bytes) -> None:
+        """Take the newest value of `key`; every key once at first, then each change."""
+        ...
+
+    def on_caught_up(self) -> None:
+        """Learn that all that was in the table when following began has been delivered."""
+        ...
+
+
+class SharedTable(Protocol):
+    """The newest value of each key, which everybody may write and follow: bindings of sessions.
+
+    The last writer wins; a value that nobody writes again expires after the table's `ttl_s`.
+    """
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write, never waiting; lost in silence while disconnected: write it again when used."""
+        ...
+
+    async def follow(self, listener: TableListener) -> Subscription:
+        """Deliver what is in the table, then what is written, through every reconnect."""
+        ...
+
+
+Handler = Callable[[Any], Awaitable[object]]
+"""Takes the command of the type it is mapped from, returns what msgpack can encode, or None.
+
+Commands to one subject run one after another, in order: a long job answers first and runs on.
+"""
+
+ASK_TIMEOUT_S = 2.0
+
+
+class Control(Protocol):
+    """Rare commands with an answer: to drain, to send a dump, to take a snapshot."""
+
+    async def ask(
+        self, subject: str, command: Message, result: type[T], *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> T:
+        """Return the result of `command` at whoever listens on `subject`.
+
+        Raises `TransportError` when nobody listens, the answer is late (the command may have been
+        done), or the other side refused; `CodecError` for an answer of another type.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop listening, after the commands under way; safe to call twice."""
+        ...
+
+
+class EventPlane(Protocol):
+    """A process's one connection to its mesh, and everything that goes over it.
+
+    Made by `app.plane`, the one place that knows which transport it is. Before `connect` returns
+    only `on_change`, `waiting` and `warnings` may be used. What it opens it closes with itself;
+    subscriptions and controls are closed by who opened them.
+    """
+
+    bus: Bus
+
+    @property
+    def connected(self) -> bool:
+        """Return whether messages can be sent now."""
+        ...
+
+    async def connect(self, *, patient: bool = False) -> None:
+        """Connect, and try for some seconds; `patient`: until the server is there.
+
+        Raises `ConfigError` or `TransportError` for what waiting will not cure: a bad URL, a
+        refused login.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Send what is queued, then disconnect for good; safe to call twice."""
+        ...
+
+    def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+        """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""
+        ...
+
+    def waiting(self) -> str:
+        """Return what a patient start waits for, in words for a probe; "" for nothing."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the server refuses now, one line each."""
+        ...
+
+    async def journal(self, bucket: str, *, ensure: bool = True) -> Journal:
+        """Return the bucket's event stream, open; with `ensure` it is made or adapted.
+
+        Who may only append passes False. Raises `TransportError`.
+        """
+        ...
+
+    async def stores(self, bucket: str) -> tuple[KeyValue, ObjectStore]:
+        """Return the mesh's leases and manifests, and the bucket's snapshots, made or adapted.
+
+        Raises `TransportError`.
+        """
+        ...
+
+    async def sessions(self, bucket: str, ttl_s: int) -> SharedTable:
+        """Return the bucket's table of sessions, made or adapted. Raises `TransportError`."""
+        ...
+
+    async def control(
+        self,
+        subjects: Sequence[str] = (),
+        handlers: Mapping[type[Message], Handler] = {},
+    ) -> Control:
+        """Answer commands on `subjects` by `handlers` from now on; without subjects: ask only.
+
+        The keys of `handlers` are tagged structs (`actors.messages`). Raises `TransportError`.
+        """
+        ...
+
+    async def declare(self, bucket: str, session_ttl_s: int) -> None:
+        """Make all that a bucket needs, adapt what differs; safe to call again.
+
+        For the one account that may, where routers and workers may not. Raises `TransportError`.
+        """
+        ...
+
+    async def keep(self) -> None:
+        """Make anew, for ever, what this process made or adapted and somebody deletes."""
+        ...
+
+    async def warn_of_risks(self) -> None:
+        """Say in the log what acknowledged events could still be lost to. Never raises."""
         ...

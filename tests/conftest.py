@@ -6,13 +6,14 @@ import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import pytest_timeout
 import zmq
 
-from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.nats.server import NatsServer
 from tests.nats_container import (
     SERVERS,
     InContainer,
@@ -92,6 +93,18 @@ def eventually() -> Eventually:
             await asyncio.sleep(0.002)
 
     return wait
+
+
+Contexts = list[dict[str, Any]]
+
+
+@pytest.fixture
+async def reported() -> Contexts:
+    """What is reported to the event loop's exception handler; the test judges it."""
+    contexts: Contexts = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: contexts.append(context))
+    return contexts
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
-from kvmesh.app.ops.nats_server import find_nats_server
+from kvmesh.app.nats.server import find_nats_server
 
 # Its reaper's image cannot be had without a registry; the fixture stops the container itself.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")

@@ -1,7 +1,7 @@
 """Are the answers right when engines evict blocks from the middle of a prefix?
 
 Engines do. A worker's raw cache then has holes; the right answer is the prefix before the first.
-kvmesh makes each worker's stream prefix-closed at the publisher (`core.closure`); Dynamo's tree
+kvmesh makes each worker's stream prefix-closed at the publisher (`closure.Closure`); Dynamo's tree
 takes the raw events. Both are compared with plain sets.
 """
 

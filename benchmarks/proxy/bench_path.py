@@ -36,7 +36,7 @@ from benchmarks.proxy.peers import free_port
 from benchmarks.proxy.timed_router import Notes
 from benchmarks.recovery.bench_sidecar import Engine
 from benchmarks.started import Started
-from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.observe import configure_logging
 

@@ -23,7 +23,7 @@ base() {
 }
 
 nats() {
-    binary="$("$PYTHON" -c 'from kvmesh.app.ops.nats_server import find_nats_server as f; print(f())')"
+    binary="$("$PYTHON" -c 'from kvmesh.app.nats.server import find_nats_server as f; print(f())')"
     mkdir -p "$work/nats/data"
     cp "$binary" "$work/nats/nats-server"
     docker build -q -f deploy/docker/nats.Dockerfile -t nats:local "$work/nats"

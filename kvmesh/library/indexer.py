@@ -30,7 +30,7 @@ class KvIndexer:
 
     Units are full blocks of `block_size` tokens; a trailing partial block never counts. Hashes are
     `hashing.sequence_hashes`, one u64 a block, root first. Not thread-safe. About 80 B of memory a
-    distinct block; beyond `max_blocks` unmatched blocks are evicted (see `core.index_cap`).
+    distinct block; beyond `max_blocks` unmatched blocks are evicted (see `core.index.cap`).
     Source: the calls mirror NVIDIA Dynamo's `KvIndexer` and `RadixTree` bindings.
     """
 
@@ -110,7 +110,7 @@ class ApproxKvIndexer:
     """Which worker probably holds how much of a prompt: what was sent to it in the last `ttl_s`.
 
     Needs no events. The caller brings the clock: `now` in seconds, from any start, never back.
-    Units and hashes as in `KvIndexer`; limits as in `core.approx.ApproxIndex`.
+    Units and hashes as in `KvIndexer`; limits as in `core.overlap.approx.ApproxIndex`.
     Source: the calls mirror NVIDIA Dynamo's `ApproxKvIndexer`.
     """
 

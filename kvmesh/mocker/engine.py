@@ -16,6 +16,7 @@ from kvmesh.mocker.actor import (
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest, EngineStatistics, Step
 from kvmesh.mocker.vllm.events import encode_events
+from kvmesh.tasks import guarded
 from kvmesh.transport.zmq.publisher import EventPublisher
 
 MAX_LAG_S = 0.05
@@ -47,6 +48,8 @@ class EngineRunner:
         self._refusals: list[str] = []
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        # An engine that takes no further step would leave its requests open for ever.
+        self._step = guarded("engine step", self._wake, "end")
 
     @property
     def capacity_tokens(self) -> int:
@@ -103,7 +106,7 @@ class EngineRunner:
     def _schedule(self, wake: Wake, now: float) -> None:
         loop = asyncio.get_running_loop()
         self._due = now + wake.after_s
-        self._timer = loop.call_at(self._due, self._wake, wake.message)
+        self._timer = loop.call_at(self._due, self._step, wake.message)
 
     def _wake(self, message: Message) -> None:
         now = asyncio.get_running_loop().time()

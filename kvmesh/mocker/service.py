@@ -22,6 +22,7 @@ from kvmesh.mocker.sglang.meeting import MeetingPlace
 from kvmesh.mocker.vllm.requests import GenerationRequest, Prompt, error_body
 from kvmesh.mocker.vllm.responses import Header
 from kvmesh.mocker.vllm.shapes import ID_PREFIXES, shape_of
+from kvmesh.tasks import Jobs
 
 VERSION: Final = "0.32.0"
 """The vLLM release whose behaviour is imitated."""
@@ -81,7 +82,7 @@ class GenerationService:
         self._ranks = ranks
         self._running: dict[str, _Running] = {}
         self._numbers = itertools.count()
-        self._tokenizing: set[asyncio.Task[None]] = set()
+        self._tokenizing = Jobs("tokenise")
 
     def serve(self, reply: Reply, request: GenerationRequest) -> None:
         """Answer `request`, now or as its tokens come. Raises `RequestError`."""
@@ -93,10 +94,7 @@ class GenerationService:
         if not long and self.meeting is None:
             self._start(reply, request, labels, rank, self._tokenize(request))
             return
-        work = self._tokenize_and_start(reply, request, labels, rank)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tokenizing.add(task)
-        task.add_done_callback(self._tokenizing.discard)
+        self._tokenizing.start(self._tokenize_and_start(reply, request, labels, rank))
 
     def on_step(self, rank: int, step: Step, seconds: float) -> None:
         """Hand out the tokens of a step that has just ended."""
@@ -120,9 +118,7 @@ class GenerationService:
 
     async def close(self) -> None:
         """Give up requests that are still being tokenised."""
-        for task in self._tokenizing:
-            task.cancel()
-        await asyncio.gather(*self._tokenizing, return_exceptions=True)
+        await self._tokenizing.close()
 
     async def _tokenize_and_start(
         self, reply: Reply, request: GenerationRequest, labels: Labels, rank: int

@@ -1,10 +1,8 @@
 """Where a replay's report goes: the console, and the files asked for."""
 
-import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, cast
 
 import msgspec
 from rich.console import Console
@@ -23,18 +21,6 @@ class ReportFiles(msgspec.Struct, frozen=True):
     csv: Path | None = None
     html: Path | None = None
     plot: Path | None = None
-
-
-class _Plots(Protocol):
-    """What of `report_plots` is used."""
-
-    def write_plots(self, report: ReplayReport, path: Path) -> None:
-        """Write all plots as one picture."""
-        ...
-
-    def plots_as_svg(self, report: ReplayReport) -> str:
-        """Return all plots as one `<svg>` element."""
-        ...
 
 
 def check_plots(files: ReportFiles) -> None:
@@ -85,14 +71,15 @@ def deliver_files(report: ReplayReport, files: ReportFiles, console: Console) ->
 
 def write_html(report: ReplayReport, path: Path) -> None:
     """Write the report as one page."""
-    path.write_text(render_html(report, load_plots().plots_as_svg(report)), encoding="utf-8")
+    # matplotlib may be missing, and takes long to load.
+    from kvmesh.report.plots import plots_as_svg  # noqa: PLC0415
+
+    path.write_text(render_html(report, plots_as_svg(report)), encoding="utf-8")
 
 
 def write_plots(report: ReplayReport, path: Path) -> None:
     """Write all plots as one picture."""
-    load_plots().write_plots(report, path)
+    # As above.
+    from kvmesh.report import plots  # noqa: PLC0415
 
-
-def load_plots() -> _Plots:
-    """Return the module that draws: loaded by name, since matplotlib may be missing and is slow."""
-    return cast("_Plots", importlib.import_module("kvmesh.report.plots"))
+    plots.write_plots(report, path)

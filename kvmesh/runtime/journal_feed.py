@@ -1,6 +1,7 @@
 """Brings a journal's tail to an actor."""
 
 import asyncio
+from functools import partial
 
 from kvmesh.actors.kernel import Effect
 from kvmesh.actors.messages import (
@@ -16,6 +17,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
 from kvmesh.ports import Journal, Record, StreamState, Subscription
 from kvmesh.runtime.aio import AioDriver
+from kvmesh.tasks import end_tasks, supervise
 
 RETRY_S = 1.0
 """Pause after a tail could not be opened for an actor's wish."""
@@ -56,8 +58,7 @@ class JournalFeed:
     async def close(self) -> None:
         """Stop delivering; safe to call twice."""
         if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+            await end_tasks(self._reopening)
             self._reopening = None
         await self._end_tail()
 
@@ -67,9 +68,8 @@ class JournalFeed:
         if self._reopening is not None:
             self._reopening.cancel()
         assert self._journal is not None, "no tail was opened before"
-        self._reopening = asyncio.get_running_loop().create_task(
-            self._reopen(self._journal, effect.after, effect.created)
-        )
+        again = partial(self._reopen, self._journal, effect.after, effect.created)
+        self._reopening = supervise("open the journal", again)
 
     def on_record(self, record: Record) -> None:
         """Pass a record on; with a full mailbox this waits by working it off."""

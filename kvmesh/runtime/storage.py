@@ -29,6 +29,7 @@ from kvmesh.actors.storage import (
 from kvmesh.errors import ConflictError, TransportError
 from kvmesh.ports import Journal, KeyValue, ObjectStore
 from kvmesh.runtime.aio import AioDriver
+from kvmesh.tasks import Jobs, report
 
 
 class StorageCarrier:
@@ -51,22 +52,17 @@ class StorageCarrier:
         self._objects = objects
         self._journal = journal
         self._slots = asyncio.Semaphore(in_flight)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._jobs = Jobs("storage")
         for kind in STORAGE_WISHES:
             driver.carry(kind, self._carry)
 
     async def close(self) -> None:
         """Give up everything under way."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._jobs.close()
 
     def _carry(self, actor: str, effect: Effect) -> None:
         assert isinstance(effect, StorageWish)
-        task = asyncio.get_running_loop().create_task(self._serve(actor, effect))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._jobs.start(self._serve(actor, effect))
 
     async def _serve(self, actor: str, wish: StorageWish) -> None:
         async with self._slots:
@@ -76,6 +72,9 @@ class StorageCarrier:
                 answer = Failed(wish.token, str(error), conflict=True)
             except TransportError as error:
                 answer = Failed(wish.token, str(error))
+            except Exception as error:  # noqa: BLE001  the actor must not wait for ever
+                report("storage", error, detail=f"{type(wish).__name__} failed")
+                answer = Failed(wish.token, repr(error))
         self._driver.answer(actor, answer)
 
     async def _perform(self, wish: StorageWish) -> Message:

@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import report
 
 MAX_FRAME_BYTES: Final = 64 * 1024**2
 """A longer frame, sent or announced, ends the link: the other side is stuck, or not one of us."""
@@ -123,33 +124,23 @@ class LocalLink(asyncio.Protocol, Generic[Incoming, Outgoing]):
                 return
             try:
                 self._receiver.on_message(message)
-            except Exception:  # noqa: BLE001  a message's edge: the others are delivered
-                get_logger().exception("message between processes failed")
+            except Exception as error:  # noqa: BLE001  one message's bug must not cut all others off
+                report("link message", error)
 
     def _flush(self) -> None:
         outbox, transport = self._outbox, self._transport
         if not outbox or transport is None:
             return
-        data = self._encode(outbox)
-        outbox.clear()
+        self._outbox = []
+        try:
+            data = self._codec.encode(outbox)
+        except Exception as error:  # noqa: BLE001  what is lost would be waited for: end the link
+            report("link message", error)
+            self._break("a message cannot be encoded")
+            return
         transport.write(len(data).to_bytes(_HEADER, "little") + data)
         if transport.get_write_buffer_size() > MAX_FRAME_BYTES:
             self._break("the other side does not read")
-
-    def _encode(self, messages: Sequence[Outgoing]) -> bytes:
-        """Return one frame's content; a message that cannot be encoded is left out, and logged."""
-        try:
-            return self._codec.encode(messages)
-        except Exception:  # noqa: BLE001  a message's edge: the others are sent
-            return self._codec.encode([one for one in messages if self._can_be_sent(one)])
-
-    def _can_be_sent(self, message: Outgoing) -> bool:
-        try:
-            self._codec.encode([message])
-        except Exception:  # noqa: BLE001  a message's edge: the others are sent
-            get_logger().exception("message between processes cannot be sent")
-            return False
-        return True
 
     def _break(self, why: str) -> None:
         get_logger().error("link between processes broken", why=why)

@@ -6,17 +6,20 @@ from typing import Protocol
 
 import pytest
 
-from kvmesh.app.ops.nats_server import NatsServer
-from kvmesh.ports import Bus, Journal, KeyValue, ObjectStore, Record, StreamState
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.nats.server import NatsServer
+from kvmesh.ports import Bus, EventPlane, Journal, KeyValue, ObjectStore, Record, StreamState
 from kvmesh.testing.memory.bus import MemoryBus
 from kvmesh.testing.memory.journal import MemoryJournal
 from kvmesh.testing.memory.kv import MemoryKeyValue
 from kvmesh.testing.memory.objects import MemoryObjects
+from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
+from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 
@@ -25,6 +28,10 @@ class Backend(Protocol):
     """One implementation of every port; two clients of it see the same mesh."""
 
     prefix: str
+
+    async def plane(self) -> EventPlane: ...
+
+    async def delete_stream(self, bucket: str) -> None: ...
 
     async def journal(self) -> Journal: ...
 
@@ -52,6 +59,14 @@ class MemoryBackend:
         self.prefix = "t"
         self.now_s = 1_000_000.0
         self.server = MemoryServer(clock=lambda: self.now_s)
+
+    async def plane(self) -> EventPlane:
+        plane = MemoryPlane(self.server, self.prefix)
+        await plane.connect()
+        return plane
+
+    async def delete_stream(self, bucket: str) -> None:
+        self.server.delete_stream(Subjects(self.prefix, bucket).stream())
 
     async def journal(self) -> Journal:
         journal = MemoryJournal(self.server, "EVENTS")
@@ -96,6 +111,19 @@ class NatsBackend:
         await connection.connect()
         self._stack.push_async_callback(connection.close)
         return connection
+
+    async def plane(self) -> EventPlane:
+        connection = NatsOptions(url=self.url, name="contract test")
+        options = PlaneOptions(
+            namespace=self.prefix, connection=connection, max_bytes=16 * 1024**2, max_age_s=3600
+        )
+        plane = NatsPlane(options)
+        await plane.connect()
+        self._stack.push_async_callback(plane.close)
+        return plane
+
+    async def delete_stream(self, bucket: str) -> None:
+        await (await self.admin()).delete_stream(Subjects(self.prefix, bucket).stream())
 
     async def journal(self) -> Journal:
         options = JournalOptions(

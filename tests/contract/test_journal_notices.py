@@ -124,3 +124,39 @@ async def test_a_lost_end_is_noticed_by_a_running_tail(
     await tail.close()
 
     assert recorder.payloads[5:] == numbered(3)
+
+
+async def test_a_listener_that_raises_is_told_what_follows(
+    backend: Any, recorder: Any, eventually: Any, reported: Any
+) -> None:
+    journal = await backend.journal()
+    await append_all(journal, backend.prefix, numbered(10))
+    await journal.purge(2)
+    told = {"on_gap", "on_record", "on_caught_up"}
+
+    def raise_once(name: str) -> Any:
+        note = getattr(recorder, name)
+
+        def call(*arguments: Any) -> None:
+            note(*arguments)
+            if name in told:
+                told.discard(name)
+                raise ValueError(name)
+
+        return call
+
+    for name in sorted(told):
+        setattr(recorder, name, raise_once(name))
+    tail = await journal.tail(0, "", recorder)
+    await eventually(lambda: len(recorder.records) == 8)
+    await append_all(journal, backend.prefix, numbered(1, 10))
+    await eventually(lambda: len(recorder.records) == 9 and not told)
+    await tail.close()
+
+    assert recorder.payloads == numbered(9, 2)
+    assert recorder.gaps == [(1, 2)]
+    assert sorted(str(one["exception"]) for one in reported) == [
+        "on_caught_up",
+        "on_gap",
+        "on_record",
+    ]

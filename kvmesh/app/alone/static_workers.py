@@ -1,9 +1,9 @@
 """The workers of a router alone, without NATS: looked at over HTTP, their events over ZMQ."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -36,6 +36,7 @@ from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
 from kvmesh.runtime.aio import AioDriver
+from kvmesh.tasks import attempt, end_tasks, supervise
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 PROBE_S = 2.0
@@ -84,6 +85,7 @@ class StaticWorkers:
         self._engines = [self._attach(worker) for worker in workers]
         self._attached: dict[WorkerId, EngineAttachment] = {}
         self._running: list[asyncio.Task[None]] = []
+        self._pool: UpstreamPool | None = None
         self._log = get_logger()
 
     def discover_by(self, discovery: Discovery) -> None:
@@ -175,17 +177,18 @@ class StaticWorkers:
         driver.add(self._router)
         driver.add(self._registry)
         driver.start()
-        self._running.append(asyncio.create_task(driver.run(), name="actors"))
-        pool = self._make_pool()
+        self._running.append(supervise("actors", driver.run, "end"))
+        self._pool = pool = self._make_pool()
         if self._discovery is not None:
             self.replace(await self._discovery.look())
-            following = self._discovery.run(self.replace)
-            self._running.append(asyncio.create_task(following, name="discover workers"))
+            following = partial(self._discovery.run, self.replace)
+            self._running.append(supervise("discover workers", following))
         await asyncio.gather(*(self._look(pool, engine) for engine in self._engines))
         while any(box.waiting for box in driver.statistics().mailboxes.values()):  # noqa: ASYNC110  turns of our own
             await asyncio.sleep(0)
         self._looked = True
-        self._running.append(asyncio.create_task(self._keep_looking(pool), name="probe workers"))
+        looking = partial(self._keep_looking, pool)
+        self._running.append(supervise("probe workers", looking))
 
     async def failed(self) -> None:
         """Wait for a part to fail, and raise its error."""
@@ -198,25 +201,21 @@ class StaticWorkers:
         for engine in self._engines:
             engine.close()
         self._driver.stop()
-        for task in self._running:
-            task.cancel()
-        for task in self._running:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(*self._running)
+        if self._pool is not None:
+            await self._pool.close()
 
     async def _keep_looking(self, pool: UpstreamPool) -> None:
         """Look at each engine in turn of its own: one that hangs must not make the others old."""
         looks: dict[EngineAttachment, asyncio.Task[None]] = {}
-        try:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    await asyncio.sleep(PROBE_S)
-                    looks = {engine: look for engine, look in looks.items() if not look.done()}
-                    for engine in self._engines:
-                        if engine not in looks:
-                            looks[engine] = group.create_task(self._look(pool, engine))
-        finally:
-            await pool.close()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(PROBE_S)
+                looks = {engine: look for engine, look in looks.items() if not look.done()}
+                for engine in self._engines:
+                    if engine not in looks:
+                        look = partial(self._look, pool, engine)
+                        looks[engine] = group.create_task(attempt("probe workers", look))
 
     async def _look(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""

@@ -14,6 +14,7 @@ from kvmesh.core.health.health import Answer
 from kvmesh.core.health.record import Stage, Standing
 from kvmesh.core.members.membership import Membership
 from kvmesh.observe import get_logger
+from kvmesh.tasks import keep_running
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S = 0.5
@@ -67,7 +68,11 @@ class FailureCare:
         """Return what must run for as long as the router serves; from now on workers are asked."""
         self._membership.health.asks = True
         self._prober = prober = Prober(pool, self._due, self._tell, self._clock)
-        return prober.run(), self.patience.run(), self._look_after()
+        return (
+            keep_running("ask suspects", prober.run),
+            keep_running("patience", self.patience.run),
+            keep_running("look after failures", self._look_after),
+        )
 
     def wake(self) -> None:
         """Ask those whom a failure has just made suspect in this turn of the loop."""

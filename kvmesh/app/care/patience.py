@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.scope import Scope
 
 LOOK_S: Final = 0.05
@@ -60,10 +59,7 @@ class Patience:
             await self._begun.wait()
             while self._waiting:
                 await asyncio.sleep(LOOK_S)
-                try:
-                    self._look()
-                except Exception:  # noqa: BLE001  the task goes on: others wait, too
-                    get_logger().exception("cannot look for requests that wait")
+                self._look()
             self._begun.clear()
 
     def _look(self) -> None:

@@ -3,12 +3,14 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.health.health import Answer
 from kvmesh.errors import KvMeshError, SlowError
+from kvmesh.tasks import attempt
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -69,7 +71,8 @@ class Prober:
                 while True:
                     for probe in self._due(self._clock()):
                         if probe.member not in self._asking:
-                            task = group.create_task(self._ask(probe))
+                            asking = attempt("ask members", partial(self._ask, probe))
+                            task = group.create_task(asking)
                             self._asking[probe.member] = task
                     try:
                         await asyncio.wait_for(self._woken.wait(), LOOK_S)

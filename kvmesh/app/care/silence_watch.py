@@ -1,6 +1,5 @@
 """Asks over HTTP the members that an actor no longer hears."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from kvmesh.actors.asking import Answered
 from kvmesh.app.care.prober import Probe, Prober
 from kvmesh.core.health.health import Answer
 from kvmesh.runtime.aio import AioDriver
+from kvmesh.tasks import end_tasks, supervise
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 
@@ -18,10 +18,10 @@ def watch_silence(
     actor: str,
     pool: UpstreamPool,
     due: Callable[[float], Sequence[Probe]],
-) -> asyncio.Task[None]:
+) -> None:
     """Send the probes that are `due` and tell `actor` what came of them, until `stack` ends.
 
-    The result ends only by a fault; `pool` is closed with it.
+    `pool` is closed then.
     """
 
     def tell(member: str, answer: Answer, now: float) -> None:
@@ -29,12 +29,8 @@ def watch_silence(
         driver.post(actor, Answered(member, answer))
 
     async def stop() -> None:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await end_tasks(watching)
         await pool.close()
 
-    watching = asyncio.create_task(
-        Prober(pool, due, tell, time.monotonic).run(), name="ask silent members"
-    )
+    watching = supervise("ask silent members", Prober(pool, due, tell, time.monotonic).run)
     stack.push_async_callback(stop)
-    return watching

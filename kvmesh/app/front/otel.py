@@ -1,6 +1,6 @@
 """Traces over OpenTelemetry: one span a request, its context passed on to the next hop.
 
-Only `app.tracing` loads this module: the library is an extra.
+Only `app.front.tracing` loads this module: the library is an extra.
 """
 
 from functools import partial

@@ -1,8 +1,7 @@
-"""Whether and how requests are traced: `app.otel` when an endpoint is named, else not at all."""
+"""Whether requests are traced: by `app.front.otel` when an endpoint is named, else not at all."""
 
 import os
-from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.forward.plan import ForwardPlan
@@ -37,9 +36,10 @@ def tracer_for(endpoint: str, role: str) -> Tracer | None:
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--otlp-endpoint {endpoint!r}: write http://host:4318")
     try:
-        otel = import_module("kvmesh.app.front.otel")
+        # The library is an extra, and takes long to load.
+        from kvmesh.app.front.otel import OpenTelemetryTracer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--otlp-endpoint {endpoint}: {error.name} is missing; pip install 'kvmesh[otel]'"
         ) from error
-    return cast("Tracer", otel.OpenTelemetryTracer(endpoint, role))
+    return OpenTelemetryTracer(endpoint, role)

@@ -1,1 +1,1 @@
-"""A process's part in the mesh: NATS, journal, heartbeats, bookings, sessions."""
+"""A process's part in the mesh: the event plane, journal, heartbeats, bookings, sessions."""

@@ -1,7 +1,4 @@
-"""A router replica's part in the mesh: the journal into the index, heartbeats in and out.
-
-Only a router with `--kv-events` loads this module, so that one without runs where NATS is absent.
-"""
+"""A router replica's part in the mesh: the journal into the index, heartbeats in and out."""
 
 import asyncio
 import contextlib
@@ -25,9 +22,8 @@ from kvmesh.actors.messages import (
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
-from kvmesh.app.mesh.nats_link import journal_for, stores_for
 from kvmesh.app.mesh.peer_link import PeerLink
-from kvmesh.app.mesh.router_commands import Handler, RouterCommands
+from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.index import KvIndex
@@ -35,15 +31,16 @@ from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.workers.info import Trust
 from kvmesh.observe import actor_log
+from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.tasks import supervise
 
 
 class RouterMesh:
-    """Runs the actors of one replica over NATS; made by `app.router`."""
+    """Runs the actors of one replica over its event plane."""
 
     def __init__(
         self, settings: RouterSettings, router_id: str, router: Router, index: KvIndex
@@ -101,7 +98,7 @@ class RouterMesh:
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return whether NATS is silent, and which workers' events do not count, or not in full."""
+        """Return whether the plane is silent, and which workers' events do not count in full."""
         info = self._router.scheduler.workers.info
         trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
@@ -150,31 +147,26 @@ class RouterMesh:
         `TransportError` or `ConfigError`.
         """
         self.advertise_url = advertise_url
-        subjects = self.link.subjects
-        connection = await self.link.connect(self._stack)
-        journal = journal_for(self._settings.nats, connection, subjects.stream(), subjects.events())
-        await journal.open()
-        self._stack.push_async_callback(journal.close)
-        bus = NatsBus(connection)
-        driver = AioDriver(journal=journal, bus=bus, log=actor_log())
+        plane, bucket = self.link.plane, self._settings.bucket
+        await self.link.connect(self._stack)
+        journal = await plane.journal(bucket)
+        driver = AioDriver(journal=journal, bus=plane.bus, log=actor_log())
         self._driver = driver
         for actor in (
             *(self.link.registry, self.indexer, self._router, self.link.replica_sync),
             *(self.loader, self.snapshotter),
         ):
             driver.add(actor)
-        keys, objects = await stores_for(self._settings.nats, connection, subjects)
-        for options in (journal.options, keys.options, objects.options):
-            self.link.keeper.keep(options.to_config())
+        keys, objects = await plane.stores(bucket)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
-        await self.link.share_sessions(self._stack, connection)
+        await self.link.share_sessions(self._stack)
         feed = JournalFeed(driver)
         feed.attach(journal)
         self._stack.push_async_callback(feed.close)
-        await self.link.listen(self._stack, bus, driver)
+        await self.link.listen(self._stack, driver)
         driver.start()
-        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)
         self.link.watch_silence(self._stack, driver)
         handlers: dict[type[Message], Handler] = {
@@ -184,8 +176,8 @@ class RouterMesh:
             Reload: self._on_reload,
             TakeSnapshot: self._on_take,
         }
-        target = subjects.router_control(self.router_id)
-        self._commands = RouterCommands(self._settings.nats, connection, target, handlers)
+        target = self.link.subjects.router_control(self.router_id)
+        self._commands = RouterCommands(plane, target, handlers)
         self._commands.start(lambda: self.indexer.caught_up)
         self._stack.push_async_callback(self._commands.close)
 
@@ -249,7 +241,7 @@ class RouterMesh:
         """Look after the streams until an actor or the answering of commands fails; raise that."""
         assert self._running is not None
         assert self._commands is not None
-        works = (self._commands.failed(), self.link.failed())
+        works = (self._commands.failed(), self.link.keep_streams())
         await first_of(asyncio.shield(self._running), *works)
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""How the meta-router hears of router replicas over NATS."""
+"""How the meta-router hears of router replicas: their heartbeats on the event plane."""
 
 import asyncio
 import contextlib
@@ -8,13 +8,11 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.front.front import upstream_pool
-from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix
-from kvmesh.app.process.running import first_of
+from kvmesh.app.plane import event_plane
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
-from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import MetaRouterSettings
-from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.tasks import supervise
 
 
 class MetaMesh:
@@ -23,35 +21,30 @@ class MetaMesh:
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
         self._settings = settings
         self._meta = meta
-        inbox = inbox_prefix("meta-router")
-        self._connection = connection_for(settings.nats, "meta-router", inbox)
+        self._plane = event_plane(settings.nats, "meta-router")
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect and listen; waits for a server that is away, `why_not` says so.
 
-        Raises `ConfigError` or `TransportError` for what waiting will not cure: a bad namespace,
-        a refused login.
+        Raises `ConfigError` or `TransportError` for what waiting will not cure: a refused login.
         """
-        namespace = check_name(self._settings.nats.namespace, "--namespace")
-        connection = self._connection
-        await connection.connect_patiently()
-        self._stack.push_async_callback(connection.close)
-        self._stack.callback(connection.on_change(self._meta.hearing.set_connected))
-        bus = NatsBus(connection)
-        driver = AioDriver(bus=bus, log=actor_log())
+        plane = self._plane
+        await plane.connect(patient=True)
+        self._stack.push_async_callback(plane.close)
+        self._stack.callback(plane.on_change(self._meta.hearing.set_connected))
+        driver = AioDriver(bus=plane.bus, log=actor_log())
         driver.add(self._meta)
-        everyone = Subjects(namespace, "*").routers()
-        subscription = await bus.subscribe(everyone, driver.deliver_to(self._meta.name))
+        everyone = Subjects(self._settings.nats.namespace, "*").routers()
+        subscription = await plane.bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
         driver.start()
-        self._running = asyncio.create_task(driver.run(), name="actors")
+        self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)
         self._meta.hearing.set_asked()
         pool = upstream_pool(self._settings.upstream, self._meta.guard)
-        self._watching = watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
+        watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
 
     def _probes(self, now: float) -> list[Probe]:
         return [
@@ -59,14 +52,13 @@ class MetaMesh:
         ]
 
     def why_not(self) -> str:
-        """Return what of NATS the start waits for; "" when it does not."""
-        return self._connection.waits.reason
+        """Return what the start waits for; "" when it does not."""
+        return self._plane.waiting()
 
     async def failed(self) -> None:
         """Wait until the actor fails, and raise what it raised."""
         assert self._running is not None
-        assert self._watching is not None
-        await first_of(asyncio.shield(self._running), asyncio.shield(self._watching))
+        await asyncio.shield(self._running)
 
     async def stop(self) -> None:
         """Stop listening; safe to call twice."""

@@ -1,6 +1,5 @@
-"""What ties a router replica to its siblings: heartbeats and bookings over NATS, and commands."""
+"""What ties a router replica to its siblings: heartbeats, bookings, sessions."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -15,17 +14,14 @@ from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS
 from kvmesh.app.front.front import upstream_pool
-from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix, subjects_for
 from kvmesh.app.mesh.session_store import SessionStore
-from kvmesh.app.process.running import first_of
+from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.transport.nats.journal.keeper import StreamKeeper
-from kvmesh.transport.nats.link.bus import NatsBus
-from kvmesh.transport.nats.link.connection import NatsConnection
+from kvmesh.tasks import keep_running
 
 
 class PeerLink:
@@ -52,12 +48,9 @@ class PeerLink:
         self.epoch = time.time_ns() // 1_000_000
         self.subjects = subjects_for(settings.nats, settings.bucket)
         self.peers = Membership()
-        inbox = inbox_prefix("router", settings.bucket, router_id)
-        self._connection = connection_for(settings.nats, f"router {router_id}", inbox)
-        self.keeper = StreamKeeper(self._connection)
+        self.plane = event_plane(settings.nats, "router", settings.bucket, router_id)
         self._settings = settings
         self._hears_workers = hears_workers
-        self._watching: list[asyncio.Task[None]] = []
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
@@ -84,31 +77,27 @@ class PeerLink:
             ),
         )
 
-    async def connect(self, stack: contextlib.AsyncExitStack) -> NatsConnection:
-        """Return the replica's connection, open until `stack` ends; waits for the server.
+    async def connect(self, stack: contextlib.AsyncExitStack) -> None:
+        """Open the plane until `stack` ends; waits for the server.
 
         Raises `ConfigError` or `TransportError` for what waiting will not cure.
         """
-        connection = self._connection
-        await connection.connect_patiently()
-        stack.push_async_callback(connection.close)
-        stack.callback(connection.on_change(self.registry.hearing.set_connected))
-        return connection
+        await self.plane.connect(patient=True)
+        stack.push_async_callback(self.plane.close)
+        stack.callback(self.plane.on_change(self.registry.hearing.set_connected))
 
     def waiting(self) -> str:
-        """Return what of NATS the start waits for; "" when it does not."""
-        return self._connection.waits.reason
+        """Return what the start waits for; "" when it does not."""
+        return self.plane.waiting()
 
-    async def listen(
-        self, stack: contextlib.AsyncExitStack, bus: NatsBus, driver: AioDriver
-    ) -> None:
+    async def listen(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
         """Feed the two actors, which `driver` runs, until `stack` ends."""
         subjects, name = self.subjects, self.registry.name
         patterns = [(subjects.routers(), name), (subjects.bookings(), self.replica_sync.name)]
         if self._hears_workers:
             patterns.append((subjects.heartbeats(), name))
         for pattern, actor in patterns:
-            subscription = await bus.subscribe(pattern, driver.deliver_to(actor))
+            subscription = await self.plane.bus.subscribe(pattern, driver.deliver_to(actor))
             stack.push_async_callback(subscription.close)
 
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
@@ -117,14 +106,12 @@ class PeerLink:
         registry.hearing.set_asked()
         engines = upstream_pool(settings, registry.workers.guard)
         siblings = upstream_pool(settings, UrlGuard(), with_key=False)
-        self._watching = [
-            watch_silence(stack, driver, registry.name, engines, self._worker_probes),
-            watch_silence(stack, driver, registry.name, siblings, self._router_probes),
-        ]
+        watch_silence(stack, driver, registry.name, engines, self._worker_probes)
+        watch_silence(stack, driver, registry.name, siblings, self._router_probes)
 
-    async def failed(self) -> None:
-        """Look after the streams until asking fails, and raise its error."""
-        await first_of(self.keeper.run(), *map(asyncio.shield, self._watching))
+    async def keep_streams(self) -> None:
+        """Make anew, for ever, what somebody deletes."""
+        await keep_running("keep streams", self.plane.keep)
 
     def _worker_probes(self, now: float) -> list[Probe]:
         return [
@@ -138,19 +125,18 @@ class PeerLink:
             for name, beat in self.registry.silent_routers.due(now)
         ]
 
-    async def share_sessions(
-        self, stack: contextlib.AsyncExitStack, connection: NatsConnection
-    ) -> None:
+    async def share_sessions(self, stack: contextlib.AsyncExitStack) -> None:
         """Follow the bindings of sessions, where they are on, until `stack` ends."""
         if self._sessions is not None:
-            store = SessionStore(self._sessions, self._settings.nats, connection, self.subjects)
+            ttl_s = int(self._sessions.options.ttl_s)
+            table = await self.plane.sessions(self._settings.bucket, ttl_s)
+            store = SessionStore(self._sessions, table)
             stack.push_async_callback(store.stop)
             await store.start()
-            self.keeper.keep(store.config())
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what of NATS makes routing worse than it could be, one line each."""
-        return (*self.registry.hearing.warnings(), *self._connection.troubles.warnings())
+        """Return what of the plane makes routing worse than it could be, one line each."""
+        return (*self.registry.hearing.warnings(), *self.plane.warnings())
 
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""

@@ -1,7 +1,4 @@
-"""A replica without a journal: what is cached is guessed from what it and its siblings routed.
-
-Loaded only where NATS is used, so that a router alone runs where it is not installed.
-"""
+"""A replica without a journal: what is cached is guessed from what it and its siblings routed."""
 
 import asyncio
 import contextlib
@@ -14,14 +11,15 @@ from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.app.alone.static_workers import StaticWorkers
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.mesh.peer_link import PeerLink
-from kvmesh.app.mesh.router_commands import Handler, RouterCommands
+from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.observe import actor_log
+from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.transport.nats.link.bus import NatsBus
+from kvmesh.tasks import supervise
 
 
 class SharingMesh:
@@ -54,7 +52,7 @@ class SharingMesh:
     def why_not(self) -> str:
         """Return why no request should come; "" when some worker may be given one.
 
-        Workers of the command line are served without NATS, too: what is missing are siblings.
+        Workers of the command line are served without the plane, too: what is missing are siblings.
         """
         if self.draining:
             return "draining"
@@ -66,7 +64,7 @@ class SharingMesh:
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return whether NATS is silent, and what else makes routing worse than it could be."""
+        """Return whether the plane is silent, and what else makes routing worse."""
         static = self._static.warnings() if self._static is not None else ()
         waiting = self.link.waiting()
         alone = (f"{waiting}: siblings are not heard",) if waiting else ()
@@ -135,18 +133,17 @@ class SharingMesh:
         if self._static is not None:
             stack.push_async_callback(self._static.stop)
             await self._static.start(advertise_url)
-        connection = await link.connect(stack)
-        bus = NatsBus(connection)
-        driver = AioDriver(bus=bus, log=actor_log())
+        await link.connect(stack)
+        driver = AioDriver(bus=link.plane.bus, log=actor_log())
         self._driver = driver
         driver.add(link.registry)
         driver.add(link.replica_sync)
         if self._static is None:
             driver.add(self._router)
-        await link.share_sessions(stack, connection)
-        await link.listen(stack, bus, driver)
+        await link.share_sessions(stack)
+        await link.listen(stack, driver)
         driver.start()
-        self._running = asyncio.create_task(driver.run(), name="siblings")
+        self._running = supervise("siblings", driver.run, "end")
         stack.callback(driver.stop)
         link.watch_silence(stack, driver)
         handlers: dict[type[Message], Handler] = {
@@ -155,7 +152,7 @@ class SharingMesh:
             Status: self._on_status,
         }
         target = link.subjects.router_control(link.router_id)
-        self._commands = RouterCommands(self._settings.nats, connection, target, handlers)
+        self._commands = RouterCommands(link.plane, target, handlers)
         self._commands.start(lambda: not self.why_not())
         stack.push_async_callback(self._commands.close)
 
@@ -163,7 +160,7 @@ class SharingMesh:
         """Look after the bucket of sessions until a part fails; raise what it raised."""
         assert self._running is not None
         assert self._commands is not None
-        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.failed()]
+        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.keep_streams()]
         if self._static is not None:
             parts.append(self._static.failed())
         await first_of(*parts)

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
-from importlib import import_module
-from typing import Annotated, Final, Protocol, cast
+from typing import Annotated, Final
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.alone.static_replicas import StaticReplicas
@@ -16,6 +15,7 @@ from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Labels
 from kvmesh.app.figures.front import META, META_ENDS, META_REPLICAS, URLS, MetaReplica
 from kvmesh.app.figures.mesh import HEARING
+from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.workers import REPLICA_CARE
 from kvmesh.app.front.front import (
     FrontDoor,
@@ -26,8 +26,10 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.view import MetaView
+from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.prompt_outline import prompt_outline
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
@@ -40,6 +42,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
@@ -59,26 +62,6 @@ TENANT_HEADER = "x-kvmesh-tenant"
 UNAVAILABLE = 503
 RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 """What a replica says that cannot decide now; all else its workers say, and it has tried them."""
-
-
-class ReplicaFeed(Protocol):
-    """Where replicas come from: heartbeats over NATS (`app.meta_mesh`), or nowhere."""
-
-    async def start(self) -> None:
-        """Begin to listen."""
-        ...
-
-    def why_not(self) -> str:
-        """Return what the start waits for; "" when it does not."""
-        ...
-
-    async def failed(self) -> None:
-        """Wait until listening fails, and raise its error."""
-        ...
-
-    async def stop(self) -> None:
-        """End; safe to call twice."""
-        ...
 
 
 class MetaServer:
@@ -121,12 +104,11 @@ class MetaServer:
         url = self.meta.url(replica)
         return Probe(replica, url, "/ready") if url else None
 
-    def _replica_feed(self) -> ReplicaFeed:
+    def _replica_feed(self) -> StaticReplicas | MetaMesh:
+        """Return where replicas come from: the command line, or their heartbeats."""
         if self.settings.replica:
             return StaticReplicas(self.meta, self._static)
-        # Loaded by name: with static replicas NATS need not be installed.
-        mesh = import_module("kvmesh.app.mesh.meta_mesh")
-        return cast("ReplicaFeed", mesh.MetaMesh(self.settings, self.meta))
+        return MetaMesh(self.settings, self.meta)
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then let open streams finish."""
@@ -157,18 +139,19 @@ class MetaServer:
                 tenant_header=TENANT_HEADER,
                 passes_keys=self.settings.upstream.upstream_key_file is None,
             )
-            self._metrics(front).mount(cold)
+            self._metrics(front, stop.errors).mount(cold)
             stack.push_async_callback(self._feed.stop)
             url = await front.open()
             stack.push_async_callback(front.server.close)
             await first_of(
-                *(stop.wait(), self._follow(url), pages.live.run()), *self._care.running(asking)
+                *(stop.wait(), self._follow(url), keep_running("dashboards", pages.live.run)),
+                *self._care.running(asking),
             )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
-    def _metrics(self, front: FrontDoor) -> MetricsPage:
+    def _metrics(self, front: FrontDoor, errors: InternalErrors) -> MetricsPage:
         return MetricsPage(
             META.of(front.server.statistics),
             META_ENDS.of(lambda: self._ends),
@@ -176,6 +159,7 @@ class MetaServer:
             HEARING.of(lambda: self.meta.hearing),
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
+            INTERNAL_ERRORS.of(lambda: errors),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:

@@ -16,19 +16,16 @@ from rich.table import Table
 
 from kvmesh.actors.journal.snapshotter import manifest_key
 from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
-from kvmesh.actors.wire import decode
-from kvmesh.app.mesh.nats_link import connection_for, stores_for, subjects_for
+from kvmesh.actors.wire import Subjects, decode
+from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.running import Stop, run
 from kvmesh.core.snapshots.manifest import Manifest, SnapshotGeneration, decode_manifest
 from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
 from kvmesh.observe import configure_logging
-from kvmesh.ports import KeyValue, ObjectInfo, ObjectStore
+from kvmesh.ports import Control, EventPlane, KeyValue, ObjectInfo, ObjectStore
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.settings.types import Flat
-from kvmesh.transport.nats.link.bus import NatsBus
-from kvmesh.transport.nats.link.connection import NatsConnection
-from kvmesh.transport.nats.link.control import ControlPlane
 
 LISTEN_S = 2.5
 TAKE_TIMEOUT_S = 30.0
@@ -43,17 +40,16 @@ DEFAULT_NATS = NatsSettings()
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """One bucket's snapshots, and the connection to them."""
+    """One bucket's snapshots, and the event plane that leads to them."""
 
-    bucket: str
-    nats: NatsSettings
-    connection: NatsConnection
+    subjects: Subjects
+    plane: EventPlane
     keys: KeyValue
     objects: ObjectStore
 
     async def manifest(self) -> Manifest:
         """Return the kept generations. Raises `CodecError`, `TransportError`."""
-        entry = await self.keys.get(manifest_key(self.bucket))
+        entry = await self.keys.get(manifest_key(self.subjects.bucket))
         return decode_manifest(None if entry is None else entry.value)
 
 
@@ -61,13 +57,13 @@ class Shelf(msgspec.Struct, frozen=True):
 async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncGenerator[Shelf]:
     """Connect to the bucket's stores. Raises `TransportError`."""
     subjects = subjects_for(nats, bucket)
-    connection = connection_for(nats, "snapshot tool")
-    await connection.connect()
+    plane = event_plane(nats, "snapshot tool")
+    await plane.connect()
     try:
-        keys, objects = await stores_for(nats, connection, subjects)
-        yield Shelf(bucket, nats, connection, keys, objects)
+        keys, objects = await plane.stores(bucket)
+        yield Shelf(subjects, plane, keys, objects)
     finally:
-        await connection.close()
+        await plane.close()
 
 
 def run_command(work: Callable[[], Awaitable[int]]) -> None:
@@ -214,7 +210,7 @@ async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> boo
 
     Return False, and tell nobody, where none has read anything behind `newest`.
     """
-    subjects = subjects_for(shelf.nats, shelf.bucket)
+    subjects = shelf.subjects
     routers: dict[str, RouterHeartbeat] = {}
 
     def on_heartbeat(subject: str, data: bytes) -> None:
@@ -225,17 +221,17 @@ async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> boo
             return
         routers[beat.router] = beat
 
-    bus = NatsBus(shelf.connection)
-    subscription = await bus.subscribe(subjects.routers(), on_heartbeat)
+    subscription = await shelf.plane.bus.subscribe(subjects.routers(), on_heartbeat)
     await asyncio.sleep(LISTEN_S)
     await subscription.close()
     if not routers:
-        raise TransportError(f"bucket {shelf.bucket}: no router is running (or another namespace?)")
+        raise TransportError(
+            f"bucket {subjects.bucket}: no router is running (or another namespace?)"
+        )
     held = {(one.created, one.sequence) for one in newest}
     if {(beat.created, beat.applied_sequence) for beat in routers.values()} <= held:
         return False
-    control = ControlPlane(shelf.connection, (), {})
-    await control.start()
+    control = await shelf.plane.control()
     try:
         for router in sorted(routers):
             await ask_patiently(control, subjects.router_control(router))
@@ -244,7 +240,7 @@ async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> boo
     return True
 
 
-async def ask_patiently(control: ControlPlane, subject: str) -> None:
+async def ask_patiently(control: Control, subject: str) -> None:
     """Ask one router until it answers: one that just started does so a second after it serves.
 
     Raises `TransportError` when it does not within 10 s.

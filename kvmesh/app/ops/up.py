@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
-from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop, run
 from kvmesh.app.process.supervisor import Child, ChildSpec, RestartDelay, wait_for_ready
 from kvmesh.errors import ConfigError, KvMeshError
@@ -20,6 +21,7 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import NatsSettings, UpSettings
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import supervise
 
 ROUTER_OFFSET, ENGINE_OFFSET, EVENTS_OFFSET, REPLAY_OFFSET = 1, 100, 200, 300
 MOST_ENGINES, MOST_ROUTERS = 100, 99
@@ -153,7 +155,7 @@ async def start_nats(store_dir: Path, stack: contextlib.AsyncExitStack) -> str:
     server = NatsServer(store_dir=store_dir)
     url = await server.start()
     stack.push_async_callback(server.stop)
-    watcher = asyncio.create_task(keep_nats(server), name="watch nats-server")
+    watcher = supervise("watch nats-server", partial(keep_nats, server))
     stack.callback(watcher.cancel)
     return url
 

@@ -12,6 +12,7 @@ import msgspec
 
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import end_tasks, supervise
 
 RESTART_DELAY_S = 0.2
 RESTART_DELAY_MAX_S = 10.0
@@ -67,7 +68,7 @@ class Child:
     async def start(self) -> None:
         """Start the process and its watcher."""
         await self._spawn()
-        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.spec.name}")
+        self._watcher = supervise("watch a child", self._watch)
 
     async def _spawn(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -115,9 +116,7 @@ class Child:
     async def stop(self) -> None:
         """Ask the process to end, kill it when it does not in time."""
         if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+            await end_tasks(self._watcher)
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -19,6 +19,7 @@ from kvmesh.core.prompts.probe_request import one_token_body, tokenize_body, tok
 from kvmesh.core.prompts.remote_prefixes import PrefixStatistics, RemotePrefixes, prefix_chain
 from kvmesh.errors import CodecError, TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import Jobs
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.openai import InferenceRequest
@@ -78,7 +79,7 @@ class TokenCheck:
         self.probe = ParityProbe(options)
         self._prefixes = RemotePrefixes()
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Jobs("token check")
         self._unanswered = self._untold = 0
         self._log = get_logger()
 
@@ -119,16 +120,12 @@ class TokenCheck:
 
     async def close(self) -> None:
         """Ask nothing more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         def begin() -> None:
             if len(self._tasks) < MAX_IN_FLIGHT:
-                task = self._loop.create_task(work())
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(work())
 
         self._loop.call_soon_threadsafe(begin)
 

@@ -5,9 +5,8 @@ import contextlib
 import random
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import msgspec
 
@@ -22,6 +21,7 @@ from kvmesh.app.edge.edge import EdgeServer
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
 from kvmesh.app.figures.mesh import APPROX
+from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.front.front import (
     FrontDoor,
@@ -32,7 +32,9 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
+from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.token_check import TokenCheck
@@ -67,6 +69,7 @@ from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
 
@@ -159,14 +162,9 @@ class RouterServer:
                 static.discover_by(Discovery(sources, settings.worker, self._guard))
             if not settings.nats.nats_url:
                 return static
-        # Loaded by name: a router alone must run where NATS is not installed.
         if static is not None or not settings.kv_events:
-            sharing = import_module("kvmesh.app.mesh.sharing_mesh")
-            return cast(
-                "MeshPart", sharing.SharingMesh(settings, self.router_id, self.router, static)
-            )
-        mesh = import_module("kvmesh.app.mesh.mesh")
-        return cast("MeshPart", mesh.RouterMesh(settings, self.router_id, self.router, self.index))
+            return SharingMesh(settings, self.router_id, self.router, static)
+        return RouterMesh(settings, self.router_id, self.router, self.index)
 
     def _context(self) -> RoutingContext:
         settings = self.settings
@@ -232,6 +230,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
             admin = self._admin(context, check, share, routes, cold)
+            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
             pages = ViewPages(RouterView(context, self.mesh, admin.warnings, admin.sources))
             pages.mount(routes)
             front = FrontDoor(
@@ -250,8 +249,10 @@ class RouterServer:
                 await desk.open(Path(self.part.socket))
                 stack.callback(desk.close)
             await first_of(
-                *(stop.wait(), self._join(url), self._housekeeping(context, share)),
-                *(pages.live.run(), desk.tell(), *self._care.running(pool)),
+                *(stop.wait(), self._join(url), *self._care.running(pool)),
+                keep_running("housekeeping", partial(self._housekeeping, context, share)),
+                keep_running("dashboards", pages.live.run),
+                keep_running("tell edges", desk.tell),
             )
             self.mesh.draining = True
             pages.live.close()

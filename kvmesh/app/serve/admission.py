@@ -18,8 +18,8 @@ from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import NoWorkerError
-from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.tasks import report
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -137,8 +137,8 @@ class AdmissionGate:
         for answer in (self._answer_ready, self._answer_late):
             try:
                 answer(now)
-            except Exception:  # noqa: BLE001  the gate goes on: others wait, too
-                get_logger().exception("cannot look for requests that wait")
+            except Exception as error:  # noqa: BLE001  the gate goes on: others wait, too
+                report("admission queue", error)
         if self._told:
             self._look_in(LOOK_EVERY_S)
 

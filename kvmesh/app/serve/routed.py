@@ -231,7 +231,7 @@ class RoutedRequest:
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
-        self._ended = True
+        self._ended = first
 
     def _last_attempt(self, outcome: Outcome) -> Attempt:
         """Return what the end shows of the worker that was at work last."""

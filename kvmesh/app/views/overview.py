@@ -92,7 +92,7 @@ class BucketRow(msgspec.Struct, frozen=True):
 
 
 class PrefixRow(msgspec.Struct, frozen=True):
-    """A prompt beginning of `depth` blocks that requests lately shared; `core.hot_prefixes`.
+    """A beginning of `depth` blocks that requests lately shared; `core.insight.hot_prefixes`.
 
     Keys are hexadecimal; `parent` is the prefix it goes on from, "" for none. `workers` hold it
     whole, as the index knows.

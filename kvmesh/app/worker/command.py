@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from kvmesh.app.engines.feed import EngineFeed
 from kvmesh.app.engines.load_feed import LoadFeed
 from kvmesh.app.engines.probe import given_endpoints, read_facts, refuse_collisions
 from kvmesh.app.engines.worker_option import parse_words
-from kvmesh.app.mesh.nats_link import connection_for, inbox_prefix, journal_for, subjects_for
+from kvmesh.app.plane import event_plane, subjects_for
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.advice import how_to_publish
@@ -24,16 +25,15 @@ from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError
 from kvmesh.observe import actor_log, configure_logging, get_logger
+from kvmesh.ports import Control, EventPlane, Handler
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.member_name import check_name, name_of
 from kvmesh.settings.roles import WorkerSettings
 from kvmesh.settings.secret_file import read_credential, read_hash_secret
 from kvmesh.settings.types import Flat
+from kvmesh.tasks import keep_running, supervise
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
-from kvmesh.transport.nats.link.bus import NatsBus
-from kvmesh.transport.nats.link.connection import NatsConnection
-from kvmesh.transport.nats.link.control import ControlPlane, Handler
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
 WAIT_FOR_ENGINE_S = 0.5
@@ -53,6 +53,7 @@ class Sidecar:
         name = check_name(settings.worker_id or name_of(parts.netloc), "--worker-id")
         self._name = name
         self._subjects = subjects_for(settings.nats, settings.bucket)
+        self._plane = event_plane(settings.nats, "worker", settings.bucket, name)
         self._log = get_logger(worker=name)
         self._ranks: list[tuple[int, Publisher]] = []
         self._sources: dict[str, EventSubscription] = {}
@@ -70,26 +71,22 @@ class Sidecar:
             endpoints = self._endpoints(facts) if settings.kv_events else ()
             ranks = [endpoint.rank for endpoint in endpoints] or list(range(max(1, facts.ranks)))
             alone = len(ranks) == 1
-            connection = await self._connect(stack, stop)
-            if connection is None:
+            plane = self._plane
+            await first_of(stop.wait(), plane.connect(patient=True))
+            if stop.requested and not plane.connected:
                 return
-            journal = journal_for(
-                settings.nats, connection, self._subjects.stream(), self._subjects.events()
-            )
+            stack.push_async_callback(plane.close)
             # Streams are the routers' to make: a worker needs no right but to its own subjects.
-            await journal.open(ensure=False)
-            stack.push_async_callback(journal.close)
-            bus = NatsBus(connection)
-            driver = AioDriver(journal=journal, bus=bus, log=actor_log())
+            journal = await plane.journal(settings.bucket, ensure=False)
+            driver = AioDriver(journal=journal, bus=plane.bus, log=actor_log())
             for rank in ranks:
                 self._add_rank(driver, rank, facts, alone=alone)
             for rank, publisher in self._ranks:
                 worker = self._worker(rank, alone=alone)
-                control = self._control(connection, driver, publisher, worker)
-                await control.start()
+                control = await self._control(plane, driver, publisher, worker)
                 stack.push_async_callback(control.close)
             driver.start()
-            running = asyncio.create_task(driver.run(), name="actors")
+            running = supervise("actors", driver.run, "end")
             stack.callback(driver.stop)
             for endpoint, (_, publisher) in zip(endpoints, self._ranks, strict=settings.kv_events):
                 source = self._source(endpoint, EngineFeed(driver, publisher.name))
@@ -102,7 +99,9 @@ class Sidecar:
             self._log.info(
                 "sidecar runs", engine=self._url, ranks=len(ranks), kv_events=settings.kv_events
             )
-            watch = self._watch(pool, driver, facts, loads)
+            watch = keep_running(
+                "watch the engine", partial(self._watch, pool, driver, facts, loads)
+            )
             await first_of(stop.wait(), asyncio.shield(running), watch)
             for _, publisher in self._ranks:
                 driver.post(publisher.name, Drain())
@@ -121,17 +120,6 @@ class Sidecar:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
         return None
-
-    async def _connect(self, stack: contextlib.AsyncExitStack, stop: Stop) -> NatsConnection | None:
-        """Wait for NATS; None when the process shall end first."""
-        settings = self._settings
-        inbox = inbox_prefix("worker", settings.bucket, self._name)
-        connection = connection_for(settings.nats, f"worker {self._name}", inbox)
-        await first_of(stop.wait(), connection.connect_patiently())
-        if stop.requested and not connection.connected:
-            return None
-        stack.push_async_callback(connection.close)
-        return connection
 
     def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
         settings = self._settings
@@ -192,10 +180,10 @@ class Sidecar:
             feed,
         )
 
-    def _control(
-        self, connection: NatsConnection, driver: AioDriver, publisher: Publisher, worker: WorkerId
-    ) -> ControlPlane:
-        """Return what answers the commands to one worker: drain, resync, dump, status."""
+    async def _control(
+        self, plane: EventPlane, driver: AioDriver, publisher: Publisher, worker: WorkerId
+    ) -> Control:
+        """Answer the commands to one worker from now on: drain, resync, dump, status."""
 
         async def pass_on(command: Message) -> bool:
             return driver.post(publisher.name, command)
@@ -225,7 +213,7 @@ class Sidecar:
             Dump: dump,
             Status: status,
         }
-        return ControlPlane(connection, (subject,), handlers)
+        return await plane.control((subject,), handlers)
 
     def _load_feed(self, driver: AioDriver, facts: EngineFacts) -> LoadFeed:
         names = {rank: publisher.name for rank, publisher in self._ranks}

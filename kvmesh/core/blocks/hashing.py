@@ -5,7 +5,7 @@ A sequence hash names a block together with everything before it:
 block is its namespace's root, 0 by default. Equal prefixes of one namespace have equal hashes on
 every worker, whatever the engine hashes with. A trailing partial block has no hash.
 
-NVIDIA Dynamo's hashes are in `hashing_dynamo`.
+NVIDIA Dynamo's hashes are in `dynamo`.
 """
 
 import hashlib

@@ -34,7 +34,7 @@ class FrozenTable(Protocol):
     ) -> tuple[int, int, bytes]:
         """Return how many blocks of one shard a snapshot has, in which width, and its columns.
 
-        See `core.snapshot`. With `live` only its bits count; `numbers` numbers masks, and grows.
+        See `core.snapshots`. With `live` only its bits count; `numbers` numbers masks, and grows.
         """
         ...
 
@@ -108,7 +108,7 @@ class Table(Protocol):
     def find_drops(self, hashes: Hashes, live: int, older: Self | None = None, /) -> Drops:
         """Return where along a prompt workers drop out, of this table and an older one together.
 
-        See `index_search.find_drops`.
+        See `search.find_drops`.
         """
         ...
 

@@ -28,11 +28,12 @@ _U64: Final = (1 << 64) - 1
 class KvIndex:
     """The exact index of one bucket, folded from KV events.
 
-    Each worker's blocks must be prefix-closed (a held block's parent is held), as `core.closure`
-    makes them; then every answer is exact. A store behind an unknown parent is refused and reported
-    as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are evicted (see `BlockCap`) and
-    their workers marked truncated: overlap is then too low, never too high. About 80 B a block,
-    compiled 35 B. `new_table` makes its tables: pure or compiled, with the same answers.
+    Each worker's blocks must be prefix-closed (a held block's parent is held): see
+    `core.engines.kv_events.closure`; then every answer is exact. A store behind an unknown parent
+    is refused and reported as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are
+    evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
+    high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled, with
+    the same answers.
     """
 
     def __init__(

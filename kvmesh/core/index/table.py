@@ -26,7 +26,7 @@ class PureHolding:
 
 
 class BlockTable:
-    """One table, in `SHARDS` dicts laid out as `index_search.Shards` says.
+    """One table, in `SHARDS` dicts laid out as `search.Shards` says.
 
     Nothing in it is tracked by the garbage collector, however many blocks there are. Masks are
     pooled: equal masks are one object, until the pool was emptied (at 65,536 masks) in between.

@@ -22,7 +22,7 @@ class Tier:
         self.old: Table | None = None
 
     def find_drops(self, hashes: Hashes, live: int) -> Drops:
-        """Return where along a prompt workers drop out, see `index_search.find_drops`."""
+        """Return where along a prompt workers drop out, see `search.find_drops`."""
         return self.young.find_drops(hashes, live, self.old)
 
     def tables(self) -> list[Table]:

@@ -14,7 +14,7 @@ _FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
 
 
 class CandidateView(msgspec.Struct, frozen=True):
-    """One worker as it was weighed, terms as in `core.cost.Candidate`.
+    """One worker as it was weighed, terms as in `core.cost.formulas.Candidate`.
 
     `failure_share` of requests there fail, which costs `failure_ms`. `formula` is the debug log's
     line.

@@ -1,7 +1,7 @@
 """Answers of the pretend vLLM to /v1/responses, /v1/messages and /v1/embeddings.
 
 The fields that clients' libraries read, in the order of OpenAI's and Anthropic's events; unlike
-`vllm_responses` not every null of vLLM's.
+`responses` not every null of vLLM's.
 """
 
 import base64

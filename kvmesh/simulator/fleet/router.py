@@ -37,7 +37,7 @@ KEY_TOKENS: Final = 256
 """Tokens between two sharing keys, as with 16 blocks of 16."""
 
 SETTLE_S: Final = 0.5
-"""Old failures cost less from time to time, as in `app.failure_care`."""
+"""Old failures cost less from time to time, as in `app.care.failure_care`."""
 
 AttemptKind = Literal["served", "refused"] | FaultKind
 

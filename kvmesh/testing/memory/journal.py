@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from kvmesh.ports import StreamState, TailListener
+from kvmesh.tasks import guarded
 from kvmesh.testing.memory.server import MemoryServer, MemoryStream
 
 WINDOW = 512
@@ -48,7 +49,7 @@ class MemoryTail:
         self._check_incarnation(stream)
         if self._position + 1 < stream.first:
             first, self._position = self._position + 1, stream.first - 1
-            self._listener.on_gap(first, self._position)
+            guarded("tail", self._listener.on_gap)(first, self._position)
         if not self._asked:
             self._asked, self._target = True, stream.last
         self._deliver(stream)
@@ -59,10 +60,10 @@ class MemoryTail:
             if self._closed:
                 return
             self._position = record.sequence
-            self._listener.on_record(record)
+            guarded("tail", self._listener.on_record)(record)
         if self._target is not None and self._position >= self._target and not self._closed:
             target, self._target = self._target, None
-            self._listener.on_caught_up(target)
+            guarded("tail", self._listener.on_caught_up)(target)
         if self._position < stream.last:
             self.wake()
 
@@ -73,7 +74,7 @@ class MemoryTail:
         self._created = stream.created
         self._position = 0
         self._asked = False
-        self._listener.on_recreated(stream.state())
+        guarded("tail", self._listener.on_recreated)(stream.state())
 
 
 class MemoryJournal:

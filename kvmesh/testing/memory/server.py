@@ -1,5 +1,6 @@
 """What stands in for a NATS server in memory: shared by all clients, able to fail on purpose."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -64,6 +65,14 @@ class BusMember(Protocol):
         ...
 
 
+class CommandListener(Protocol):
+    """Who answers commands."""
+
+    def command(self, subject: str, body: bytes) -> "asyncio.Task[bytes]":
+        """Carry out a command, in its turn; the result is the answer's bytes."""
+        ...
+
+
 class MemoryServer:
     """The shared state of every memory client; clients that share it are one mesh.
 
@@ -84,6 +93,7 @@ class MemoryServer:
         self._streams_made = 0
         self._observers: dict[Observer, None] = {}
         self._members: dict[BusMember, None] = {}
+        self._commands: dict[str, CommandListener] = {}
 
     def set_up(self, *, up: bool) -> None:
         """Take the server away, or bring it back with all it stored."""
@@ -96,6 +106,11 @@ class MemoryServer:
         stream = self.streams[name] = MemoryStream(f"memory-{self._streams_made}")
         self.wake()
         return stream
+
+    def delete_stream(self, name: str) -> None:
+        """Delete the stream and all in it."""
+        del self.streams[name]
+        self.wake()
 
     def truncate(self, name: str, last: int) -> None:
         """Lose everything behind sequence `last`, as the crash of an operating system would."""
@@ -117,7 +132,7 @@ class MemoryServer:
 
     def wake(self) -> None:
         """Tell every observer that something changed."""
-        for observer in self._observers:
+        for observer in list(self._observers):
             observer.wake()
 
     def observe(self, observer: Observer) -> None:
@@ -135,6 +150,19 @@ class MemoryServer:
     def leave(self, member: BusMember) -> None:
         """Undo `join`; safe to call twice."""
         self._members.pop(member, None)
+
+    def listen(self, subject: str, listener: CommandListener) -> None:
+        """Let `listener` answer commands to `subject`, until `unlisten`."""
+        self._commands[subject] = listener
+
+    def unlisten(self, subject: str, listener: CommandListener) -> None:
+        """Undo `listen`; safe to call twice."""
+        if self._commands.get(subject) is listener:
+            del self._commands[subject]
+
+    def listener(self, subject: str) -> CommandListener | None:
+        """Return who answers commands to `subject`."""
+        return self._commands.get(subject)
 
     def publish(self, subject: str, data: bytes) -> None:
         """Offer a bus message to every subscription, in the order they joined."""

@@ -7,6 +7,8 @@ from typing import Final
 
 import zmq
 
+from kvmesh.tasks import guarded
+
 READS_PER_TURN: Final = 256
 """Messages taken before other work of the loop gets its turn."""
 
@@ -14,16 +16,16 @@ READS_PER_TURN: Final = 256
 class LoopSocket:
     """Owns a ZMQ socket and hands each message to `on_message`, on the loop, one at a time.
 
-    `on_message` is None for a socket that only sends. libzmq's descriptor is edge-triggered: it
-    fires once for any number of messages, and sending may eat the edge. So it is read until
-    empty, and looked at again after each send.
+    `on_message` is None for a socket that only sends; what it raises is reported. libzmq's
+    descriptor is edge-triggered: it fires once for any number of messages, and sending may eat the
+    edge. So it is read until empty, and looked at again after each send.
     """
 
     def __init__(
         self, socket: "zmq.Socket[bytes]", on_message: Callable[[list[bytes]], None] | None
     ) -> None:
         self._socket = socket
-        self._on_message = on_message
+        self._on_message = on_message and guarded("zmq reader", on_message)
         self._loop = asyncio.get_running_loop()
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._closed = self._read_is_due = False

@@ -205,6 +205,12 @@ class EventSubscription:
         self._perform(self._source.on_time(self._now()))
 
     def _perform(self, actions: Iterable[Action]) -> None:
+        try:
+            self._carry_out(actions)
+        finally:
+            self._set_timer()
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case Deliver():
@@ -221,7 +227,6 @@ class EventSubscription:
                     self._listener.on_restarted()
                 case _:
                     assert_never(action)
-        self._set_timer()
 
     def _set_timer(self) -> None:
         """Look again at the source's deadline; it only ever moves later while a timer runs."""

@@ -7,7 +7,10 @@ import httpx
 import pytest
 
 from kvmesh.app.alone import static_workers
-from tests.conftest import Eventually
+from kvmesh.app.engines.load import read_loads
+from kvmesh.tasks import TASK
+from kvmesh.transport.http.upstream.client import UpstreamPool
+from tests.conftest import Contexts, Eventually
 from tests.integration.http.peers import Turn, Upstream, answer
 from tests.integration.support.live_router import chat, router
 
@@ -137,3 +140,38 @@ async def calmly(client: httpx.AsyncClient) -> httpx.Response:
             if "x-kvmesh-panic" not in answer.headers:
                 return answer
             await asyncio.sleep(0.05)
+
+
+async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_others(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually, reported: Contexts
+) -> None:
+    monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
+    good, odd = Upstream(), Upstream()
+
+    async def models(turn: Turn) -> None:
+        turn.send(answer(MODELS, b"Content-Type: application/json"))
+
+    good.script = odd.script = models
+    await good.start()
+    await odd.start()
+
+    async def break_on_odd(pool: UpstreamPool, url: str, *facts: Any) -> Any:
+        if url == odd.origin:
+            raise KeyError(url)
+        return await read_loads(pool, url, *facts)
+
+    async with (
+        router([good.origin, odd.origin]) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        monkeypatch.setattr(static_workers, "read_loads", break_on_odd)
+        await eventually(lambda: len(reported) > 2)
+        looks = len(good.turns)
+        await eventually(lambda: len(good.turns) > looks + 20)
+        answered = (await chat(client, "hello", worker_id="w0")).status_code
+        monkeypatch.undo()
+    await good.close()
+    await odd.close()
+
+    assert answered == 200
+    assert {one[TASK] for one in reported} == {"probe workers"}

@@ -1,10 +1,13 @@
-"""The documentation says what is true: its commands parse, its quickstart runs, its links lead."""
+"""The documentation says what is true: its commands parse, its quickstart runs, its links lead,
+and what it names (files, modules, classes, tests, make targets) exists.
+"""
 
 import asyncio
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
+from tests.integration.deploy import structure_page
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
 ROOT = Path(__file__).parents[3]
@@ -20,6 +24,30 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+EVERYWHERE = sorted(
+    {
+        *PAGES,
+        ROOT / "benchmarks/README.md",
+        *(ROOT / "tests").glob("**/*.md"),
+        *(ROOT / "config").glob("*.toml"),
+    }
+    - {ROOT / "CHANGELOG.md"}  # history names what was
+)
+FOR_DEVELOPERS = [
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *(ROOT / "docs" / name for name in ("glossary.md", "structure.md", "style.md")),
+]
+SPAN = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"(?<![\w./…<>{}*-])(?:[\w.-]+/)+[\w-]+\.(?:py|md|toml|ya?ml|json|sh|[ch])\b")
+FOLDER = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?")
+MODULE = re.compile(r"(?<![\w./-])(?:kvmesh|benchmarks|tests)(?:\.[A-Za-z_]\w*)+")
+TEST = re.compile(r"([\w./-]+\.py)::(test_\w+)")
+CLASS = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]*)+")
+MAKE = re.compile(r"`make ([a-z-]+)")
+PLACEHOLDER = re.compile(r"(?:^|[/_])[A-Z]+(?:$|[/_.])")
+MADE_LATER = {"deploy/compose/accounts/"}
+TREES = {"kvmesh", "tests", "docs", "benchmarks", "deploy", "examples"}
+BODY_FIELDS = {"kvmesh.session"}
 FRONT_DOOR = "http://127.0.0.1:8000"
 
 
@@ -77,6 +105,100 @@ def test_links_lead_somewhere(page: Path) -> None:
     missing = [link for link in targets if not (page.parent / link).exists()]
 
     assert missing == []
+
+
+def places(page: Path) -> list[Path]:
+    """Return the folders that a path on this page may be relative to."""
+    return [ROOT, ROOT / "kvmesh", page.parent]
+
+
+def exists(page: Path, name: str) -> bool:
+    return any((place / name).exists() or (place / f"{name}.py").exists() for place in places(page))
+
+
+def folders(text: str) -> set[str]:
+    """Return the spans that are paths without a suffix: they begin like one of our folders."""
+    ours = {entry.name for place in (ROOT, ROOT / "kvmesh") for entry in place.iterdir()}
+    spans = (span for span in SPAN.findall(text) if FOLDER.fullmatch(span))
+    return {span for span in spans if span.split("/")[0] in ours}
+
+
+def is_module(name: str) -> bool:
+    """Tell whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:end])
+        if path.is_dir() or path.with_suffix(".py").exists():
+            module = import_module(".".join(parts[:end]))
+            return end == len(parts) or hasattr(module, parts[end])
+    return False
+
+
+@pytest.mark.parametrize("page", EVERYWHERE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_named_exists(page: Path) -> None:
+    text = re.sub(r"\w+://\S+", "", page.read_text())
+
+    named = {*FILE.findall(text), *folders(text)} - MADE_LATER
+    missing = {name for name in named if not PLACEHOLDER.search(name) and not exists(page, name)}
+
+    assert not missing, " ".join(sorted(missing))
+
+
+@pytest.mark.parametrize("page", EVERYWHERE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_named_exists(page: Path) -> None:
+    spans = [*SPAN.findall(page.read_text()), *(text for _, text in blocks(page))]
+    names = {name for span in spans for name in MODULE.findall(span)} - BODY_FIELDS
+
+    missing = {name for name in names if not is_module(name)}
+
+    assert not missing, " ".join(sorted(missing))
+
+
+def test_every_module_and_path_that_the_code_names_exists() -> None:
+    packages = {entry.name for entry in (ROOT / "kvmesh").iterdir() if entry.is_dir()}
+    missing: set[str] = set()
+    for path in sorted((ROOT / "kvmesh").rglob("*.py")):
+        text = path.read_text()
+        dotted = re.findall(r"``?((?:kvmesh\.)?[a-z]\w*(?:\.\w+)+)``?", text)
+        ours = {name.removeprefix("kvmesh.") for name in dotted} - {"kvmesh.session"}
+        named = {f"kvmesh.{name}" for name in ours if name.split(".")[0] in packages}
+        missing |= {f"{path.name}: {name}" for name in named if not is_module(name)}
+        files = {name for name in FILE.findall(text) if name.split("/")[0] in TREES}
+        missing |= {f"{path.name}: {name}" for name in files if not exists(path, name)}
+
+    assert not missing, "\n".join(sorted(missing))
+
+
+@pytest.mark.parametrize("page", EVERYWHERE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_and_make_target_named_exists(page: Path) -> None:
+    text = page.read_text()
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+    missing = [name for name in MAKE.findall(text) if name not in targets]
+    for file, name in TEST.findall(text):
+        found = (ROOT / "tests").rglob(Path(file).name)
+        if not any(f"def {name}(" in path.read_text() for path in found):
+            missing.append(f"{file}::{name}")
+
+    assert not missing, " ".join(sorted(missing))
+
+
+@pytest.mark.parametrize("page", FOR_DEVELOPERS, ids=lambda page: page.name)
+def test_every_class_named_exists(page: Path) -> None:
+    code = "".join(path.read_text() for path in (ROOT / "kvmesh").glob("**/*.py"))
+    names = {name for span in SPAN.findall(page.read_text()) for name in CLASS.findall(span)}
+
+    missing = {name for name in names if not re.search(rf"\b{name}\b", code)}
+
+    assert not missing, " ".join(sorted(missing))
+
+
+def test_the_structure_page_has_every_package_and_contract() -> None:
+    page = structure_page.PAGE.read_text()
+
+    assert page == structure_page.render(page), (
+        "run: python -m tests.integration.deploy.structure_page"
+    )
 
 
 def test_the_configuration_page_is_what_the_command_prints() -> None:

@@ -14,23 +14,18 @@ import nats.errors
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.mesh.nats_link import (
-    connection_for,
-    inbox_prefix,
-    journal_for,
-    meta_bucket,
-    snapshot_bucket,
-)
-from kvmesh.app.ops.nats_accounts import AccountsOptions, write_accounts
-from kvmesh.app.ops.nats_server import NatsServer, find_nats_server
-from kvmesh.app.ops.nats_streams import StreamsOptions, make_streams
+from kvmesh.app.nats.accounts import AccountsOptions, write_accounts
+from kvmesh.app.nats.plane import connection_options, nats_plane
+from kvmesh.app.nats.server import NatsServer, find_nats_server
+from kvmesh.app.nats.streams import StreamsOptions, make_streams
 from kvmesh.errors import TransportError
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.layout import meta_bucket, snapshot_bucket
 from kvmesh.transport.nats.link.connection import NatsConnection
+from kvmesh.transport.nats.plane import NatsPlane
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 
 pytestmark = pytest.mark.integration
 
@@ -62,10 +57,16 @@ class Mesh:
         )
 
     async def login(self, who: str) -> NatsConnection:
-        connection = connection_for(self.settings(who), who, inbox_prefix(*ROLES[who]))
+        connection = NatsConnection(connection_options(self.settings(who), *ROLES[who]))
         await connection.connect()
         self._stack.push_async_callback(connection.close)
         return connection
+
+    async def plane(self, who: str) -> NatsPlane:
+        plane = nats_plane(self.settings(who), *ROLES[who])
+        await plane.connect()
+        self._stack.push_async_callback(plane.close)
+        return plane
 
 
 @pytest.fixture
@@ -95,7 +96,9 @@ def test_the_server_takes_the_configuration_as_written(tmp_path: Path) -> None:
 
 
 async def test_nobody_comes_in_without_a_key(mesh: Mesh) -> None:
-    connection = connection_for(NatsSettings(nats_url=mesh.server.url), "stranger")
+    connection = NatsConnection(
+        connection_options(NatsSettings(nats_url=mesh.server.url), "stranger")
+    )
 
     with pytest.raises(TransportError, match=r"(?i)authorization"):
         await connection.connect()
@@ -241,16 +244,14 @@ async def test_a_worker_gets_acks_and_its_own_commands_and_answers_them(mesh: Me
 async def test_a_router_keeps_leases_and_snapshots_and_purges_but_makes_nothing(
     mesh: Mesh, eventually: Any
 ) -> None:
-    worker, router = await mesh.login("worker.code.w7"), await mesh.login("router.code.r1")
+    worker, plane = await mesh.login("worker.code.w7"), await mesh.plane("router.code.r1")
+    router = plane.connection
     for number in range(4):
         await JetStream(worker).publish(CODE.events("w7"), str(number).encode())
-    keys = NatsKeyValue(router, KeyValueOptions(bucket=meta_bucket("kvmesh")))
-    objects = NatsObjects(router, ObjectOptions(bucket=snapshot_bucket(CODE)))
-    journal = journal_for(mesh.settings("router.code.r1"), router, STREAM, CODE.events())
     data = os.urandom(3 * 1024**2)
 
-    for store in (keys, objects, journal):
-        await store.open()
+    journal = await plane.journal("code")
+    keys, objects = await plane.stores("code")
     revision = await keys.put("lease.snap.code", b"r1", expected=0, ttl_s=120)
     revision = await keys.put("lease.snap.code", b"r1", expected=revision, ttl_s=120)
     await objects.put("idx-1", data)

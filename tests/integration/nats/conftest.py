@@ -9,7 +9,7 @@ import nats
 import pytest
 import uvloop
 
-from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.nats.server import NatsServer
 from tests.nats_container import SERVERS, InContainer, Served
 
 

@@ -4,13 +4,12 @@ import contextlib
 
 import pytest
 
-from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.session_store import SessionStore
+from kvmesh.app.plane import event_plane
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.settings.roles import NatsSettings
 from tests.conftest import Eventually
-from tests.integration.nats.clients import connect
 from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
@@ -21,11 +20,12 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 async def replica(
     stack: contextlib.AsyncExitStack, server: Served, name: str, ttl_s: float = 3600.0
 ) -> tuple[Sessions, SessionStore]:
-    connection = await connect(stack, url=server.url)
     sessions = Sessions(SessionOptions(affinity="soft", ttl_s=ttl_s))
     namespace, bucket = name.split("/")
-    subjects = Subjects(namespace, bucket)
-    store = SessionStore(sessions, NatsSettings(nats_url=server.url), connection, subjects)
+    plane = event_plane(NatsSettings(nats_url=server.url, namespace=namespace), "tool")
+    await plane.connect(patient=True)
+    stack.push_async_callback(plane.close)
+    store = SessionStore(sessions, await plane.sessions(bucket, int(ttl_s)))
     await store.start()
     stack.push_async_callback(store.stop)
     return sessions, store

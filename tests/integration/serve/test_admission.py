@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.shared_limits import SharedLimits

@@ -21,8 +21,10 @@ from kvmesh.ports import Subscription, TailListener
 from kvmesh.runtime import journal_feed
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
+from kvmesh.tasks import TASK
 from kvmesh.testing.memory.journal import MemoryJournal
 from kvmesh.testing.memory.server import MemoryServer
+from tests.conftest import Contexts
 
 
 class Eventually(Protocol):
@@ -163,3 +165,24 @@ async def test_closing_gives_up_reopening() -> None:
     await world.close()
 
     assert not [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+
+
+async def test_a_bug_while_a_tail_is_opened_is_reported_and_it_is_tried_again(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch, reported: Contexts
+) -> None:
+    monkeypatch.setattr("kvmesh.tasks.PAUSE_S", 0.001)
+    world = World()
+    world.feed.attach(world.journal)
+    tail, bugs = world.journal.tail, [KeyError("odd")]
+
+    async def broken(after: int, created: str, listener: TailListener) -> Subscription:
+        if bugs:
+            raise bugs.pop()
+        return await tail(after, created, listener)
+
+    monkeypatch.setattr(world.journal, "tail", broken)
+    world.driver.post("indexer", Tick(token=1))
+
+    await eventually(lambda: CaughtUp(3) in world.reader.heard)
+    assert [one[TASK] for one in reported] == ["open the journal"]
+    await world.close()

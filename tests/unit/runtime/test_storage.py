@@ -28,10 +28,12 @@ from kvmesh.actors.storage import (
 )
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.storage import StorageCarrier
+from kvmesh.tasks import TASK
 from kvmesh.testing.memory.journal import MemoryJournal
 from kvmesh.testing.memory.kv import MemoryKeyValue
 from kvmesh.testing.memory.objects import MemoryObjects
 from kvmesh.testing.memory.server import MemoryServer
+from tests.conftest import Contexts
 
 
 class Eventually(Protocol):
@@ -141,3 +143,16 @@ async def test_closing_gives_up_what_is_under_way(world: World) -> None:
     await world.carrier.close()
 
     assert not any(isinstance(one, KeyRead) for one in world.wisher.answers)
+
+
+async def test_a_bug_in_a_store_is_reported_and_the_actor_learns_that_its_wish_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch, reported: Contexts
+) -> None:
+    async def broken(_: MemoryObjects, name: str) -> bytes:
+        raise KeyError(name)
+
+    monkeypatch.setattr(MemoryObjects, "get", broken)
+
+    assert await world.wish(FetchObject("idx-1", 7)) == Failed(7, "KeyError('idx-1')")
+    assert await world.wish(ReadKey("k", 8)) == KeyRead(8, None)
+    assert [one[TASK] for one in reported] == ["storage"]

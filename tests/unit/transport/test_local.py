@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from kvmesh.errors import CodecError, TransportError
+from kvmesh.tasks import TASK
 from kvmesh.transport import local
 from kvmesh.transport.local import LocalLink, connect_local, listen_local
-from tests.conftest import Eventually
+from tests.conftest import Contexts, Eventually
 
 pytestmark = pytest.mark.integration
 
@@ -162,3 +163,35 @@ async def test_a_listener_replaces_the_one_before(tmp_path: Path, eventually: Ev
     assert old.links == []
     first.close()
     second.close()
+
+
+async def test_a_receivers_bug_is_reported_and_the_next_message_comes(reported: Contexts) -> None:
+    class Odd(Desk):
+        def on_message(self, message: str) -> None:
+            super().on_message(message)
+            if message == "a":
+                raise KeyError(message)
+
+    desk = Odd()
+    link = LocalLink[str, str](desk.codec)
+    link.attach(desk)
+
+    link.data_received(frame("a", "b") + frame("c"))
+
+    assert desk.messages == ["a", "b", "c"]
+    assert [one[TASK] for one in reported] == ["link message"]
+
+
+async def test_a_message_that_cannot_be_encoded_ends_the_link_at_both_ends(
+    tmp_path: Path, eventually: Eventually, reported: Contexts
+) -> None:
+    ours, theirs = Desk(), Desk()
+    server = await listen_local(tmp_path / "s", theirs.codec, theirs.accept)
+    link = await connect_local(tmp_path / "s", ours.codec)
+    link.attach(ours)
+
+    link.send(object())  # type: ignore[arg-type]  # what a bug would send
+
+    await eventually(lambda: theirs.lost == ours.lost == 1)
+    assert [one[TASK] for one in reported] == ["link message"]
+    server.close()

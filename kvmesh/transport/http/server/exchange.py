@@ -280,8 +280,12 @@ class Exchange:
     def _finish(self, *, reusable: bool) -> None:
         self._framing = _ENDED
         self.on_disconnect = self.on_pause = self.on_resume = None
+        channel = self._channel
         try:
-            self._channel.answered(reusable=reusable and self._keep_alive)
+            channel.answered(reusable=reusable and self._keep_alive)
+        except Exception:
+            channel.transport.abort()
+            raise
         finally:
             self.scope.end()
 

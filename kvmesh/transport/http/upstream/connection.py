@@ -284,11 +284,16 @@ class UpstreamConnection(asyncio.Protocol):
         self._attempt = self._sink = self._on_chunk = None
         self.served += 1
         unsent = self.transport.get_write_buffer_size()
-        if self._reader.reusable and not unsent and not self.transport.is_closing():
-            self._home.released(self)
-        else:
+        try:
+            if self._reader.reusable and not unsent and not self.transport.is_closing():
+                self._home.released(self)
+            else:
+                self.transport.abort()
+        except Exception:
             self.transport.abort()
-        sink.on_end()
+            raise
+        finally:
+            sink.on_end()
 
     def _closed(self, exc: Exception | None) -> None:
         sink = self._sink

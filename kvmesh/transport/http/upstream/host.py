@@ -79,7 +79,11 @@ class UpstreamHost:
             connection = self.idle.pop()
             if not connection.transport.is_closing():
                 self._pool.reuses += 1
-                call.send_on(connection)
+                try:
+                    call.send_on(connection)
+                except Exception:
+                    connection.transport.abort()
+                    raise
                 return
         if self._has_room():
             self.connect(call)

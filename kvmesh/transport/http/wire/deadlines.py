@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from kvmesh.tasks import guarded
+
 NEVER: Final = math.inf
 
 
@@ -106,18 +108,16 @@ class DeadlineWheel:
         self._timer = None
         self.now_s = now = self._loop.time()
         self._hand = (self._hand + 1) % len(self._spokes)
-        try:
-            if self.on_tick is not None:
-                self.on_tick()
-            for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
-                if item.spoke >= 0:
-                    self._call(item, now)
-        finally:
-            if self._count and self._timer is None:
-                self._timer = self._loop.call_later(self._tick_s, self._turn)
+        if self.on_tick is not None:
+            guarded("deadline", self.on_tick)()
+        for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
+            if item.spoke >= 0:
+                self._expire(item, now)
+        if self._count and self._timer is None:
+            self._timer = self._loop.call_later(self._tick_s, self._turn)
 
-    def _call(self, item: Timed, now: float) -> None:
+    def _expire(self, item: Timed, now: float) -> None:
         try:
             item.on_deadline(now)
-        except Exception as error:  # noqa: BLE001  the item's edge: the others have their deadlines
+        except Exception as error:  # noqa: BLE001  one item's bug must not stop the wheel for all
             item.crash(error)

@@ -14,6 +14,7 @@ import msgspec
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import Record, StreamState, TailListener
+from kvmesh.tasks import end_tasks, supervise
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.journal.pull import OPEN_TIMEOUT_S, PullConsumer, PullSpec
 
@@ -57,15 +58,12 @@ class NatsTail:
         self._missed = self._recreations = self._duplicates = 0
         self._log = get_logger(stream=stream)
         self._forget = jetstream.connection.on_change(self._on_connection)
-        self._task = asyncio.create_task(self._run(), name=f"tail {stream}")
-        self._task.add_done_callback(_shout)
+        self._task = supervise("tail", self._run)
 
     async def close(self) -> None:
         """Stop delivering; safe to call twice."""
         self._forget()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await end_tasks(self._task)
 
     def statistics(self) -> TailStatistics:
         """Return counts for metrics."""
@@ -195,10 +193,3 @@ class NatsTail:
         if self._target is not None and self._position >= self._target:
             target, self._target = self._target, None
             self._listener.on_caught_up(target)
-
-
-def _shout(task: asyncio.Task[None]) -> None:
-    """Report a tail ended by its listener's bug at once: its reader would go stale unseen."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        context = {"message": f"{task.get_name()} ended", "exception": error}
-        task.get_loop().call_exception_handler(context)

@@ -16,13 +16,14 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import Client, Srv
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import STALE_CONNECTION
+
+from kvmesh.tasks import report
 
 USER_TIMEOUT_MS = 3000
 CONTROL_LINE_BYTES = 64
@@ -200,5 +201,4 @@ class NatsClient(Client):
         try:
             deliver(subject.decode(), reply, data, headers)
         except Exception as error:  # noqa: BLE001  a listener's bug must not end the read loop
-            context: dict[str, Any] = {"message": f"listener on {subject!r}", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
+            report("subscription", error, detail=f"listener on {subject!r}")

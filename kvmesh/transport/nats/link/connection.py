@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 from kvmesh.errors import KvMeshError, TransportError
 from kvmesh.observe import get_logger
+from kvmesh.tasks import guarded
 from kvmesh.transport.nats.link import login
 from kvmesh.transport.nats.link.client import NatsClient
 from kvmesh.transport.nats.link.troubles import Troubles
@@ -156,11 +157,13 @@ class NatsConnection:
 
     def on_change(self, listener: Callable[[bool], None]) -> Callable[[], None]:
         """Call `listener(up)` after each disconnect and reconnect; the result undoes it."""
-        self._listeners.append(listener)
+        # nats-py stops reconnecting where its callback raises.
+        told = guarded("connection listener", listener)
+        self._listeners.append(told)
 
         def forget() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            if told in self._listeners:
+                self._listeners.remove(told)
 
         return forget
 

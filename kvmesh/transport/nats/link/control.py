@@ -6,45 +6,25 @@ plain callback, so nothing frequent goes this way. It runs on the process's one 
 would lack the repairs.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
 
-import msgspec
 import nats.errors
 from faststream.nats import NatsBroker, NatsMessage
 from nats.aio.client import Client
 
 from kvmesh.actors.kernel import Message
-from kvmesh.errors import CodecError, KvMeshError, TransportError
-from kvmesh.observe import get_logger
+from kvmesh.errors import TransportError
+from kvmesh.ports import ASK_TIMEOUT_S, Handler, T
+from kvmesh.transport.commands import (
+    CommandDesk,
+    ControlStatistics,
+    decode_reply,
+    encode_command,
+)
 from kvmesh.transport.nats.link.connection import NatsConnection
 
 GRACEFUL_S = 5.0
-ASK_TIMEOUT_S = 2.0
-
-Handler = Callable[[Any], Awaitable[object]]
-"""Takes the command of the type it is mapped from, returns what msgpack can encode, or None.
-
-Commands to one subject run one after another, in order: a long job answers first and runs on.
-"""
-
-T = TypeVar("T")
-
-
-class CommandReply(msgspec.Struct, frozen=True):
-    """What every command is answered with: `error` is "" when it was done."""
-
-    error: str = ""
-    result: msgspec.Raw = msgspec.Raw(b"\xc0")
-
-
-class ControlStatistics(msgspec.Struct, frozen=True):
-    """Counts since the process started. `refused` were garbage, unknown, or failed."""
-
-    handled: int
-    refused: int
 
 
 class SharedBroker(NatsBroker):
@@ -84,16 +64,10 @@ class ControlPlane:
     ) -> None:
         self.broker = SharedBroker(connection)
         self._connection = connection
-        self._handlers = dict(handlers)
-        self._encoder = msgspec.msgpack.Encoder()
-        kinds: Any = None
-        for kind in handlers:
-            kinds = kind if kinds is None else kinds | kind
-        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(kinds)
-        self._handled = self._refused = 0
-        self._log = get_logger()
+        self._desk = CommandDesk(handlers)
         for subject in subjects:
-            self.broker.subscriber(subject, decoder=self._decode)(self._handle)
+            # FastStream swallows what a decoder raises, so the asker would wait for nothing.
+            self.broker.subscriber(subject, decoder=_body)(self._desk.handle)
 
     async def start(self) -> None:
         """Listen; commands sent from now on are answered. Raises `TransportError`."""
@@ -118,51 +92,19 @@ class ControlPlane:
         """
         what = f"{type(command).__name__} to {subject}"
         try:
-            reply = await self.broker.request(
-                self._encoder.encode(command), subject, timeout=timeout_s
-            )
+            reply = await self.broker.request(encode_command(command), subject, timeout=timeout_s)
         except nats.errors.NoRespondersError as error:
             raise TransportError(f"{what}: nobody listens, is it running?") from error
         except (nats.errors.TimeoutError, TimeoutError) as error:
             raise TransportError(f"{what}: no answer in {timeout_s:g} s") from error
         except (nats.errors.Error, OSError) as error:
             raise TransportError(f"{what}: {error}") from error
-        try:
-            answer = msgspec.msgpack.decode(reply.body, type=CommandReply)
-            if answer.error:
-                raise TransportError(f"{what}: refused: {answer.error}")
-            return msgspec.msgpack.decode(answer.result, type=result)
-        except msgspec.MsgspecError as error:
-            raise CodecError(f"{what}: unreadable answer: {error}") from error
+        return decode_reply(what, reply.body, result)
 
     def statistics(self) -> ControlStatistics:
         """Return counts for metrics."""
-        return ControlStatistics(handled=self._handled, refused=self._refused)
+        return self._desk.statistics()
 
-    async def _decode(self, message: NatsMessage) -> Message | CodecError:
-        # FastStream swallows what a decoder raises, so the asker would wait for nothing.
-        try:
-            return self._decoder.decode(message.body)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            return CodecError(f"command of {len(message.body)} bytes: {error}")
 
-    async def _handle(self, command: Message | CodecError) -> bytes:
-        try:
-            answer = CommandReply(result=msgspec.Raw(await self._carry_out(command)))
-        except KvMeshError as error:
-            self._refused += 1
-            self._log.warning("command refused", error=str(error))
-            answer = CommandReply(error=str(error))
-        except Exception as error:  # noqa: BLE001  the asker must learn of a bug here, too
-            self._refused += 1
-            answer = CommandReply(error=f"{type(error).__name__}: {error}")
-            context = {"message": f"handler of {type(command).__name__}", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-        else:
-            self._handled += 1
-        return self._encoder.encode(answer)
-
-    async def _carry_out(self, command: Message | CodecError) -> bytes:
-        if isinstance(command, CodecError):
-            raise command
-        return self._encoder.encode(await self._handlers[type(command)](command))
+async def _body(message: NatsMessage) -> bytes:
+    return message.body

@@ -7,8 +7,9 @@ import pytest
 from kvmesh.app.care import prober
 from kvmesh.app.care.prober import Probe, Prober
 from kvmesh.core.health.health import Answer
+from kvmesh.tasks import TASK, end_tasks
 from kvmesh.transport.http.upstream.client import UpstreamPool
-from tests.conftest import Eventually
+from tests.conftest import Contexts, Eventually
 
 pytestmark = pytest.mark.integration
 
@@ -137,3 +138,25 @@ async def test_who_is_due_is_asked_in_the_turn_in_which_it_is_said(eventually: E
 )  # fmt: skip
 def test_a_path_that_is_none_is_not_asked_for(path: str, asked: str) -> None:
     assert Probe.of("w1", "http://w1", path) == Probe("w1", "http://w1", asked)
+
+
+async def test_a_fault_in_one_members_probe_leaves_the_others_asked(
+    eventually: Eventually, reported: Contexts
+) -> None:
+    told: list[str] = []
+
+    def tell(member: str, answer: Answer, now: float) -> None:
+        del answer, now
+        told.append(member)
+        if member == "odd":
+            raise KeyError(member)
+
+    pool = UpstreamPool()
+    probes = [Probe("odd", NOBODY, "/health"), Probe("w", NOBODY, "/health")]
+    asking = Prober(pool, lambda _: probes, tell, asyncio.get_running_loop().time)
+    running = asyncio.create_task(asking.run())
+    await eventually(lambda: told.count("odd") > 1 < told.count("w"))
+    await end_tasks(running)
+    await pool.close()
+
+    assert {one[TASK] for one in reported} == {"ask members"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.nats.server import NatsServer
 from kvmesh.app.ops.up import keep_nats
 from kvmesh.app.process import supervisor
 from kvmesh.app.process.supervisor import Child, ChildSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.ops.nats_server import NatsServer, find_nats_server
+from kvmesh.app.nats.server import NatsServer, find_nats_server
 from kvmesh.errors import ConfigError, TransportError
 
 
@@ -75,7 +75,7 @@ async def test_a_frozen_server_can_be_stopped(tmp_path: Path) -> None:
 async def test_the_server_dies_with_its_parent(tmp_path: Path, eventually: Any) -> None:
     program = (
         "import asyncio, pathlib, sys, time\n"
-        "from kvmesh.app.ops.nats_server import NatsServer\n"
+        "from kvmesh.app.nats.server import NatsServer\n"
         "server = NatsServer(pathlib.Path(sys.argv[1]))\n"
         "asyncio.run(server.start())\n"
         "print(server.process.pid, flush=True)\n"

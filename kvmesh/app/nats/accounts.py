@@ -17,10 +17,15 @@ import nkeys
 from cyclopts import Parameter
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.mesh.nats_link import inbox_prefix, meta_bucket, session_bucket, snapshot_bucket
 from kvmesh.errors import ConfigError
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.types import Flat
+from kvmesh.transport.nats.layout import (
+    inbox_prefix,
+    meta_bucket,
+    session_bucket,
+    snapshot_bucket,
+)
 
 MEMBER = re.compile(r"([A-Za-z0-9_-]{1,64})/([A-Za-z0-9_-]{1,64}|\*)(?::([1-9][0-9]{0,3}))?")
 SEED_BYTES = 32

@@ -4,22 +4,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from kvmesh.app.mesh.nats_link import (
-    connection_for,
-    inbox_prefix,
-    journal_for,
-    meta_bucket,
-    session_bucket,
-    snapshot_bucket,
-    subjects_for,
-)
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.nats.plane import nats_plane
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings.member_name import check_name
 from kvmesh.settings.requests import SessionSettings
 from kvmesh.settings.roles import LogSettings, NatsSettings
 from kvmesh.settings.types import Flat, Positive
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,28 +31,15 @@ async def make_streams(options: StreamsOptions) -> None:
 
     Raises `TransportError` when the server does not answer or refuses.
     """
-    connection = connection_for(options.nats, "admin", inbox_prefix("admin"))
-    await connection.connect()
+    plane = nats_plane(options.nats, "admin")
+    await plane.connect()
     try:
-        replicas = options.nats.stream_replicas
-        meta = meta_bucket(options.nats.namespace)
-        await NatsKeyValue(connection, KeyValueOptions(bucket=meta, replicas=replicas)).open()
         for bucket in options.bucket:
-            subjects = subjects_for(options.nats, bucket)
-            journal = journal_for(options.nats, connection, subjects.stream(), subjects.events())
-            await journal.open()
-            await journal.close()
-            objects = ObjectOptions(bucket=snapshot_bucket(subjects), replicas=replicas)
-            await NatsObjects(connection, objects).open()
-            sessions = KeyValueOptions(
-                bucket=session_bucket(subjects),
-                replicas=replicas,
-                max_age_s=options.session_ttl_s,
-            )
-            await NatsKeyValue(connection, sessions).open()
-            get_logger().info("streams ready", bucket=bucket, stream=subjects.stream())
+            await plane.declare(check_name(bucket, "--bucket"), options.session_ttl_s)
+            stream = Subjects(options.nats.namespace, bucket).stream()
+            get_logger().info("streams ready", bucket=bucket, stream=stream)
     finally:
-        await connection.close()
+        await plane.close()
 
 
 def command(*, options: Annotated[StreamsOptions, Flat]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats_accounts import (
+from kvmesh.app.nats.accounts import (
     AccountsOptions,
     command,
     meta_router_rights,

@@ -1,0 +1,46 @@
+"""Settings of NATS made into an event plane."""
+
+from typing import Final
+
+from kvmesh.settings.member_name import check_name
+from kvmesh.settings.roles import NatsSettings
+from kvmesh.transport.nats.layout import inbox_prefix
+from kvmesh.transport.nats.link.connection import NatsOptions
+from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions, load_control
+
+NATS_URL: Final = "nats://127.0.0.1:4222"
+
+WITH_ACCOUNT: Final = frozenset({"worker", "router", "meta-router", "admin"})
+"""Roles that `kvmesh nats-accounts` gives an inbox of their own; tools use everybody's."""
+
+
+def nats_plane(settings: NatsSettings, role: str, *names: str) -> NatsPlane:
+    """Return the plane of a process, not yet connected; `names` are its bucket and own name.
+
+    Raises `ConfigError` for a bad namespace.
+    """
+    if role == "worker":
+        # A sidecar answers at once; what is loaded before the loop runs the collector leaves alone.
+        load_control()
+    return NatsPlane(
+        PlaneOptions(
+            namespace=check_name(settings.namespace, "--namespace"),
+            connection=connection_options(settings, role, *names),
+            replicas=settings.stream_replicas,
+            max_bytes=settings.stream_max_bytes,
+            max_age_s=settings.stream_max_age_s,
+            monitoring_url=settings.nats_monitor_url,
+        )
+    )
+
+
+def connection_options(settings: NatsSettings, role: str, *names: str) -> NatsOptions:
+    """Return where the server is, how this process logs in, and where answers to it arrive."""
+    return NatsOptions(
+        url=settings.nats_url or NATS_URL,
+        name=" ".join((role, *names[1:])),
+        creds=settings.nats_creds,
+        nkey_seed=settings.nats_nkey_seed,
+        tls_ca=settings.nats_tls_ca,
+        inbox_prefix=inbox_prefix(role, *names) if role in WITH_ACCOUNT else "_INBOX",
+    )

@@ -1,0 +1,69 @@
+"""The shared table in memory."""
+
+import asyncio
+
+from kvmesh.ports import Entry, TableListener
+from kvmesh.testing.memory.server import MemoryServer, TimedEntry
+
+
+class MemoryTableTail:
+    """A running `follow`: delivers what is newer than what it delivered."""
+
+    def __init__(self, server: MemoryServer, bucket: str, listener: TableListener) -> None:
+        self._server = server
+        self._bucket = bucket
+        self._listener = listener
+        self._revision = 0
+        self._caught_up = False
+        self._scheduled = False
+        self._closed = False
+        server.observe(self)
+        self.wake()
+
+    async def close(self) -> None:
+        """Stop delivering; safe to call twice."""
+        self._closed = True
+        self._server.forget(self)
+
+    def wake(self) -> None:
+        """Deliver what there is, in the next turn."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._closed or not self._server.up:
+            return
+        now = self._server.clock()
+        entries = self._server.buckets.get(self._bucket, {}).items()
+        live = [(key, timed.entry) for key, timed in entries if timed.expires_s > now]
+        for key, entry in sorted(live, key=lambda each: each[1].revision):
+            if entry.revision > self._revision:
+                self._revision = entry.revision
+                self._listener.on_value(key, entry.value)
+        if not self._caught_up:
+            self._caught_up = True
+            self._listener.on_caught_up()
+
+
+class MemoryTable:
+    """The `SharedTable` of one bucket. Expiry follows the server's clock."""
+
+    def __init__(self, server: MemoryServer, bucket: str, ttl_s: int) -> None:
+        self._server = server
+        self._bucket = bucket
+        self._ttl_s = ttl_s
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write, never waiting; lost in silence while the server is down."""
+        if self._server.up:
+            self._server.revision += 1
+            entry = Entry(value, self._server.revision)
+            timed = TimedEntry(entry, self._server.clock() + self._ttl_s)
+            self._server.buckets.setdefault(self._bucket, {})[key] = timed
+            self._server.wake()
+
+    async def follow(self, listener: TableListener) -> MemoryTableTail:
+        """Deliver what is in the table, then what is written."""
+        return MemoryTableTail(self._server, self._bucket, listener)

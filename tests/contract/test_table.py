@@ -1,0 +1,97 @@
+"""What every SharedTable promises."""
+
+from typing import Any
+
+
+class Bindings:
+    """A TableListener that keeps the newest values."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.caught_up = 0
+
+    def on_value(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def on_caught_up(self) -> None:
+        self.caught_up += 1
+
+
+async def follower(backend: Any, bucket: str = "code") -> tuple[Any, Any, Bindings]:
+    table = await (await backend.plane()).sessions(bucket, 3600)
+    bindings = Bindings()
+    return table, await table.follow(bindings), bindings
+
+
+async def test_everybody_learns_what_anybody_writes(backend: Any, eventually: Any) -> None:
+    one, _, ones = await follower(backend)
+    two, _, twos = await follower(backend)
+
+    one.put("a", b"w1")
+    one.put("b", b"w2")
+    await eventually(lambda: len(twos.values) == 2)
+    two.put("a", b"w3")
+    await eventually(lambda: ones.values.get("a") == b"w3" == twos.values.get("a"))
+
+    assert ones.values == twos.values == {"a": b"w3", "b": b"w2"}
+
+
+async def test_a_late_follower_learns_the_newest_values_then_that_it_has_all(
+    backend: Any, eventually: Any
+) -> None:
+    one, _, ones = await follower(backend)
+    for number in range(20):
+        one.put(f"key-{number % 5}", b"%d" % number)
+    await eventually(lambda: ones.values.get("key-4") == b"19")
+
+    _, _, late = await follower(backend)
+    await eventually(lambda: late.caught_up)
+
+    assert late.values == {f"key-{number}": b"%d" % (15 + number) for number in range(5)}
+    assert late.caught_up == 1
+
+
+async def test_an_empty_table_is_read_at_once(backend: Any, eventually: Any) -> None:
+    _, _, bindings = await follower(backend)
+
+    await eventually(lambda: bindings.caught_up)
+
+    assert bindings.values == {}
+
+
+async def test_tables_of_other_buckets_are_others(backend: Any, eventually: Any) -> None:
+    one, _, ones = await follower(backend)
+    _, _, others = await follower(backend, "chat")
+
+    one.put("a", b"w1")
+    await eventually(lambda: ones.values and others.caught_up)
+
+    assert others.values == {}
+
+
+async def test_nothing_comes_after_close(backend: Any, eventually: Any) -> None:
+    table, following, closed = await follower(backend)
+    await eventually(lambda: closed.caught_up)
+    _, _, running = await follower(backend)
+
+    await following.close()
+    await following.close()
+    table.put("a", b"w1")
+    await eventually(lambda: running.values)
+
+    assert closed.values == {}
+
+
+async def test_what_nobody_writes_again_expires(backend: Any, eventually: Any) -> None:
+    plane, bindings = await backend.plane(), Bindings()
+    table = await plane.sessions("code", 1)
+    await table.follow(bindings)
+    table.put("a", b"w1")
+    await eventually(lambda: bindings.values)
+
+    await backend.wait_s(1.5)
+    late = Bindings()
+    await table.follow(late)
+    await eventually(lambda: late.caught_up)
+
+    assert late.values == {}

@@ -1,0 +1,45 @@
+"""The tables of docs/structure.md, made from docstrings and import contracts.
+
+`python -m tests.integration.deploy.structure_page` writes them; a test says when they are behind.
+"""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/structure.md"
+
+
+def packages() -> list[str]:
+    """Return every package with the first line of its docstring."""
+    lines = ["| package | in a line |", "|---|---|"]
+    for init in sorted((ROOT / "kvmesh").glob("*/**/__init__.py")):
+        doc = ast.get_docstring(ast.parse(init.read_text())) or ""
+        lines.append(f"| `{init.parent.relative_to(ROOT / 'kvmesh')}` | {doc.splitlines()[0]} |")
+    return lines
+
+
+def layers() -> list[str]:
+    """Return the layers of each contract of lint-imports."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = ["| inside | from top to bottom |", "|---|---|"]
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers":
+            order = " → ".join(contract["layers"]).replace(" | ", ", ")
+            lines.append(f"| `{contract['containers'][0]}` | {order} |")
+    return lines
+
+
+def render(page: str) -> str:
+    """Return the page with its tables as they should be."""
+    for table in (packages(), layers()):
+        found = re.search(rf"^{re.escape(table[0])}\n(?:\|.*\n)*", page, flags=re.MULTILINE)
+        assert found is not None, f"{PAGE}: no table begins with {table[0]}"
+        page = page[: found.start()] + "\n".join(table) + "\n" + page[found.end() :]
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text()))

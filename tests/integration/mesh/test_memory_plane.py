@@ -1,0 +1,119 @@
+"""Sidecar, replicas and meta-router over another event plane than NATS: the one in memory.
+
+Nothing but the wiring is told of it: whoever writes another journal changes as little.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+import pytest
+
+from kvmesh.actors.messages import Drain, Status, TakeSnapshot
+from kvmesh.actors.wire import Subjects
+from kvmesh.app.meta.command import MetaServer
+from kvmesh.app.process.running import Stop
+from kvmesh.app.router.command import RouterServer
+from kvmesh.app.worker.command import Sidecar
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.requests import SessionSettings
+from kvmesh.settings.roles import (
+    MetaRouterSettings,
+    NatsSettings,
+    RouterSettings,
+    WorkerSettings,
+)
+from kvmesh.testing.memory.plane import MemoryPlane
+from kvmesh.testing.memory.server import MemoryServer
+from tests.conftest import Eventually
+from tests.integration.support.live_router import free_port, serving
+
+pytestmark = pytest.mark.integration
+
+WORKER = WorkerId("w")
+NATS = NatsSettings(namespace="memory")
+PROMPT = "what everybody asks. " * 40
+BLOCKS = len(PROMPT) // 16
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
+    server = MemoryServer()
+
+    def memory_plane(settings: NatsSettings, role: str, *names: str) -> MemoryPlane:
+        del role, names
+        return MemoryPlane(server, settings.namespace)
+
+    monkeypatch.setattr("kvmesh.app.nats.plane.nats_plane", memory_plane)
+    return server
+
+
+def replica(name: str, port: int) -> RouterServer:
+    return RouterServer(
+        RouterSettings(
+            router_id=name,
+            http=HttpSettings(http_port=port, drain_s=0.0),
+            session=SessionSettings(session_affinity="soft"),
+            nats=NATS,
+        )
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(serve: Callable[[Stop], Awaitable[None]]) -> AsyncIterator[None]:
+    stop = Stop()
+    task = asyncio.ensure_future(serve(stop))
+    yield
+    stop.request()
+    await task
+
+
+async def test_a_mesh_works_over_any_event_plane(
+    server: MemoryServer, eventually: Eventually
+) -> None:
+    mocker = Mocker(
+        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+    )
+    await mocker.start()
+    ports = [free_port() for _ in range(3)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    replicas = [replica("r0", ports[0]), replica("r1", ports[1])]
+    meta = MetaServer(MetaRouterSettings(http=HttpSettings(http_port=ports[2]), nats=NATS))
+    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=NATS))
+    asking = MemoryPlane(server, NATS.namespace)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(mocker.stop)
+        await stack.enter_async_context(running(sidecar.serve))
+        for one, url in zip(replicas, urls, strict=False):
+            await stack.enter_async_context(serving(one.serve, url))
+        await stack.enter_async_context(serving(meta.serve, urls[2]))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=urls[2], timeout=60))
+
+        body = {"model": "mock", "prompt": PROMPT, "max_tokens": 2}
+        answer = await client.post("/v1/completions", json=body, headers={"x-kvmesh-session": "s"})
+        for one in replicas:
+            await eventually(lambda one=one: one.index.blocks(WORKER) >= BLOCKS, what="indexed")
+            sessions = one.scheduler.sessions
+            assert sessions is not None
+            await eventually(lambda s=sessions: s.statistics().sessions == 1, what="bound")
+
+        await asking.connect()
+        control, subjects = await asking.control(), Subjects("memory", "default")
+        status = await control.ask(subjects.control(WORKER), Status(), dict[str, object])
+        taken = [
+            await control.ask(subjects.router_control(name), TakeSnapshot(), bool)
+            for name in ("r0", "r1")
+        ]
+        _, objects = await asking.stores("default")
+        await eventually(lambda: bool(server.objects), what="a snapshot is stored")
+        stored = await objects.list()
+        await control.ask(subjects.router_control("r0"), Drain(), type(None))
+        await eventually(lambda: replicas[0].mesh.draining)
+
+    assert answer.status_code == 200
+    assert status
+    assert taken == [True, True]
+    assert len(stored) == 1

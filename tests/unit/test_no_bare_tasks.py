@@ -1,0 +1,66 @@
+"""Long-lived tasks and timers are made by `kvmesh.tasks`, so that none dies in silence."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import kvmesh
+
+ROOT: Final = Path(kvmesh.__file__).parent
+BARE: Final = re.compile(r"\b(create_task|ensure_future|call_later|call_at|add_reader|Thread)\(")
+
+RULE: Final = {
+    "tasks.py": "the rule itself",
+    "app/process/running.py": "waits for each task it makes and raises what it raised",
+    "runtime/aio.py": "the actors' timers: a ring only queues a message",
+    "testing/memory/control.py": "awaited by who asks",
+    "app/serve/admission.py": "the queue's timer, set anew whatever a request in it raises",
+    "transport/zmq/socket.py": "the reader, whose callback is guarded",
+    "transport/zmq/subscriber.py": "one deadline, set anew whatever its callback raised",
+    "transport/nats/journal/pull.py": "looks at heartbeats; ends by telling its listener",
+    "transport/nats/link/connection.py": "one attempt to connect, awaited",
+    "transport/nats/link/troubles.py": "ends one warning",
+    "transport/http/wire/deadlines.py": "the wheel: turns on whatever an item raises",
+    "mocker/engine.py": "the engine's step, guarded: a fault ends the process",
+}
+SCOPED: Final = {
+    "app/alone/static_workers.py": "a task group, under a supervised task",
+    "app/care/prober.py": "a task group, under a supervised task",
+    "app/ops/up.py": "waits for each task it makes and raises what it raised",
+    "replay/command.py": "as long as one command",
+    "replay/load.py": "a task group: as long as one replay",
+    "replay/progress.py": "as long as one replay",
+}
+REQUESTS: Final = {
+    "app/prompts/reading.py",
+    "app/serve/disaggregated.py",
+    "app/views/dashboard_page.py",
+    "mocker/reply.py",
+    "transport/http/server/half_close.py",
+    "transport/http/upstream/host.py",
+}
+"""Timers and tasks of one request: they are the request's to end."""
+
+
+def bare_modules() -> set[str]:
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if any(
+            BARE.search(line) and not line.lstrip().startswith("def ")
+            for line in path.read_text(encoding="utf-8").splitlines()
+        )
+    }
+
+
+def test_no_module_makes_tasks_or_timers_of_its_own() -> None:
+    unknown = bare_modules() - RULE.keys() - SCOPED.keys() - REQUESTS
+
+    assert not unknown, (
+        f"{sorted(unknown)}: use kvmesh.tasks (supervise, keep_running, guarded, Jobs), or the "
+        "request's scope for what ends with a request"
+    )
+
+
+def test_the_list_of_exceptions_holds_nothing_that_is_gone() -> None:
+    assert (RULE.keys() | SCOPED.keys()) <= bare_modules()
