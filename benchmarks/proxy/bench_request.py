@@ -28,7 +28,7 @@ from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
 from kvmesh.app.front.front import Routes
 from kvmesh.app.process.running import GC_THRESHOLDS
-from kvmesh.app.prompts.reading import check_of, forward_options, intake_of, split_options
+from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -112,9 +112,9 @@ class Front:
         self.engines = Engines(self._wheel)
         pool = cast("UpstreamPool", self.engines)
         check = check_of(settings, pool, lambda _model, _hashes: None)
-        intake = intake_of(settings, "bench", check, ())
+        reader = reader_of(settings, "bench", check, ())
         gateway = Gateway(
-            self.context, intake, pool, forward_options(settings), split_options(settings)
+            self.context, reader, pool, forward_options(settings), split_options(settings)
         )
         routes = Routes()
         gateway.mount(routes)
@@ -146,7 +146,7 @@ class Front:
 
 
 def _introduce(context: RoutingContext, engine: StaticWorker) -> None:
-    workers, now = context.router.scheduler.workers, context.clock()
+    workers, now = context.workers, context.clock()
     name = WorkerId(engine.worker)
     workers.membership.observe(name, 1, now + 1e6, ready=True)
     workers.describe(name, WorkerInfo())

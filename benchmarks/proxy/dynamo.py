@@ -23,7 +23,6 @@ from kvmesh.core.engines.sse import SseScanner
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
-from kvmesh.transport.http.forward.proxy import forward
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
@@ -130,7 +129,8 @@ async def main() -> None:
             return
         tokens = tokenizer.encode_chat(ChatInput.from_body(body)).tolist()
         plan = Selected(service, urls, str(next(names)), tokens)
-        plan.forward = forward(exchange, plan, pool)
+        plan.forward = Forward(exchange, pool)
+        plan.forward.begin(plan)
 
     server = HttpServer(handle)
     await server.start("127.0.0.1", port)

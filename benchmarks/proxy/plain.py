@@ -12,7 +12,8 @@ import uvloop
 
 from kvmesh.core.engines.sse import SseScanner
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.http.forward.proxy import Outcome, Target, forward
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.plan import Outcome, Target
 from kvmesh.transport.http.openai import find_endpoint, parse_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
@@ -63,7 +64,7 @@ async def main() -> None:
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
             return
-        forward(exchange, RoundRobin(targets), pool)
+        Forward(exchange, pool).begin(RoundRobin(targets))
 
     server = HttpServer(handle)
     await server.start("127.0.0.1", int(sys.argv[1]))

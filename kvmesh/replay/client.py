@@ -82,6 +82,10 @@ class ReplayExchange:
         """Take what the connection says."""
         self.end(failure.kind, failure.message)
 
+    def crash(self, error: Exception) -> None:
+        """Take an error of ours."""
+        self.end("internal error", repr(error))
+
     def end(self, error: str, detail: str) -> None:
         """Note the outcome; the first one counts."""
         if not self._ended.done():

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kvmesh.core.health.health import Answer
+from kvmesh.transport.http.forward.plan import Forwarding
+from kvmesh.transport.http.upstream.messages import UpstreamFailure
 
 ASK_AFTER_S: Final = 3.0
 """A worker that lets a request wait for so long is asked whether it is there."""
@@ -17,6 +19,11 @@ class Waiter(Protocol):
     """A request at a worker, without any answer yet."""
 
     @property
+    def forwarding(self) -> Forwarding:
+        """Return its way."""
+        ...
+
+    @property
     def worker(self) -> str:
         """Return where it is."""
         ...
@@ -28,10 +35,6 @@ class Waiter(Protocol):
 
     def is_overdue(self, now: float) -> bool:
         """Return whether it waits far longer than was to be expected, and others there, too."""
-        ...
-
-    def give_up(self, why: str) -> None:
-        """Leave the worker for another."""
         ...
 
 
@@ -84,8 +87,14 @@ class HangWatch:
             self._give_up(worker, "it does not answer its health check", overdue_only=False)
 
     def _give_up(self, worker: str, why: str, *, overdue_only: bool) -> None:
-        now = self._clock()
         for waiter in [one for one in self._waiting if one.worker == worker]:
-            if not overdue_only or waiter.is_overdue(now):
-                self.given_up += 1
-                waiter.give_up(why)
+            waiter.forwarding.scope.enter(self._leave, waiter, why, overdue_only=overdue_only)
+
+    def _leave(self, waiter: Waiter, why: str, *, overdue_only: bool) -> None:
+        """Have the attempt fail, so that another worker is tried."""
+        now, worker = self._clock(), waiter.worker
+        if overdue_only and not waiter.is_overdue(now):
+            return
+        self.given_up += 1
+        text = f"{worker} gave no answer in {now - waiter.sent_s:.1f} s: {why}"
+        waiter.forwarding.fail_attempt(UpstreamFailure("after_send", "hung", text, worker))

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from kvmesh.tasks import guarded
+from kvmesh.transport.http.server.scope import Scope
 
 LOOK_S: Final = 0.05
 MOST_HELD: Final = 4096
@@ -23,29 +24,34 @@ class Patience:
         self.held = 0
         self._someone = someone
         self._clock = clock
-        self._waiting: dict[Callable[[], None], float] = {}
+        self._waiting: dict[Scope, tuple[Callable[[], None], float]] = {}
+        self._had: set[Scope] = set()
         self._begun = asyncio.Event()
 
-    def hold(self, proceed: Callable[[], None]) -> bool:
-        """Call `proceed` when somebody may be given a request, or after `wait_s`.
+    def hold(self, scope: Scope, proceed: Callable[[], None]) -> bool:
+        """Call `proceed` of a request when somebody may be given one, or after `wait_s`.
 
-        Return False where the request is not held: it must be answered now.
+        Return False where the request is not held, which it is once: it must be answered now.
         """
-        if not self.wait_s or len(self._waiting) >= MOST_HELD:
+        if not self.wait_s or scope in self._had or len(self._waiting) >= MOST_HELD:
+            return False
+        if self._someone():
             return False
         self.held += 1
-        self._waiting[proceed] = self._clock() + self.wait_s
+        self._had.add(scope)
+        self._waiting[scope] = proceed, self._clock() + self.wait_s
+        scope.holds(partial(self._forget, scope))
         self._begun.set()
         return True
-
-    def leave(self, proceed: Callable[[], None]) -> None:
-        """Forget a request that ended meanwhile; does nothing for any other."""
-        self._waiting.pop(proceed, None)
 
     @property
     def waiting(self) -> int:
         """Return how many requests are held now."""
         return len(self._waiting)
+
+    def _forget(self, scope: Scope) -> None:
+        self._had.discard(scope)
+        self._waiting.pop(scope, None)
 
     async def run(self) -> None:
         """Let them go on in time, for ever."""
@@ -58,7 +64,7 @@ class Patience:
 
     def _look(self) -> None:
         now, someone = self._clock(), self._someone()
-        ready = [one for one, until_s in self._waiting.items() if someone or until_s <= now]
-        for proceed in ready:
-            if self._waiting.pop(proceed, None) is not None:
-                guarded("patience", proceed)()
+        ready = [one for one, (_, until_s) in self._waiting.items() if someone or until_s <= now]
+        for scope in ready:
+            if held := self._waiting.pop(scope, None):
+                scope.enter(held[0])

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -35,8 +34,8 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.last_known import KnownWorker
 from kvmesh.errors import KvMeshError
 from kvmesh.observe import get_logger
-from kvmesh.tasks import guarded
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.local import LocalLink, listen_local
@@ -44,6 +43,97 @@ from kvmesh.transport.local import LocalLink, listen_local
 TELL_S: Final = 1.0
 _CUT: Final = Outcome("cut", 0, 0)
 _WITHDRAWN: Final = Outcome("refused", 0, 0)
+
+FromRequest = Answering | Progress | AttemptFailed | Again | RequestEnded | Withdrawn
+
+
+class EdgeRequest:
+    """The index process's half of an edge's request: where its plan's wishes go, and its owner.
+
+    When this half fails the edge is told by a `Refuse`, when the edge's does by a `RequestEnded`.
+    """
+
+    __slots__ = ("_forbidden", "_n", "_plan", "_session", "scope")
+
+    def __init__(self, session: "EdgeSession", message: Ask) -> None:
+        self.scope = scope = Scope(message.visible_id, _report)
+        self._session = session
+        self._n = message.n
+        self._plan: RoutedRequest
+        self._forbidden: Refuse | None = None
+        session.requests[message.n] = self
+        scope.tell = self._refuse
+        scope.holds(self._leave)
+
+    def begin(self, context: RoutingContext, message: Ask) -> None:
+        """Offer a worker."""
+        block_size = context.scheduler.options.block_size
+        try:
+            request = asked(message, block_size)
+        except KvMeshError as error:
+            self._refuse(Problem.from_error(error))
+            self.scope.end()
+            return
+        self._plan = RoutedRequest(context, request, self)
+        self.proceed()
+
+    def take(self, message: FromRequest) -> None:
+        """Do what the edge tells of the request."""
+        match message:
+            case RequestEnded(_, outcome, usage):
+                self.end(outcome, usage)
+            case Answering(_, status):
+                self._plan.answering(status)
+            case Progress(_, tokens):
+                self._plan.progress(tokens)
+            case AttemptFailed(n, failure):
+                allowed = self._plan.on_attempt_failed(failure)
+                if allowed is not True:
+                    self._forbidden = Refuse(n, allowed or None)
+            case Again():
+                if self._forbidden is not None:
+                    self._session.send(self._forbidden)
+                else:
+                    self.proceed()
+            case Withdrawn():
+                self.end(_WITHDRAWN, None)
+            case _:
+                assert_never(message)
+
+    def proceed(self) -> None:
+        """Offer the next worker."""
+        plan, n = self._plan, self._n
+        try:
+            target = plan.next_target()
+        except KvMeshError as error:
+            target = Problem.from_error(error)
+        match target:
+            case Target(origin, _, headers):
+                told = list(plan.answer_headers())
+                self._session.send(Go(n, plan.worker, origin, list(headers), told))
+            case Wait.WAIT:
+                self._session.send(Queued(n))
+            case _:
+                self._session.send(Refuse(n, target))
+
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        """Have the edge give up the attempt; it will report that as any failure."""
+        self._session.send(Abandon(self._n, failure))
+
+    def end(self, outcome: Outcome, usage: Usage | None) -> None:
+        """End the request as the edge did."""
+        scope, plan = self.scope, self._plan
+        scope.kind, scope.status = outcome.kind, outcome.status
+        try:
+            plan.finish(outcome, usage)
+        finally:
+            scope.end()
+
+    def _refuse(self, problem: Problem) -> None:
+        self._session.send(Refuse(self._n, problem))
+
+    def _leave(self) -> None:
+        self._session.requests.pop(self._n, None)
 
 
 class EdgeSession:
@@ -57,9 +147,7 @@ class EdgeSession:
         self._link = link
         self._context = context
         self._desk = desk
-        self._block_size = context.router.scheduler.options.block_size
-        self._plans: dict[int, RoutedRequest] = {}
-        self._forbidden: dict[int, Problem | None] = {}
+        self.requests: dict[int, EdgeRequest] = {}
         self.hello = Hello(-1, 0)
         self.report: EdgeReport | None = None
 
@@ -69,7 +157,7 @@ class EdgeSession:
         return EdgeRow(
             edge=self.hello.edge,
             pid=self.hello.pid,
-            open_requests=len(self._plans),
+            open_requests=len(self.requests),
             unguided=report.unguided if report else 0,
             http=report.http if report else None,
         )
@@ -82,13 +170,13 @@ class EdgeSession:
         """Do what the edge asks; what concerns a request that is over is ignored."""
         match message:
             case Ask():
-                self._ask(message)
-            case RequestEnded(n, outcome, usage):
-                self._end(n, outcome, usage)
-            case Answering() | Progress() | AttemptFailed() | Again():
-                self._go_on(message)
-            case Withdrawn(n):
-                self._end(n, _WITHDRAWN, None)
+                request = EdgeRequest(self, message)
+                request.scope.enter(request.begin, self._context, message)
+            case (
+                RequestEnded() | Answering() | Progress() | AttemptFailed() | Again() | Withdrawn()
+            ):
+                if (found := self.requests.get(message.n)) is not None:
+                    found.scope.enter(found.take, message)
             case EdgeReport():
                 self.report = message
             case Hello(edge, pid):
@@ -99,70 +187,15 @@ class EdgeSession:
 
     def on_lost(self) -> None:
         """Release everything the edge had booked."""
-        for plan in self._plans.values():
-            guarded("edge lost", plan.finish)(_CUT, None)
-        get_logger().info("edge gone", edge=self.hello.edge, open_requests=len(self._plans))
-        self._plans.clear()
+        requests = list(self.requests.values())
+        for request in requests:
+            request.scope.enter(request.end, _CUT, None)
+        get_logger().info("edge gone", edge=self.hello.edge, open_requests=len(requests))
         self._desk.left(self)
 
-    def _ask(self, message: Ask) -> None:
-        try:
-            request = asked(message, self._block_size)
-        except KvMeshError as error:
-            self.send(Refuse(message.n, Problem.from_error(error)))
-            return
-        plan = RoutedRequest(self._context, request, message.visible_id)
-        self._plans[message.n] = plan
-        plan.proceed = partial(self._turn_came, message.n)
-        plan.fail_attempt = partial(self._abandon, message.n)
-        self._offer(message.n, plan)
 
-    def _turn_came(self, n: int) -> None:
-        """Offer what a request was held for."""
-        self._offer(n, self._plans[n])
-
-    def _abandon(self, n: int, failure: UpstreamFailure) -> None:
-        """Have the edge give up an attempt; it will report that as any failure."""
-        self.send(Abandon(n, failure))
-
-    def _go_on(self, message: Answering | Progress | AttemptFailed | Again) -> None:
-        plan = self._plans.get(message.n)
-        if plan is None:
-            return
-        match message:
-            case Answering(_, status):
-                plan.answering(status)
-            case Progress(_, tokens):
-                plan.progress(tokens)
-            case AttemptFailed(n, failure):
-                allowed = plan.on_attempt_failed(failure)
-                if allowed is not True:
-                    self._forbidden[n] = allowed or None
-            case Again(n):
-                if n in self._forbidden:
-                    self.send(Refuse(n, self._forbidden[n]))
-                else:
-                    self._offer(n, plan)
-
-    def _offer(self, n: int, plan: RoutedRequest) -> None:
-        try:
-            target = plan.next_target()
-        except KvMeshError as error:
-            target = Problem.from_error(error)
-        match target:
-            case Target(origin, _, headers):
-                told = list(plan.answer_headers())
-                self.send(Go(n, plan.worker, origin, list(headers), told))
-            case Wait.WAIT:
-                self.send(Queued(n))
-            case _:
-                self.send(Refuse(n, target))
-
-    def _end(self, n: int, outcome: Outcome, usage: Usage | None) -> None:
-        self._forbidden.pop(n, None)
-        plan = self._plans.pop(n, None)
-        if plan is not None:
-            plan.finish(outcome, usage)
+def _report(error: Exception, request_id: bytes) -> None:
+    get_logger().error("request crashed", request_id=request_id.decode("latin-1"), exc_info=error)
 
 
 class EdgeDesk:
@@ -232,7 +265,7 @@ class EdgeDesk:
         session.send(self._fleet())
 
     def _fleet(self) -> WorkerUpdate:
-        scheduler, now = self._context.router.scheduler, self._context.clock()
+        scheduler, now = self._context.scheduler, self._context.clock()
         membership = scheduler.workers.membership
         workers = [
             KnownWorker(

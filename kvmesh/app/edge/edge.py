@@ -18,22 +18,16 @@ from kvmesh.app.front.front import FrontDoor, Routes, answer_json, upstream_pool
 from kvmesh.app.front.tracing import Tracer, tracer_for
 from kvmesh.app.process.part import RouterPart
 from kvmesh.app.process.running import Stop, first_of
-from kvmesh.app.prompts.intake import Intake
-from kvmesh.app.prompts.reading import (
-    Reading,
-    check_of,
-    forward_options,
-    intake_of,
-    within_patience,
-)
+from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.request_wishes import read_timeout_s
+from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of
 from kvmesh.app.serve.gateway import SPLIT_PATHS
-from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.transport.http.forward.plan import Outcome, Target
-from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
-from kvmesh.transport.http.openai import ENDPOINTS, InferenceRequest, find_endpoint
+from kvmesh.transport.http.forward.forwarding import DEFAULT_OPTIONS, Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target
+from kvmesh.transport.http.openai import ENDPOINTS, find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
@@ -78,15 +72,15 @@ class EdgeGateway:
     def __init__(
         self,
         link: IndexLink,
-        intake: Intake,
+        reader: Reader,
         pool: UpstreamPool,
         options: ForwardOptions,
         fixed_headers: Headers,
-        tracer: Tracer,
+        tracer: Tracer | None,
     ) -> None:
         self._link = link
         self._tracer = tracer
-        self._reading = Reading(intake, Histogram(MICROSECONDS))
+        self._reader = reader
         self._pool = pool
         self._options = options
         self._fixed_headers = fixed_headers
@@ -102,26 +96,30 @@ class EdgeGateway:
     def _infer(self, exchange: Exchange) -> None:
         request = exchange.request
         if self._link.splits and self._link.origin and request.path in SPLIT_PATHS:
-            options = within_patience(self._options, request)
-            forward(exchange, OnePlace(self._link.origin), self._pool, options)
+            options = within_patience(self._options, read_timeout_s(request))
+            self._pass_to_index(exchange, options)
             return
         endpoint = find_endpoint(request.method, request.path, passthrough=False)
-        self._reading.read(exchange, endpoint, self._forward)
+        self._reader.read(exchange, endpoint, self._forward)
 
-    def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
-        plan = RemoteRequest(
-            self._link, request, exchange.request_id, self._pool.wheel, self._fixed_headers
+    def _forward(self, exchange: Exchange, request: RouteRequest) -> None:
+        options = within_patience(self._options, request.timeout_s)
+        forwarding = Forward(exchange, self._pool, options)
+        plan: ForwardPlan = RemoteRequest(
+            self._link, request, forwarding, self._pool.wheel, self._fixed_headers
         )
-        options = within_patience(self._options, exchange.request)
-        watched = self._tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        if self._tracer is not None:
+            plan = self._tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=request.streams)
 
     def _pass_on(self, exchange: Exchange) -> None:
         if self._link.origin:
-            forward(exchange, OnePlace(self._link.origin), self._pool)
+            self._pass_to_index(exchange, DEFAULT_OPTIONS)
         else:
             exchange.fail(_AWAY)
+
+    def _pass_to_index(self, exchange: Exchange, options: ForwardOptions) -> None:
+        Forward(exchange, self._pool, options).begin(OnePlace(self._link.origin))
 
 
 class EdgeServer:
@@ -143,7 +141,7 @@ class EdgeServer:
             link = IndexLink(Path(part.socket), part.number)
             check = check_of(settings, pool, link.find_holder)
             stack.push_async_callback(check.close)
-            intake = intake_of(
+            reader = reader_of(
                 settings, f"{part.router_id}-{part.number}", check, link.fleet.adapters
             )
             fixed_headers = (
@@ -153,8 +151,9 @@ class EdgeServer:
             options = forward_options(settings)
             routes = Routes()
             tracer = tracer_for(settings.log.otlp_endpoint, "router")
-            stack.push_async_callback(asyncio.to_thread, tracer.close)
-            EdgeGateway(link, intake, pool, options, fixed_headers, tracer).mount(routes)
+            if tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, tracer.close)
+            EdgeGateway(link, reader, pool, options, fixed_headers, tracer).mount(routes)
             http = dataclasses.replace(settings.http, http_port=part.port)
             front = FrontDoor(
                 http,

@@ -24,8 +24,8 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.members.last_known import LastKnownFleet
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
-from kvmesh.tasks import guarded
 from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.local import LocalLink, connect_local
 
@@ -38,6 +38,11 @@ SETTLE_S: Final = 10.0
 
 class Asker(Protocol):
     """A request that is known to the index process."""
+
+    @property
+    def scope(self) -> Scope:
+        """Return the request's owner."""
+        ...
 
     def on_answer(self, answer: Go | Refuse | Queued) -> None:
         """Take what the index process decided."""
@@ -146,11 +151,11 @@ class IndexLink:
             case Go() | Refuse() | Queued():
                 asker = self._askers.get(message.n)
                 if asker is not None:
-                    asker.on_answer(message)
+                    asker.scope.enter(asker.on_answer, message)
             case Abandon(n, failure):
                 asker = self._askers.get(n)
                 if asker is not None:
-                    asker.on_abandon(failure)
+                    asker.scope.enter(asker.on_abandon, failure)
             case WorkerUpdate(workers, origin, splits):
                 self.origin = origin
                 self.splits = splits
@@ -171,4 +176,4 @@ class IndexLink:
         self._askers.clear()
         self._lost.set()
         for asker in askers:
-            guarded("index lost", asker.on_index_lost)()
+            asker.scope.enter(asker.on_index_lost)

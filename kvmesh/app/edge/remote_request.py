@@ -1,6 +1,5 @@
 """The forwarding plan of one request in an edge process: the index process decides and books."""
 
-from collections.abc import Callable
 from typing import Final
 
 from kvmesh.app.edge.index_link import IndexLink
@@ -18,8 +17,10 @@ from kvmesh.app.edge.messages import (
 )
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.transport.http.forward.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
+from kvmesh.errors import TransportError
+from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
 from kvmesh.transport.http.wire.headers import Headers
@@ -41,22 +42,38 @@ class RemoteRequest:
     """
 
     __slots__ = (
-        "_alone", "_answer", "_counted", "_excluded", "_fixed_headers", "_guessed", "_link", "_n",
-        "_request", "_told", "_visible_id", "_waiting", "_watch", "_wheel", "_worker",
-        "deadline_s", "fail_attempt", "proceed", "spoke",
+        "_alone",
+        "_answer",
+        "_counted",
+        "_excluded",
+        "_fixed_headers",
+        "_forwarding",
+        "_guessed",
+        "_link",
+        "_n",
+        "_request",
+        "_told",
+        "_waiting",
+        "_watch",
+        "_wheel",
+        "_worker",
+        "deadline_s",
+        "scope",
+        "spoke",
     )  # fmt: skip
 
     def __init__(
         self,
         link: IndexLink,
         request: RouteRequest,
-        visible_id: bytes,
+        forwarding: Forwarding,
         wheel: DeadlineWheel,
         fixed_headers: Headers,
     ) -> None:
         self._link = link
         self._request = request
-        self._visible_id = visible_id
+        self._forwarding = forwarding
+        self.scope = forwarding.scope
         self._wheel = wheel
         self._fixed_headers = fixed_headers
         self._n = 0
@@ -69,10 +86,9 @@ class RemoteRequest:
         self._guessed = False
         self._waiting = False
         self._excluded: set[WorkerId] = set()
-        self.proceed: Callable[[], None] = nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
         self.deadline_s = NEVER
         self.spoke = -1
+        self.scope.holds(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Ask for the next worker and wait, or go where the answer says."""
@@ -111,28 +127,36 @@ class RemoteRequest:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Tell of the end."""
+        if self._n:
+            watch = self._watch if outcome.kind == "finished" else None
+            self._end(outcome, watch.usage() if watch is not None else None)
+
+    def _end(self, outcome: Outcome, usage: Usage | None) -> None:
+        n, self._n = self._n, 0
+        self._link.leave(n)
+        self._link.send(RequestEnded(n, outcome, usage))
+
+    def _give_back(self) -> None:
+        """Let go of all that is held, and tell of an end that was not told yet."""
         self._wheel.discard(self)
         self._let_go()
         if self._n:
-            watch = self._watch if outcome.kind == "finished" else None
-            self._link.send(
-                RequestEnded(self._n, outcome, watch.usage() if watch is not None else None)
-            )
-            self._link.leave(self._n)
-            self._n = 0
-        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
+            self._end(Outcome(self.scope.kind, self.scope.status, 0), None)
 
     def on_answer(self, answer: Go | Refuse | Queued) -> None:
-        """Go on as the index process says."""
+        """Go on as the index process says; what it says unasked is that its own half has failed."""
         self._wheel.discard(self)
-        if not isinstance(answer, Queued):
-            self._answer = answer
-            self._waiting = False
-            self.proceed()
+        if isinstance(answer, Queued):
+            return
+        if not self._waiting:
+            raise TransportError("the index process has given this request up")
+        self._answer = answer
+        self._waiting = False
+        self._forwarding.proceed()
 
     def on_abandon(self, failure: UpstreamFailure) -> None:
         """Leave a worker that hangs, as the index process says."""
-        self.fail_attempt(failure)
+        self._forwarding.fail_attempt(failure)
 
     def on_index_lost(self) -> None:
         """Go on alone: a request that waits takes what is known, one on its way stays there."""
@@ -150,7 +174,7 @@ class RemoteRequest:
             self._link.send(Again(self._n))
         else:
             self._n = self._link.enter(self)
-            self._link.send(ask(self._n, self._request, self._visible_id))
+            self._link.send(ask(self._n, self._request, self.scope.request_id))
         self._waiting = True
         self._wheel.add(self)
         self.deadline_s = self._wheel.now_s + ANSWER_S
@@ -162,7 +186,11 @@ class RemoteRequest:
         self._alone = True
         if self._waiting:
             self._waiting = False
-            self.proceed()
+            self._forwarding.proceed()
+
+    def crash(self, error: Exception) -> None:
+        """End the request for an error of ours."""
+        self.scope.crash(error)
 
     def _guess(self) -> Target | Problem | None:
         """Return the least loaded worker of those last heard of."""

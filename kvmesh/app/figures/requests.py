@@ -24,17 +24,17 @@ REQUESTS: Final = Table[RoutingContext](
     Figure("gauge", "kvmesh_open_requests", lambda one: len(one.open_requests),
            "Requests booked and not yet over."),
     Figure("gauge", "kvmesh_booked_requests",
-           lambda one: one.router.scheduler.sequences.statistics().active_requests,
+           lambda one: one.scheduler.sequences.statistics().active_requests,
            "Requests booked by this replica and its peers.",
            shown=Shown("active_requests", dashboard="Requests", top="requests", narrow="p2")),
-    Figure("gauge", "kvmesh_panic", lambda one: one.router.scheduler.workers.panic,
+    Figure("gauge", "kvmesh_panic", lambda one: one.workers.panic,
            "1 while no engine answers its probes in time and requests go there all the same."),
     Figure("counter", "kvmesh_prompt_tokens", lambda one: {
-               "all": one.counters.reported_tokens,
-               "predicted_cached": one.counters.predicted_tokens,
-               "cached": one.counters.cached_tokens},
+               "all": one.routing.tokens.reported,
+               "predicted_cached": one.routing.tokens.predicted,
+               "cached": one.routing.tokens.cached},
            "Prompt tokens of answers whose engine reported its cache use.", ("kind",)),
-    Figure("histogram", "kvmesh_decision_seconds", lambda one: dict(one.phases.named()),
+    Figure("histogram", "kvmesh_decision_seconds", lambda one: dict(one.routing.phases.named()),
            "Time to decide, by phase: tokenize and decide of all requests; hash, find and score of "
            "one in 32.", ("phase",)),
 )

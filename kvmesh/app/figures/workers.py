@@ -21,7 +21,7 @@ class WorkerFacts:
     def __init__(self, context: RoutingContext, beat: WorkerHeartbeat) -> None:
         self.worker = worker = WorkerId(beat.worker)
         self.log = context.decisions
-        self.scheduler = scheduler = context.router.scheduler
+        self.scheduler = scheduler = context.scheduler
         self.loads = scheduler.sequences.loads(worker)
         self.load = beat.load
         self._workers = scheduler.workers

@@ -3,6 +3,7 @@
 Only `app.front.tracing` loads this module: the library is an extra.
 """
 
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -57,6 +58,7 @@ class OpenTelemetryTracer:
                 "kvmesh.request_id": exchange.request_id.decode("latin-1"),
             },
         )
+        exchange.scope.holds(partial(_end, span))
         return TracedPlan(plan, span)
 
     def close(self) -> None:
@@ -113,8 +115,15 @@ class TracedPlan:
         span.set_attribute("kvmesh.attempts", outcome.attempts)
         if outcome.status:
             span.set_attribute("http.response.status_code", outcome.status)
-        if outcome.kind in {"failed", "cut"}:
+        if outcome.kind in {"failed", "cut", "crashed"}:
             why = outcome.failure.message if outcome.failure is not None else outcome.kind
             span.set_status(Status(StatusCode.ERROR, why))
         span.end()
         self._plan.on_finish(outcome)
+
+
+def _end(span: Span) -> None:
+    """End a span that an error has kept from ending."""
+    if span.is_recording():
+        span.set_status(Status(StatusCode.ERROR, "crashed"))
+        span.end()

@@ -23,26 +23,16 @@ class Tracer(Protocol):
         ...
 
 
-class Untraced:
-    """Watches nothing: clients' `traceparent` headers go to engines as they came."""
-
-    def watch(self, exchange: Exchange, plan: ForwardPlan) -> ForwardPlan:
-        """Return the plan itself."""
-        del exchange
-        return plan
-
-    def close(self) -> None:
-        """Nothing to send."""
-
-
-def tracer_for(endpoint: str, role: str) -> Tracer:
+def tracer_for(endpoint: str, role: str) -> Tracer | None:
     """Return what traces the requests of a process called `role` to an OTLP/HTTP `endpoint`.
 
-    "" asks OpenTelemetry's own variable. Raises `ConfigError` where the library is missing.
+    "" asks OpenTelemetry's own variable; None where that names nothing either: then clients'
+    `traceparent` headers go to engines as they came. Raises `ConfigError` where the library is
+    missing.
     """
     endpoint = endpoint or os.environ.get(ENVIRONMENT, "")
     if not endpoint:
-        return Untraced()
+        return None
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--otlp-endpoint {endpoint!r}: write http://host:4318")
     try:

@@ -1,7 +1,6 @@
 """One request on its way through a meta-router."""
 
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -13,7 +12,7 @@ from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.health.outcomes import SERVED, SUCCESS, UNKNOWN, failed_attempt
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
-from kvmesh.transport.http.forward.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
+from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -22,17 +21,23 @@ from kvmesh.transport.http.wire.problem import Problem
 class BucketPlan:
     """The forwarding plan of one request: each attempt goes to another replica of its bucket.
 
-    While no replica may be given it, it waits; `proceed` and `fail_attempt` are the forwarding's.
+    While no replica may be given it, it waits; then its `forwarding` proceeds.
     """
 
     __slots__ = (
-        "_care", "_ends", "_meta", "_request", "_resume", "_route", "_sent", "_status", "_tried",
-        "fail_attempt", "proceed", "sent_s",
+        "_care", "_ends", "_meta", "_request", "_route", "_sent", "_status", "_tried",
+        "forwarding", "sent_s",
     )  # fmt: skip
 
     def __init__(
-        self, meta: MetaRouter, request: BucketRequest, care: FailureCare, ends: RequestEnds
+        self,
+        meta: MetaRouter,
+        request: BucketRequest,
+        care: FailureCare,
+        ends: RequestEnds,
+        forwarding: Forwarding,
     ) -> None:
+        self.forwarding = forwarding
         self._meta = meta
         self._ends = ends
         self._request = request
@@ -41,10 +46,8 @@ class BucketPlan:
         self._tried: list[str] = []
         self._sent = False
         self._status = 0
-        self._resume: Callable[[], None] | None = None
         self.sent_s = 0.0
-        self.proceed: Callable[[], None] = nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
+        forwarding.scope.holds(self._give_back)
 
     @property
     def worker(self) -> str:
@@ -60,7 +63,8 @@ class BucketPlan:
         try:
             route = self._meta.route(request, now, tried=self._tried)
         except NoWorkerError as error:
-            if not self._sent and self._hold(now):
+            may_wait = not self._sent and self._meta.table.met_any
+            if may_wait and self._care.patience.hold(self.forwarding.scope, self._go_on):
                 return Wait.WAIT
             return None if self._tried else Problem.from_error(error)
         except KvMeshError as error:
@@ -70,18 +74,10 @@ class BucketPlan:
         self._care.hangs.add(self)
         return Target(route.replica.url)
 
-    def _hold(self, now: float) -> bool:
-        """Wait until some replica may be given a request again, once."""
-        table = self._meta.table
-        if self._resume is not None or not table.met_any or table.membership.usable(now):
-            return False
-        self._resume = self._go_on
-        return self._care.patience.hold(self._resume)
-
     def _go_on(self) -> None:
         """Begin anew: those that could not be reached before may be there again."""
         self._tried.clear()
-        self.proceed()
+        self.forwarding.proceed()
 
     def on_attempt_failed(self, failure: UpstreamFailure) -> bool:
         """Take what that shows of the replica; another one is tried."""
@@ -113,11 +109,6 @@ class BucketPlan:
         del now
         return False
 
-    def give_up(self, why: str) -> None:
-        """Leave a replica that hangs."""
-        text = f"{self.worker} gave no answer: {why}"
-        self.fail_attempt(UpstreamFailure("after_send", "hung", text, self.worker))
-
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Trust the replica again. Its own headers already say who it is."""
         del headers
@@ -132,11 +123,6 @@ class BucketPlan:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Take what the end shows of the replica: what its worker did is not its doing."""
-        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
-        self._care.hangs.discard(self)
-        if self._resume is not None:
-            self._care.patience.leave(self._resume)
-        self._ends.add(outcome.kind, outcome.status)
         if self._route is None:
             return
         attempt = UNKNOWN
@@ -145,3 +131,9 @@ class BucketPlan:
         elif outcome.kind == "finished" and self._status in SUCCESS:
             attempt = SERVED
         self._meta.note(self._route.replica.name, attempt, time.monotonic())
+
+    def _give_back(self) -> None:
+        """Count the end, and be watched no longer."""
+        scope = self.forwarding.scope
+        self._ends.add(scope.kind, scope.status)
+        self._care.hangs.discard(self)

@@ -43,7 +43,8 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
-from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ApiEndpoint,
     InferenceRequest,
@@ -115,7 +116,8 @@ class MetaServer:
         async with contextlib.AsyncExitStack() as stack:
             self._pool = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(self._pool.close)
-            stack.push_async_callback(asyncio.to_thread, self._tracer.close)
+            if self._tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, self._tracer.close)
             routes = Routes()
             routes.add(
                 "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
@@ -198,10 +200,11 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        plan = BucketPlan(self.meta, request, self._care, self._ends)
-        watched = self._tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, self._options, stream=stream)
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+        forwarding = Forward(exchange, self._pool, self._options)
+        plan: ForwardPlan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
+        if self._tracer is not None:
+            plan = self._tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=stream)
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""

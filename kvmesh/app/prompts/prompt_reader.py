@@ -1,20 +1,29 @@
 """A request's prompt as the index knows prompts: hashes of its token ids, or of what stands in."""
 
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
-from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest, read_prompts
+from kvmesh.transport.http.openai import (
+    ApiEndpoint,
+    ChatRequest,
+    InferenceRequest,
+    read_prompts,
+    read_request,
+)
 from kvmesh.transport.http.server.request import Request
+
+Parsed = InferenceRequest | ChatRequest
 
 _ABSENT: Final = frozenset({b"", b"null"})
 _ANY_ID: Final = 1 << 31
@@ -53,25 +62,31 @@ class PromptReader:
         self._vocab_size = vocab_size or known
         self._check = check
 
-    def read(
-        self, request: Request, endpoint: ApiEndpoint, parsed: InferenceRequest, root: int
-    ) -> Prompt:
+    def read(self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int) -> Prompt:
         """Return the prompt's blocks in the namespace of `root`.
 
         May run in a thread. Raises `RequestError`.
         """
-        ids = self._given_ids(endpoint, parsed)
-        if ids is not None:
-            return self._whole(pack_tokens(ids), root)
-        check, model = self._check, parsed.model or ""
+        text = ""
+        if endpoint.kind in _TEXTS or parsed.input_ids:
+            given = self._given(endpoint, parsed)
+            if isinstance(given, array):
+                return self._whole(pack_tokens(given), root)
+            text = given
+        check, model, body = self._check, parsed.model or "", request.body
         if check is None or endpoint.kind not in _PROMPTS:
-            return self._whole(self._pack(request.body, endpoint, parsed)[0], root)
-        body = request.body
-        if check.trusts(model):
-            prompt = self._whole(self._pack(body, endpoint, parsed)[0], root)
+            return self._whole(self._pack(body, endpoint, parsed, text)[0], root)
+        if check.probe.is_trusted(model):
+            prompt = self._whole(self._pack(body, endpoint, parsed, text)[0], root)
         else:
-            prompt = self._doubted(check, request, endpoint, parsed, root)
-        check.sample(model, request, prompt.hashes, lambda: self._tokens(body, endpoint, parsed))
+            prompt = self._doubted(check, request, endpoint, root)
+        if len(body) <= MAX_BODY_BYTES and check.probe.wants(model):
+
+            def ours() -> tuple[Sequence[int], bool]:
+                packed, truncated = self._pack(body, endpoint, parsed, text)
+                return unpack_ids(packed), truncated
+
+            check.compare(model, request, prompt.hashes, ours)
         return prompt
 
     def _whole(self, packed: bytes | memoryview | str, root: int) -> Prompt:
@@ -89,10 +104,10 @@ class PromptReader:
         check: TokenCheck,
         request: Request,
         endpoint: ApiEndpoint,
-        parsed: InferenceRequest,
         root: int,
     ) -> Prompt:
         """Return the beginning that the engine told if it is most of it, else blocks of bytes."""
+        parsed = read_request(request, endpoint)
         field = endpoint.prompt or "messages"
         sent = {"messages": parsed.messages, "prompt": parsed.prompt, "input": parsed.input}[field]
         if endpoint.kind == "chat":
@@ -107,15 +122,16 @@ class PromptReader:
         blocks = byte_blocks(data, self.block_size, root)
         return Prompt(blocks, len(data) // BYTES_A_TOKEN, approximate=True)
 
-    def _given_ids(self, endpoint: ApiEndpoint, parsed: InferenceRequest) -> "array[int] | None":
-        """Return the ids that the client sent, None for text; they are the engine's own.
+    def _given(self, endpoint: ApiEndpoint, parsed: Parsed) -> "array[int] | str":
+        """Return the ids that the client sent, which are the engine's own, else the text; "" for a
+        chat.
 
         Those of a whole batch are checked: one too large ends some engines. Raises `RequestError`.
         """
         if endpoint.kind in _TEXTS:
             raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
         elif bytes(parsed.input_ids) in _ABSENT:
-            return None
+            return ""
         else:
             # Some engines take a chat's ids beside its messages, and believe them.
             raw = parsed.input_ids
@@ -123,28 +139,23 @@ class PromptReader:
         for prompt in prompts:
             if not isinstance(prompt, str):
                 check_ids(prompt, self._vocab_size)
-        return None if isinstance(prompts[0], str) else array("I", prompts[0])
-
-    def _tokens(
-        self, body: bytes, endpoint: ApiEndpoint, parsed: InferenceRequest
-    ) -> "tuple[array[int], bool]":
-        """Return what `_pack` does, as integers."""
-        packed, truncated = self._pack(body, endpoint, parsed)
-        return unpack_ids(packed), truncated
+        first = prompts[0]
+        return first if isinstance(first, str) else array("I", first)
 
     def _pack(
-        self, body: bytes, endpoint: ApiEndpoint, parsed: InferenceRequest
+        self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed, text: str
     ) -> tuple[bytes | str, bool]:
-        """Return our ids of a text or chat, and whether they are only its beginning."""
+        """Return our ids of `text` or a chat, and whether they are only its beginning."""
         if endpoint.kind in _TEXTS:
-            raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
-            text = read_prompts(raw)[0]
-            assert isinstance(text, str)
             return self.tokenizer.pack(text, add_special_tokens=True), False
         if endpoint.kind not in _CHATS:
             return b"", False
         try:
-            chat = _chat_of(body, endpoint, parsed)
+            messages = parsed.messages
+            if isinstance(messages, list):
+                chat = ChatInput.of(_chat_fields(messages, parsed))
+            else:
+                chat = _chat_of(body, endpoint, parsed, messages)
             return self.tokenizer.pack_chat(chat), chat.truncated
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
@@ -152,11 +163,33 @@ class PromptReader:
             return b"", False
 
 
-def _chat_of(body: bytes, endpoint: ApiEndpoint, parsed: InferenceRequest) -> ChatInput:
+def _chat_of(
+    body: bytes, endpoint: ApiEndpoint, parsed: Parsed, messages: msgspec.Raw
+) -> ChatInput:
     match endpoint.kind:
         case "messages":
-            return chat_of_turns(parsed.messages, parsed.system, parsed.tools)
+            return chat_of_turns(messages, parsed.system, parsed.tools)
         case "responses":
             return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
         case _:
             return ChatInput.from_body(body)
+
+
+def _chat_fields(messages: list[JsonObject], parsed: Parsed) -> ChatBody:
+    """Return what reaches the template. Raises `RequestError`."""
+    raw = {
+        "tools": parsed.tools,
+        "tool_choice": parsed.tool_choice,
+        "documents": parsed.documents,
+        "chat_template_kwargs": parsed.chat_template_kwargs,
+        "reasoning_effort": parsed.reasoning_effort,
+        "add_generation_prompt": parsed.add_generation_prompt,
+        "continue_final_message": parsed.continue_final_message,
+    }
+    try:
+        fields: JsonObject = {name: msgspec.json.decode(one) for name, one in raw.items() if one}
+        if not fields:
+            return ChatBody(messages)
+        return msgspec.convert({"messages": messages, **fields}, ChatBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"chat body: {error}", param="messages") from error

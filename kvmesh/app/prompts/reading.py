@@ -1,124 +1,186 @@
-"""Requests are read before they are routed: parsed, tokenised, hashed."""
+"""From an HTTP request to what the router decides on: its tokens, hashes and wishes, one value."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Container
 from math import inf
 
 import msgspec
 
-from kvmesh.app.prompts.intake import Intake
-from kvmesh.app.prompts.prompt_reader import PromptReader
-from kvmesh.app.prompts.request_wishes import WishOptions, WishReader, read_timeout_s
-from kvmesh.app.prompts.token_check import Holder, TokenCheck
-from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
-from kvmesh.core.insight.histogram import Histogram
-from kvmesh.core.prompts.parity import ParityOptions
+from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
+from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.core.blocks.events import HASH_BYTES, ROOT
+from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
+from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.disaggregation import SplitOptions
-from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
-from kvmesh.errors import KvMeshError
-from kvmesh.settings.roles import RouterSettings
-from kvmesh.settings.secret_file import read_hash_secret
-from kvmesh.transport.http.forward.proxy import ForwardOptions
-from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest
+from kvmesh.core.routing.model_policy import ModelPolicies
+from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.openai import (
+    ApiEndpoint,
+    InferenceRequest,
+    parse_model,
+    read_chat,
+    read_request,
+)
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
 
-Then = Callable[[Exchange, InferenceRequest, RouteRequest], None]
+Then = Callable[[Exchange, RouteRequest], None]
 
 
-class Reading:
-    """Reads a request and hands it on; a long prompt is tokenised in a thread, so that other
-    streams go on meanwhile. `tokenize_s` counts how long reading takes.
+class Reader:
+    """Reads requests for one router: parses, tokenises, hashes, takes their wishes.
+
+    A request id that the client chose may come twice; bookings need one that never does, so
+    `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
+    `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
+    LoRA adapter, whose cached blocks are its own. `seconds` counts how long reading takes.
     """
 
-    def __init__(self, intake: Intake, tokenize_s: Histogram) -> None:
-        self._intake = intake
-        self._tokenize_s = tokenize_s
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(
+        self,
+        prompts: PromptReader,
+        router_id: str,
+        *,
+        wishes: WishReader | None = None,
+        secret: bytes = b"",
+        adapters: Container[str] = (),
+        seconds: Histogram | None = None,
+    ) -> None:
+        self._prompts = prompts
+        self._adapters = adapters
+        self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
+        self._router_id = router_id
+        self._secret = secret
+        self._numbers = itertools.count(1)
+        self._seconds = seconds or Histogram(MICROSECONDS)
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint, then: Then) -> None:
-        """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`."""
-        parsed = self._intake.parse(exchange, endpoint)
-        if not self._intake.is_long(exchange.request):
-            began = time.perf_counter()
-            request = self._intake.read(exchange, endpoint, parsed)
-            self._tokenize_s.observe(time.perf_counter() - began)
-            then(exchange, parsed, request)
+        """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
+
+        A long prompt is tokenised in a thread, so that other streams go on meanwhile.
+        """
+        began = time.perf_counter()
+        asked = exchange.request
+        long = self._prompts.tokenizer.should_offload(len(asked.body))
+        parsed: Parsed | None = None
+        if endpoint.kind == "chat" and not long:
+            parsed = read_chat(asked.body)
+        elif endpoint.prompt is None:
+            parsed = InferenceRequest(model=parse_model(asked.body) or None)
+        parsed = parsed or read_request(asked, endpoint)
+        if long:
+            exchange.scope.start(self._read_in_thread(exchange, endpoint, parsed, then))
             return
-        work = self._read_in_thread(exchange, endpoint, parsed, then)
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        request = self.make(exchange, endpoint, parsed)
+        self._seconds.observe(time.perf_counter() - began)
+        then(exchange, request)
 
     async def _read_in_thread(
-        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: InferenceRequest, then: Then
+        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, then: Then
     ) -> None:
         began = time.perf_counter()
         try:
-            request = await asyncio.to_thread(self._intake.read, exchange, endpoint, parsed)
-            self._tokenize_s.observe(time.perf_counter() - began)
-            if not exchange.disconnected:
-                then(exchange, parsed, request)
+            request = await asyncio.to_thread(self.make, exchange, endpoint, parsed)
+            self._seconds.observe(time.perf_counter() - began)
+            then(exchange, request)
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
 
+    def make(self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed) -> RouteRequest:
+        """Return what to route: tokenised, hashed as far as asked later, with its wishes.
 
-def check_of(settings: RouterSettings, pool: UpstreamPool, holder: Holder) -> TokenCheck:
-    """Return what compares token ids with the engines'; make it on the event loop."""
-    return TokenCheck(pool, holder, ParityOptions(sample_every=settings.parity_sample))
+        May run in a thread: touches nothing but its arguments and the tokenizer.
+        Raises `RequestError`.
+        """
+        request, model = exchange.request, parsed.model or ""
+        root = ROOT
+        if self._secret or parsed.cache_salt or parsed.lora_path or model in self._adapters:
+            root = self._root(parsed, model)
+        prompt = self._prompts.read(request, endpoint, parsed, root)
+        wishes = self._wishes.read(request, parsed)
+        output, choices = wishes.output_tokens, parsed.n or 1
+        if output is None:
+            output = parsed.output_limit or 0
+        request_id = exchange.request_id.decode("latin-1")
+        if wishes.named:
+            request_id = f"{request_id}#{self._router_id}-{next(self._numbers)}"
+        return RouteRequest(
+            request_id=request_id,
+            hashes=prompt.hashes,
+            prompt_tokens=prompt.tokens,
+            approximate=prompt.approximate,
+            expected_output_tokens=output * choices,
+            model=model,
+            mode=wishes.mode,
+            cost=wishes.cost,
+            temperature=wishes.temperature,
+            overlap_score_weight=wishes.overlap_score_weight,
+            allowed_workers=wishes.allowed_workers,
+            pinned_worker=wishes.pinned_worker,
+            priority=wishes.priority,
+            streams=bool(parsed.stream),
+            tenant=wishes.tenant,
+            labels=wishes.labels,
+            tolerations=wishes.tolerations,
+            session=wishes.session,
+            choices=choices,
+            timeout_s=wishes.timeout_s,
+        )
+
+    def read_binary(self, exchange: Exchange) -> RouteRequest:
+        """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
+
+        Little-endian; header `x-kvmesh-body: hashes` tells hashes from tokens. JSON of the same
+        costs more than the index itself. Raises `RequestError`.
+        """
+        request, block_size = exchange.request, self._prompts.block_size
+        kind = (request.header(b"x-kvmesh-body") or b"tokens").decode("latin-1").strip()
+        width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
+        if width is None:
+            raise RequestError(f"header x-kvmesh-body is {kind!r}: use tokens or hashes")
+        if len(request.body) % width:
+            raise RequestError(
+                f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"
+            )
+        if kind == "tokens":
+            root = namespace_root(secret=self._secret)
+            # As for JSON: the last token is always computed, so its block is never reused.
+            tokens = memoryview(request.body)[:-TOKEN_BYTES]
+            hashes = BlockHashes(tokens, block_size, root)
+            count = len(request.body) // TOKEN_BYTES
+        else:
+            hashes = BlockHashes.unpack(request.body, block_size)
+            count = len(hashes) * block_size
+        wishes = self._wishes.read(request)
+        return RouteRequest(
+            request_id=exchange.request_id.decode("latin-1"),
+            hashes=hashes,
+            prompt_tokens=count,
+            mode=wishes.mode,
+            cost=wishes.cost,
+            temperature=wishes.temperature,
+            overlap_score_weight=wishes.overlap_score_weight,
+            allowed_workers=wishes.allowed_workers,
+            pinned_worker=wishes.pinned_worker,
+            labels=wishes.labels,
+            tolerations=wishes.tolerations,
+            session=wishes.session,
+        )
+
+    def _root(self, parsed: Parsed, model: str) -> int:
+        """Return the seed of the request's blocks; its adapter is in `lora_path`, or the model."""
+        lora = parsed.lora_path
+        if isinstance(lora, list):
+            lora = lora[0] if lora else None
+        lora = lora or (model if model in self._adapters else "")
+        return namespace_root(cache_salt=parsed.cache_salt or "", lora=lora, secret=self._secret)
 
 
-def intake_of(
-    settings: RouterSettings, router_id: str, check: TokenCheck, adapters: Container[str]
-) -> Intake:
-    """Return what reads requests by these settings; loads the tokenizer."""
-    tokenizer = load_tokenizer(
-        str(settings.tokenizer) if settings.tokenizer else None,
-        options=TokenizerOptions(engine=settings.tokenizer_engine),
-    )
-    block_size = settings.cost.kv_cache_block_size
-    return Intake(
-        PromptReader(tokenizer, block_size, settings.vocab_size, check),
-        router_id,
-        adapters=adapters,
-        wishes=WishReader(
-            WishOptions(
-                obeyed=settings.client_overrides,
-                tenant_header=settings.admission.tenant_header,
-                session_header=settings.session.session_header,
-            ),
-            ModelPolicies([parse_model_policy(one) for one in settings.model_policy]),
-        ),
-        secret=read_hash_secret(settings.cost.hash_secret_file),
-    )
-
-
-def forward_options(settings: RouterSettings) -> ForwardOptions:
-    """Return how requests are forwarded by these settings."""
-    return ForwardOptions(
-        max_retries=settings.upstream.max_retries,
-        retry_statuses=frozenset(settings.failure.retry_statuses),
-        deadline_s=settings.stream.request_timeout_s or None,
-        comments_s=settings.stream.sse_comment_s or None,
-    )
-
-
-def split_options(settings: RouterSettings) -> SplitOptions:
-    """Return when requests are split between prefill and decode workers."""
-    return SplitOptions(
-        threshold_tokens=settings.cost.prefill_threshold,
-        max_retries=settings.upstream.max_retries,
-        timeout_s=settings.upstream.first_byte_timeout_s,
-    )
-
-
-def within_patience(options: ForwardOptions, request: Request) -> ForwardOptions:
-    """Return `options` with the client's own deadline, if that is nearer. Raises `RequestError`."""
-    timeout_s = read_timeout_s(request)
+def within_patience(options: ForwardOptions, timeout_s: float | None) -> ForwardOptions:
+    """Return `options` with the client's own deadline, if that is nearer."""
     if timeout_s is None or timeout_s >= (options.deadline_s or inf):
         return options
     return msgspec.structs.replace(options, deadline_s=timeout_s)

@@ -10,7 +10,7 @@ from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import Extension, InferenceRequest
+from kvmesh.transport.http.openai import ChatRequest, Extension, InferenceRequest
 from kvmesh.transport.http.server.request import Request
 
 _MODES: Final = get_args(RouterMode)
@@ -24,6 +24,7 @@ class RequestWishes(msgspec.Struct, frozen=True):
     """One request's wishes, checked; the fields are those of `RouteRequest`.
 
     `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
+    `named`: the client chose the request's id.
     """
 
     mode: RouterMode | None = None
@@ -38,6 +39,18 @@ class RequestWishes(msgspec.Struct, frozen=True):
     priority: int = 0
     session: str = ""
     tenant: str = ""
+    timeout_s: float | None = None
+    named: bool = False
+
+
+class _HeadWishes(msgspec.Struct, frozen=True):
+    """What the headers tell; `given` are all of ours, by name."""
+
+    tenant: str
+    session: str
+    given: _Given
+    timeout_s: float | None
+    named: bool
 
 
 NO_WISHES: Final = RequestWishes()
@@ -63,23 +76,32 @@ class WishReader:
         self._session = options.session_header.lower().encode()
         self._policies = policies
 
-    def read(self, request: Request, parsed: InferenceRequest = _NOBODY) -> RequestWishes:
+    def read(
+        self, request: Request, parsed: InferenceRequest | ChatRequest = _NOBODY
+    ) -> RequestWishes:
         """Return a request's wishes. Raises `RequestError` naming header or field."""
-        tenant, session, given = self._of_headers(request)
+        twin = request.twin
+        told = None if twin is None or twin.notes is None else twin.notes.get(self)
+        head = self._of_headers(request) if told is None else cast("_HeadWishes", told)
+        tenant, session, given = head.tenant, head.session, head.given
         extension = parsed.kvmesh or NO_EXTENSION
         session = session or extension.session or ""
-        policy = self._policies.find(parsed.model or "")
+        policies = self._policies
+        policy = policies.find(parsed.model or "") if policies.any else NO_POLICY
         if not self._obeyed:
             extension = Extension(session=extension.session, output_tokens=extension.output_tokens)
             given = {}
         if not given and parsed.kvmesh is None and policy is NO_POLICY:
             # Nearly every request: a fifth of the time of what follows.
-            if not session and not tenant and not parsed.priority:
+            plain = not (session or tenant or parsed.priority or head.named)
+            if plain and head.timeout_s is None:
                 return NO_WISHES
             return RequestWishes(
                 session=session_key(session) if session else "",
                 tenant=tenant,
                 priority=-(parsed.priority or 0) if self._obeyed else 0,
+                timeout_s=head.timeout_s,
+                named=head.named,
             )
         pinned = _pinned(given, extension)
         return RequestWishes(
@@ -102,15 +124,15 @@ class WishReader:
             priority=_priority(given, extension, parsed) if self._obeyed else 0,
             session=session_key(session) if session else "",
             tenant=tenant,
+            timeout_s=head.timeout_s,
+            named=head.named,
         )
 
-    def _of_headers(self, request: Request) -> tuple[str, str, _Given]:
-        """Return tenant, session and what else is given, read once of a head that is repeated."""
-        twin = request.twin
-        if twin is not None and twin.notes is not None and self in twin.notes:
-            return cast("tuple[str, str, _Given]", twin.notes[self])
+    def _of_headers(self, request: Request) -> _HeadWishes:
+        """Return what the headers tell, and note it for a head that is repeated."""
         given: _Given = {}
         tenant = session = ""
+        named = False
         for name, value in request.headers:
             if name == self._tenant:
                 tenant = value.decode("latin-1").strip()
@@ -118,9 +140,12 @@ class WishReader:
                 session = value.decode("latin-1").strip()
             elif name.startswith(_PREFIX):
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
-        if twin is not None:
-            twin.notes = {**(twin.notes or {}), self: (tenant, session, given)}
-        return tenant, session, given
+            elif name == b"x-request-id":
+                named = True
+        head = _HeadWishes(tenant, session, given, read_timeout_s(request), named)
+        if request.twin is not None:
+            request.twin.notes = {**(request.twin.notes or {}), self: head}
+        return head
 
 
 def named_workers(request: Request, extension: Extension = NO_EXTENSION) -> frozenset[str]:
@@ -205,7 +230,7 @@ def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
     return frozenset(map(WorkerId, names))
 
 
-def _priority(given: _Given, extension: Extension, parsed: InferenceRequest) -> int:
+def _priority(given: _Given, extension: Extension, parsed: InferenceRequest | ChatRequest) -> int:
     """Return how urgent a request is, larger first. The body's own `priority` is the engine's,
     where smaller is served first.
     """

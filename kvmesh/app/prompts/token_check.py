@@ -67,34 +67,30 @@ class TokenCheckStatistics(msgspec.Struct, frozen=True):
 class TokenCheck:
     """Compares a sample of prompts with the engines' ids, off the requests' way.
 
-    A model that disagrees is not routed by our ids any more: `trusts` is False. Its chats are then
-    routed by the ids that its engine's `/tokenize` told for their earlier messages, where those
-    are known (`find_prefix`), which is asked in the background.
+    `probe` says which requests to compare, and whether our ids count for a model: one that
+    disagrees is not routed by them any more. Its chats are then routed by the ids that its
+    engine's `/tokenize` told for their earlier messages, where those are known (`find_prefix`),
+    which is asked in the background.
     """
 
     def __init__(self, pool: UpstreamPool, holder: Holder, options: ParityOptions) -> None:
         self._pool = pool
         self._holder = holder
-        self._probe = ParityProbe(options)
+        self.probe = ParityProbe(options)
         self._prefixes = RemotePrefixes()
         self._loop = asyncio.get_running_loop()
         self._tasks = Jobs("token check")
         self._unanswered = self._untold = 0
         self._log = get_logger()
 
-    def trusts(self, model: str) -> bool:
-        """Return whether our token ids count for `model`."""
-        return self._probe.is_trusted(model)
-
-    def sample(self, model: str, request: Request, hashes: Hashes, ours: Ours) -> None:
-        """Perhaps ask for the engine's ids of a prompt and compare. From any thread.
+    def compare(self, model: str, request: Request, hashes: Hashes, ours: Ours) -> None:
+        """Ask for the engine's ids of a prompt and compare. From any thread.
 
         The engine is that which holds the prompt (`hashes`) when it had time to answer the request
         itself, so that nothing is computed twice. `ours` makes our ids again, in a thread.
         """
-        if len(request.body) <= MAX_BODY_BYTES and self._probe.wants(model):
-            question = _Question(model, request.path, request.body, _passed_on(request), hashes)
-            self._start(lambda: self._compare(question, ours))
+        question = _Question(model, request.path, request.body, _passed_on(request), hashes)
+        self._start(lambda: self._compare(question, ours))
 
     def find_prefix(self, parsed: InferenceRequest) -> tuple[int, bytes]:
         """Return what is known of a chat's beginning: its bytes as sent, its packed u32 ids."""
@@ -113,13 +109,13 @@ class TokenCheck:
         return tuple(
             f"our token ids of model {model} are not its engine's: it is routed by those its "
             "/tokenize tells, else by bytes; give --tokenizer the engine's model directory"
-            for model in self._probe.statistics().untrusted
+            for model in self.probe.statistics().untrusted
         )
 
     def statistics(self) -> TokenCheckStatistics:
         """Return the present counts."""
         return TokenCheckStatistics(
-            self._probe.statistics(), self._prefixes.statistics(), self._unanswered, self._untold
+            self.probe.statistics(), self._prefixes.statistics(), self._unanswered, self._untold
         )
 
     async def close(self) -> None:
@@ -148,7 +144,7 @@ class TokenCheck:
             return
         ids, truncated = await asyncio.to_thread(ours)
         if ids:
-            self._judge(self._probe.observe(model, ids, theirs, truncated=truncated))
+            self._judge(self.probe.observe(model, ids, theirs, truncated=truncated))
 
     def _judge(self, report: ParityReport) -> None:
         if report.position is not None:

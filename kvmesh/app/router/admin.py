@@ -81,7 +81,7 @@ class RouterAdmin:
         """Answer everything this replica knows of itself and its workers."""
         context = self._context
         now = context.clock()
-        scheduler = context.router.scheduler
+        scheduler = context.scheduler
         membership = scheduler.workers.membership
         workers = [
             {
@@ -124,8 +124,8 @@ class RouterAdmin:
                 "workers": workers,
                 "refused": scheduler.workers.guard.refused(now),
                 "predictions": {
-                    worker: context.check.predictions.report(worker)
-                    for worker in context.check.predictions.workers()
+                    worker: context.routing.predictions.report(worker)
+                    for worker in context.routing.predictions.workers()
                 },
             },
         )

@@ -37,22 +37,21 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.prompts.reading import check_of, forward_options, intake_of, split_options
 from kvmesh.app.prompts.token_check import TokenCheck
+from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
-from kvmesh.app.serve.phases import Phases
-from kvmesh.app.serve.prediction_check import PredictionCheck
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
+from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
@@ -176,11 +175,18 @@ class RouterServer:
             shadows=self._shadows,
         )
         decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
+        routing = Dispatch(
+            self.scheduler,
+            decisions,
+            time.perf_counter,
+            self.mesh.doubt,
+            follows_events=settings.kv_events,
+        )
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(self._care.failures),
+            counters=RoutingCounters(self._care.failures, routing.tokens),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -189,14 +195,11 @@ class RouterServer:
             ),
             open_requests=set(),
             tell=self.mesh.tell,
+            scheduler=self.scheduler,
+            workers=self.scheduler.workers,
+            routing=routing,
             decisions=decisions,
-            gate=AdmissionGate(
-                self.scheduler, settings.admission, time.monotonic, decisions.may_weigh_all
-            ),
-            check=PredictionCheck(
-                self.scheduler, self.index if settings.kv_events else None, self.mesh.doubt
-            ),
-            phases=Phases(),
+            gate=AdmissionGate(routing, settings.admission, time.monotonic),
             tracer=tracer_for(settings.log.otlp_endpoint, "router"),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
@@ -213,12 +216,14 @@ class RouterServer:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
             context = self._context()
-            stack.push_async_callback(asyncio.to_thread, context.tracer.close)
+            if context.tracer is not None:
+                stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            intake = intake_of(settings, self.router_id, check, self.router.adapters)
+            seconds = context.routing.phases.tokenize
+            reader = reader_of(settings, self.router_id, check, self.router.adapters, seconds)
             gateway = Gateway(
-                context, intake, pool, forward_options(settings), split_options(settings)
+                context, reader, pool, forward_options(settings), split_options(settings)
             )
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
@@ -294,9 +299,9 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
-            for worker in context.check.predictions.workers():
+            for worker in context.routing.predictions.workers():
                 if context.router.heartbeat(worker) is None:
-                    context.check.predictions.forget(worker)
+                    context.routing.predictions.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -12,13 +13,14 @@ from kvmesh.core.admission.queue import (
     QueuePolicy,
     Refusal,
 )
-from kvmesh.core.routing.decision import Decision, RouteRequest
-from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S, LateBinding
-from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.routing.decision import Decision
+from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.errors import NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings
-from kvmesh.tasks import guarded
+from kvmesh.tasks import report
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.problem import Problem
 
 Told = Callable[[Decision | Problem], None]
@@ -46,35 +48,33 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "" if self.max_wait_s > 0 else "max_wait_s is 0: use a number > 0"
 
 
-class AdmissionGate:
-    """Lets requests to the scheduler, at once or when their turn comes; on the event loop.
+def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
+    """Return what a client is told whose request may not even wait."""
+    if isinstance(verdict, NoWorkerError):
+        return Problem.from_error(verdict)
+    code = "queue_full" if verdict.status == UNAVAILABLE else "tenant_queue_full"
+    return Problem(verdict.status, verdict.reason, code, retry_after_s=verdict.retry_after_s)
 
-    `weigh_all` says whether the next decision shall carry every candidate.
+
+class AdmissionGate:
+    """Looks on the event loop whether the turn of requests that `dispatch` holds has come, and
+    tells them.
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        settings: AdmissionSettings,
-        clock: Callable[[], float],
-        weigh_all: Callable[[float], bool],
+        self, dispatch: Dispatch, settings: AdmissionSettings, clock: Callable[[], float]
     ) -> None:
-        self._scheduler = scheduler
+        self._workers = dispatch.scheduler.workers
+        self._binding = dispatch.binding
+        self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
-        self._weigh_all = weigh_all
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, tuple[Scope, Told]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
         self._closing_s = float("inf")
         names = AdmissionLimits.__struct_fields__
-        self._binding = LateBinding(scheduler, AdmissionOptions())
         self.limits = AdmissionLimits(**{name: getattr(settings, name) for name in names})
         self.change(self.limits)
-
-    @property
-    def active(self) -> bool:
-        """Return whether requests must come through `ask`."""
-        return self._binding.holding
 
     def change(self, limits: AdmissionLimits) -> None:
         """Go by other limits from now on. Requests held already keep their place."""
@@ -94,30 +94,22 @@ class AdmissionGate:
             active_prefill_tokens=limits.busy_prefill_tokens or None,
         )
         limited = thresholds != NO_THRESHOLDS
-        self._scheduler.workers.thresholds = thresholds if limited else NO_THRESHOLDS
+        self._workers.thresholds = thresholds if limited else NO_THRESHOLDS
         self.load_fell()
 
-    def ask(self, request: RouteRequest, told: Told) -> Decision | Problem | None:
-        """Return where the request goes, or why nowhere; None: `told` is called once, later."""
-        now = self._clock()
-        self._scheduler.trace = self._weigh_all(now)
-        try:
-            answer = self._binding.ask(request, now)
-        except NoWorkerError as error:
-            return Problem.from_error(error)
-        if answer is None:
-            self._told[request.request_id] = told
-            self.load_fell()
-            return None
-        if isinstance(answer, Refusal):
-            code = "queue_full" if answer.status == UNAVAILABLE else "tenant_queue_full"
-            return Problem(answer.status, answer.reason, code, retry_after_s=answer.retry_after_s)
-        return answer
+    def wait(self, request_id: str, scope: Scope, told: Told) -> None:
+        """Call `told` once, when a request that is held now may go, or never will.
+
+        A request whose `scope` ends while it waits loses its place.
+        """
+        self._told[request_id] = scope, told
+        scope.holds(partial(self.leave, request_id))
+        self.load_fell()
 
     def leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
-        if self._told.pop(request_id, None) is not None:
-            self._binding.cancel(request_id)
+        self._told.pop(request_id, None)
+        self._binding.cancel(request_id)
 
     def load_fell(self) -> None:
         """Look soon whether somebody's turn has come."""
@@ -142,13 +134,25 @@ class AdmissionGate:
     def _look(self) -> None:
         self._timer = None
         self._looked_s = now = self._clock()
+        for answer in (self._answer_ready, self._answer_late):
+            try:
+                answer(now)
+            except Exception as error:  # noqa: BLE001  the gate goes on: others wait, too
+                report("admission queue", error)
+        if self._told:
+            self._look_in(LOOK_EVERY_S)
+
+    def _answer_ready(self, now: float) -> None:
         binding = self._binding
-        for released in binding.release(now, lambda: self._weigh_all(now)):
+        for released in binding.release(now, lambda: self._may_weigh_all(now)):
             verdict = released.verdict
             self._tell(
                 released.request_id,
-                Problem.from_error(verdict) if isinstance(verdict, NoWorkerError) else verdict,
+                problem_of(verdict) if isinstance(verdict, NoWorkerError) else verdict,
             )
+
+    def _answer_late(self, now: float) -> None:
+        binding = self._binding
         waited = f"no worker was free for {binding.options.max_wait_s:g} s"
         late = binding.expire(now)
         if now >= self._closing_s:
@@ -160,10 +164,9 @@ class AdmissionGate:
         for request_id in late:
             binding.cancel(request_id)
             self._tell(request_id, problem)
-        if self._told:
-            self._look_in(LOOK_EVERY_S)
 
     def _tell(self, request_id: str, answer: Decision | Problem) -> None:
-        told = self._told.pop(request_id, None)
-        if told is not None:
-            guarded("admission queue", told)(answer)
+        waiting = self._told.pop(request_id, None)
+        if waiting is not None:
+            scope, told = waiting
+            scope.enter(told, answer)

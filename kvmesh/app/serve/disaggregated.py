@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions, prefill_request
 from kvmesh.errors import NoWorkerError, TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
-from kvmesh.transport.http.forward.plan import Outcome, Target, Wait, nobody_cares, nobody_waits
+from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -44,7 +44,7 @@ class DisaggregatedRequest:
     Prompts with few uncached tokens at a worker that can do it all stay whole. Otherwise a prefill
     is booked and sent first or beside, as the engine's handshake wants it, and `decode` plans the
     rest. A prefill that fails is tried on another worker; with none left the decode workers do it
-    all, if they can. Every way out gives both bookings back.
+    all, if they can. Both halves have one owner: the scope of `decode`'s forwarding.
     """
 
     def __init__(
@@ -56,8 +56,7 @@ class DisaggregatedRequest:
         pool: UpstreamPool,
         options: SplitOptions,
     ) -> None:
-        self.proceed: Callable[[], None] = nobody_waits
-        self.fail_attempt: Callable[[UpstreamFailure], None] = nobody_cares
+        self._forwarding = decode.forwarding
         self._context = context
         self._request = request
         self._decode = decode
@@ -71,7 +70,7 @@ class DisaggregatedRequest:
         self._booked = ""
         self._task: asyncio.Task[None] | None = None
         self._blameless = False
-        decode.proceed = self._go_on
+        self._forwarding.scope.holds(self._end_prefill)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Return the decode worker, once the prefill is done or on its way."""
@@ -111,16 +110,12 @@ class DisaggregatedRequest:
         """Release all that is booked."""
         self._end_prefill()
         self._decode.on_finish(outcome)
-        self.proceed, self.fail_attempt = nobody_waits, nobody_cares
-
-    def _go_on(self) -> None:
-        self.proceed()
 
     def _stays_whole(self) -> bool:
         """Return whether some worker that can do it all has little left to prefill."""
         context = self._context
         try:
-            decision = context.router.scheduler.explain(self._request, context.clock())
+            decision = context.scheduler.explain(self._request, context.clock())
         except NoWorkerError:
             return False
         return decision.chosen.uncached_tokens < self._options.threshold_tokens
@@ -128,11 +123,12 @@ class DisaggregatedRequest:
     def _begin_prefill(self) -> Target | Problem | Wait | None:
         context = self._context
         wanted = prefill_request(self._request, self._failed)
-        try:
-            decision = context.router.scheduler.schedule(wanted, context.clock())
-        except NoWorkerError:
-            return self._without_prefill()
         self._booked = wanted.request_id
+        try:
+            decision = context.scheduler.schedule(wanted, context.clock())
+        except NoWorkerError:
+            self._booked = ""
+            return self._without_prefill()
         context.open_requests.add(wanted.request_id)
         context.tell(Booked(wanted.request_id))
         self._prefiller = prefiller = context.router.heartbeat(decision.worker)
@@ -182,7 +178,7 @@ class DisaggregatedRequest:
         attempt = failed_attempt("reset", status=status)
         if params is not None:
             self._decode_body = handshake.decode_body(self._sent.body, params)
-            self._context.router.scheduler.first_token(self._booked, self._context.clock())
+            self._context.scheduler.first_token(self._booked, self._context.clock())
         elif status == HTTP_OK or status in CLIENT_ERRORS:
             # It transfers nothing, or the client is at fault: the decode worker will tell.
             self._blame(prefiller, status, answer)
@@ -192,21 +188,22 @@ class DisaggregatedRequest:
             self._blame(prefiller, status, answer)
         self._task = None
         self._end_prefill(attempt)
-        self.proceed()
+        self._forwarding.proceed()
 
     async def _watch_prefill(self, prefiller: WorkerHeartbeat, body: bytes) -> None:
         """Begin anew when a prefill to meet fails: the decode worker would wait in vain."""
         status, answer = await self._call(prefiller, body)
         self._task = None
         if status == HTTP_OK:
-            self._context.router.scheduler.first_token(self._booked, self._context.clock())
+            self._context.scheduler.first_token(self._booked, self._context.clock())
         self._end_prefill(failed_attempt("reset", status=status))
         if status == HTTP_OK or status in CLIENT_ERRORS:
             return
         self._blame(prefiller, status, answer)
         self._blameless = True
         text = f"{prefiller.url}: prefill failed with status {status}"
-        self.fail_attempt(UpstreamFailure("before_send", "refused", text, prefiller.url))
+        failure = UpstreamFailure("before_send", "refused", text, prefiller.url)
+        self._forwarding.fail_attempt(failure)
 
     async def _call(self, prefiller: WorkerHeartbeat, body: bytes) -> tuple[int, bytes]:
         """Return the prefill's status and answer; status 0 when there is none."""
@@ -239,7 +236,7 @@ class DisaggregatedRequest:
             self._decode.stay_whole()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = self._forwarding.scope.start(work)
 
     def _end_prefill(self, attempt: Attempt = UNKNOWN) -> None:
         """Give the prefill's booking back, and let go of it if it is still on its way."""
@@ -251,4 +248,4 @@ class DisaggregatedRequest:
             context = self._context
             context.open_requests.discard(booked)
             context.tell(Finished(booked, attempt))
-            context.router.scheduler.finish(booked, context.clock(), attempt)
+            context.scheduler.finish(booked, context.clock(), attempt)

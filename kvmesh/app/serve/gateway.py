@@ -5,8 +5,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.front.front import Routes, answer_json
-from kvmesh.app.prompts.intake import Intake
-from kvmesh.app.prompts.reading import Reading, within_patience
+from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -14,10 +13,10 @@ from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.errors import MODEL_NOT_FOUND, RequestError
-from kvmesh.transport.http.forward.proxy import ForwardOptions, forward
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
-    InferenceRequest,
     find_endpoint,
     prompt_endpoint,
 )
@@ -38,20 +37,19 @@ class Gateway:
     def __init__(
         self,
         context: RoutingContext,
-        intake: Intake,
+        reader: Reader,
         pool: UpstreamPool,
         options: ForwardOptions,
         split: SplitOptions,
     ) -> None:
         self._context = context
-        self._intake = intake
+        self._reader = reader
         self._pool = pool
         self._options = options
         self._once = msgspec.structs.replace(
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._split = split
-        self._reading = Reading(intake, context.phases.tokenize)
 
     def mount(self, routes: Routes, *, others: bool = True) -> None:
         """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""
@@ -65,65 +63,55 @@ class Gateway:
     def serve(self, exchange: Exchange) -> None:
         """Forward an inference request to the worker where it costs least."""
         request = exchange.request
-        endpoint = find_endpoint(request.method, request.path, passthrough=True)
+        endpoint = ENDPOINTS.get(request.path)
+        if endpoint is None or request.method not in endpoint.methods:
+            endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint.kind == "models":
             self._models(exchange)
             return
-        self._reading.read(exchange, endpoint, self._forward)
+        self._reader.read(exchange, endpoint, self._forward)
 
     def explain(self, exchange: Exchange) -> None:
         """Answer what would be decided, and why, without sending or booking anything.
 
         The body is that of a chat or completion; token ids may also come as packed u32,
-        or hashes as packed u64 (`application/octet-stream`, see `Intake.read_binary`).
+        or hashes as packed u64 (`application/octet-stream`, see `Reader.read_binary`).
         """
         if exchange.request.header(b"content-type") == b"application/octet-stream":
-            request = self._intake.read_binary(exchange)
-            self._answer_decision(exchange, InferenceRequest(), request)
+            self._answer_decision(exchange, self._reader.read_binary(exchange))
             return
-        self._reading.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
+        self._reader.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
 
-    def _forward(self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest) -> None:
-        plan = RoutedRequest(self._context, request, exchange.request_id)
-        asked = exchange.request
-        known = asked.path in ENDPOINTS
-        options = within_patience(self._options if known else self._once, asked)
-        if self._context.router.prefillers and _may_split(exchange, parsed):
-            self._forward_split(exchange, parsed, request, plan)
-            return
-        watched = self._context.tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
+    def _forward(self, exchange: Exchange, request: RouteRequest) -> None:
+        context = self._context
+        options = self._options if exchange.request.path in ENDPOINTS else self._once
+        if request.timeout_s is not None:
+            options = within_patience(options, request.timeout_s)
+        forwarding = Forward(exchange, self._pool, options)
+        routed = RoutedRequest(context, request, forwarding)
+        plan: ForwardPlan = routed
+        if context.router.prefillers and _may_split(exchange, request):
+            plan = self._split_plan(exchange, request, routed)
+        if context.tracer is not None:
+            plan = context.tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=request.streams)
 
-    def _forward_split(
-        self,
-        exchange: Exchange,
-        parsed: InferenceRequest,
-        request: RouteRequest,
-        decode: RoutedRequest,
-    ) -> None:
-        """Forward a request that may be prefilled on one worker and decoded on another."""
+    def _split_plan(
+        self, exchange: Exchange, request: RouteRequest, decode: RoutedRequest
+    ) -> DisaggregatedRequest:
+        """Return the plan of a request that may be prefilled on one worker, decoded on another."""
         asked = exchange.request
         headers = [(b"x-request-id", exchange.request_id)]
         headers += [one for one in asked.headers if one[0] == b"authorization"]
         sent = Sent(asked.path, asked.body, tuple(headers))
-        plan = DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
-        options = within_patience(self._options, asked)
-        watched = self._context.tracer.watch(exchange, plan)
-        going = forward(exchange, watched, self._pool, options, stream=bool(parsed.stream))
-        plan.proceed, plan.fail_attempt = going.proceed, going.fail_attempt
-        decode.fail_attempt = going.fail_attempt
+        return DisaggregatedRequest(self._context, request, decode, sent, self._pool, self._split)
 
-    def _answer_decision(
-        self, exchange: Exchange, parsed: InferenceRequest, request: RouteRequest
-    ) -> None:
-        del parsed
+    def _answer_decision(self, exchange: Exchange, request: RouteRequest) -> None:
         context = self._context
-        now, scheduler = context.clock(), context.router.scheduler
+        now, scheduler = context.clock(), context.scheduler
         decision = scheduler.explain(request, now)
         left_out = scheduler.workers.left_out(request, now)
-        lengths = context.router.scheduler.lengths
-        forecast = lengths.forecast(lengths.families(request.hashes))
+        _, forecast = scheduler.lengths.forecast(request.hashes)
         router, bucket = context.router_id, context.bucket
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
@@ -157,6 +145,6 @@ def _refuse(exchange: Exchange) -> None:
     raise RequestError(f"{path} is not served here: --other-paths is refuse", status=404)
 
 
-def _may_split(exchange: Exchange, parsed: InferenceRequest) -> bool:
+def _may_split(exchange: Exchange, request: RouteRequest) -> bool:
     """Return whether prefill and decode may be on two workers: one prompt, one answer."""
-    return exchange.request.path in SPLIT_PATHS and parsed.choices == 1
+    return exchange.request.path in SPLIT_PATHS and request.choices == 1

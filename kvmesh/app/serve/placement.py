@@ -6,9 +6,10 @@ from typing import Final
 from kvmesh.actors.messages import Booked, Finished
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.dispatch.dispatch import Dispatched
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import Attempt, failed_attempt
-from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.overdue import Usual, patience_s
 from kvmesh.core.workers.info import Trust
 from kvmesh.transport.http.upstream.client import UpstreamFailure
@@ -23,19 +24,17 @@ TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
 
 
 class Placement:
-    """An attempt at the worker of `decision`, which was booked at `sent_s`.
+    """An attempt at the worker of `decision`, which was booked at `sent_s`."""
 
-    `told` blocks of the prompt the worker's own events had told of then.
-    """
+    __slots__ = (
+        "_context", "_one", "_open", "_request_id", "_whole_tokens", "decision", "sent_s",
+    )  # fmt: skip
 
-    __slots__ = ("_context", "_open", "_request_id", "_whole_tokens", "decision", "sent_s", "told")
-
-    def __init__(
-        self, context: RoutingContext, request: RouteRequest, decision: Decision, now: float
-    ) -> None:
+    def __init__(self, context: RoutingContext, one: Dispatched, decision: Decision) -> None:
+        request = one.request
         self.decision = decision
-        self.sent_s = now
-        self.told = context.check.look_up(decision, request.hashes, now)
+        self.sent_s = one.sent_s
+        self._one = one
         self._context = context
         self._request_id = request.request_id
         self._whole_tokens = None if request.streams else request.expected_output_tokens
@@ -62,7 +61,7 @@ class Placement:
         return self._is_silent(self._context.clock(), LEFT_S)
 
     def _is_silent(self, now: float, slack_s: float) -> bool:
-        scheduler, worker = self._context.router.scheduler, self.worker
+        scheduler, worker = self._context.scheduler, self.worker
         served_s = scheduler.workers.membership.health.served_s(worker)
         if served_s > self.sent_s:
             return False
@@ -79,7 +78,7 @@ class Placement:
     def headers(self) -> Headers:
         """Return what is told to the client of the decision."""
         context, decision = self._context, self.decision
-        workers = context.router.scheduler.workers
+        workers = context.workers
         own: list[Header] = [
             (b"x-kvmesh-worker", decision.worker.encode()),
             (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
@@ -99,7 +98,7 @@ class Placement:
             status=failure.status,
             retry_after_s=failure.retry_after_s,
         )
-        health = context.router.scheduler.workers.membership.health
+        health = context.workers.membership.health
         attempt = blame.judge(
             attempt, sent=failure.stage != "before_send", suspect=health.is_suspect(worker)
         )
@@ -128,6 +127,6 @@ class Placement:
         context, request_id = self._context, self._request_id
         context.open_requests.discard(request_id)
         context.tell(Finished(request_id, attempt))
-        context.router.scheduler.finish(request_id, context.clock(), attempt)
+        context.routing.release(self._one, attempt, context.clock())
         context.gate.load_fell()
         return True

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
-End = Literal["finished", "client_gone", "failed", "cut", "refused"]
+from kvmesh.transport.http.server.scope import End
 
 _CLASSES: Final = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
@@ -12,6 +12,7 @@ _SHOWN: Final = (
     *(("finished", "2xx"), ("finished", "4xx"), ("finished", "5xx"), ("cut", "2xx")),
     *(("client_gone", "2xx"), ("client_gone", "none"), ("refused", "4xx"), ("refused", "5xx")),
     *(("unserved", "2xx"), ("unserved", "4xx"), ("unserved", "5xx")),
+    *(("crashed", "2xx"), ("crashed", "5xx")),
 )
 """Shown from the start: a rate does not see the first of a series that was not there before."""
 

@@ -13,21 +13,22 @@ from kvmesh.app.care.hang_watch import HangWatch
 from kvmesh.app.care.patience import Patience
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.serve.admission import AdmissionGate
-from kvmesh.app.serve.phases import Phases
-from kvmesh.app.serve.prediction_check import PredictionCheck
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.dispatch.dispatch import Dispatch, TokenCounts
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
-from kvmesh.transport.http.forward.proxy import Target
+from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.wire.headers import Headers
 
 
 class RoutingCounters:
-    """What became of requests and what caches gave, since the start. Tokens are prompt tokens.
+    """What became of requests and what caches gave, since the start: `tokens` of prompts.
 
     `ends` are requests by outcome and class of the client's status, `failures` are attempts at
     workers.
@@ -35,22 +36,16 @@ class RoutingCounters:
 
     __slots__ = (
         "attempts_failed",
-        "cached_tokens",
         "ends",
         "failures",
-        "predicted_tokens",
-        "prompt_tokens",
-        "reported_tokens",
         "requests",
+        "tokens",
     )
 
-    def __init__(self, failures: FailureCounts) -> None:
+    def __init__(self, failures: FailureCounts, tokens: TokenCounts) -> None:
         self.requests = 0
         self.attempts_failed = 0
-        self.prompt_tokens = 0
-        self.predicted_tokens = 0
-        self.reported_tokens = 0
-        self.cached_tokens = 0
+        self.tokens = tokens
         self.ends = RequestEnds()
         self.failures = failures
 
@@ -59,16 +54,21 @@ class RoutingCounters:
 
         Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
         """
-        names = (name for name in self.__slots__ if name not in {"ends", "failures"})
-        plain = {name: getattr(self, name) for name in names}
-        errors = self.ends.count("finished", "5xx")
-        found = {**plain, **self.ends.by_outcome(), "errors_passed_on": errors}
+        tokens = {f"{name}_tokens": n for name, n in msgspec.structs.asdict(self.tokens).items()}
+        found = {
+            "requests": self.requests,
+            "attempts_failed": self.attempts_failed,
+            "errors_passed_on": self.ends.count("finished", "5xx"),
+            **tokens,
+            **self.ends.by_outcome(),
+        }
         return dict(sorted(found.items()))
 
 
 class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
+    `routing` decides, `decisions` is its log, `gate` tells those it holds of their turn.
     `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
     `ask_suspects` has workers asked at once that a failure made suspect.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
@@ -83,11 +83,12 @@ class RoutingContext(msgspec.Struct, frozen=True):
     fixed_headers: Headers
     open_requests: set[str]
     tell: Callable[[Message], None]
+    scheduler: Scheduler
+    workers: WorkerRegistry
+    routing: Dispatch
     decisions: DecisionLog
-    check: PredictionCheck
     gate: AdmissionGate
-    phases: Phases
-    tracer: Tracer
+    tracer: Tracer | None
     budget: RetryBudget
     patience: Patience
     hangs: HangWatch
@@ -99,7 +100,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
 
         None when nobody serves `model`.
         """
-        scheduler, now = self.router.scheduler, self.clock()
+        scheduler, now = self.scheduler, self.clock()
         try:
             names = scheduler.workers.eligible(RouteRequest("", hashes, 0, model=model), now)
         except NoWorkerError:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -105,7 +106,7 @@ class LiveFeed:
             return
         exchange.write(b"retry: %d\n\n" % RETRY_MS)
         self._clients[exchange] = _Client(exchange)
-        exchange.on_disconnect = lambda: self._forget(exchange)
+        exchange.scope.holds(partial(self._clients.pop, exchange, None))
         self._wake.set()
 
     async def run(self) -> None:
@@ -167,9 +168,6 @@ class LiveFeed:
         for client in list(self._clients.values()):
             if not client.fresh:
                 client.exchange.write(event)
-
-    def _forget(self, exchange: Exchange) -> None:
-        self._clients.pop(exchange, None)
 
 
 def _event(name: str, value: object) -> bytes:

@@ -33,7 +33,7 @@ class MetricsPage:
 
 def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
     """Return what one replica knows of its requests and workers."""
-    scheduler, predictions = context.router.scheduler, context.check.predictions
+    scheduler, predictions = context.scheduler, context.routing.predictions
     endpoints = KvMetricsAggregator(scheduler.workers)
     return (
         REQUESTS.of(lambda: context),

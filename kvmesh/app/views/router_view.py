@@ -94,7 +94,7 @@ class RouterView:
         These are the newest, or those that changed last behind the cursor `after`. O(workers).
         """
         context, mesh = self._context, self._mesh
-        scheduler = context.router.scheduler
+        scheduler = context.scheduler
         numbers = self._sources.numbers("worker")
         workers = [
             self._worker(beat, numbers.get((beat.worker,), {})) for beat in context.router.workers()
@@ -150,7 +150,7 @@ class RouterView:
 
     def _worker(self, beat: WorkerHeartbeat, numbers: Mapping[str, float]) -> WorkerRow:
         context = self._context
-        scheduler, worker = context.router.scheduler, beat.worker
+        scheduler, worker = context.scheduler, beat.worker
         membership, now = scheduler.workers.membership, context.clock()
         why_not = membership.why_not(worker, now) or ""
         failures, attempts = membership.health.recent(worker)
@@ -174,8 +174,8 @@ class RouterView:
         now = context.clock()
         rows: list[PrefixRow] = []
         for one in self._log.prefixes.hottest(MAX_PREFIXES, now):
-            last_block = BlockHashes.of([one.key], context.router.scheduler.options.block_size)
-            holders, _ = context.router.scheduler.overlaps.find_groups(last_block, now)
+            last_block = BlockHashes.of([one.key], context.scheduler.options.block_size)
+            holders, _ = context.scheduler.overlaps.find_groups(last_block, now)
             rows.append(
                 PrefixRow(
                     key=f"{one.key:016x}",

@@ -186,6 +186,10 @@ _READ_PACKED: Final[Callable[[bytes], Sequence[int]]] = (
 """Whole packed hashes as an array, where memory holds them as the wire does."""
 
 
+ALL_BLOCKS: Final = 1 << 48
+"""More than any prompt has: `upto` then returns the hash of every block."""
+
+
 class BlockHashes:
     """The sequence hashes of one prompt, hashed only as far as they are asked for.
 

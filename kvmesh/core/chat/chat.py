@@ -59,11 +59,25 @@ class ChatInput(msgspec.Struct, frozen=True):
 
         Raises `RequestError` (400) naming the field when the body is not a chat.
         """
-        parsed = _parse(body)
-        if not parsed.messages:
+        return cls.of(_parse(body))
+
+    @classmethod
+    def of(cls, parsed: ChatBody) -> "ChatInput":
+        """Return the chat of a decoded body. Raises `RequestError` (400) naming the field."""
+        messages, truncated = parsed.messages, False
+        if not messages:
             raise RequestError("messages is empty: send at least one message", param="messages")
-        _check_calls(parsed)
-        messages, truncated = _cut_at_media(parsed.messages)
+        plain = not parsed.tools
+        for message in messages:
+            plain = (
+                plain
+                and isinstance(message.get("content"), str)
+                and isinstance(message.get("role", ""), str)
+                and "tool_calls" not in message
+            )
+        if not plain:
+            _check_calls(parsed)
+            messages, truncated = _cut_at_media(messages)
         continued = parsed.continue_final_message
         return cls(
             messages=messages,

@@ -24,12 +24,6 @@ def pick(count: int, rng: Random) -> int:
     return min(int(rng.random() * count), count - 1) if count > 1 else 0
 
 
-def minima(costs: Sequence[float], margin: float = 0.0) -> list[int]:
-    """Return the indices of the least costs, in order: those up to `tie_limit`."""
-    limit = tie_limit(min(costs), margin)
-    return [index for index, cost in enumerate(costs) if cost <= limit]
-
-
 def tie_limit(best: float, margin: float) -> float:
     """Return the largest cost that counts as equal to `best`, which with a margin is >= 0."""
     return best * (1.0 + margin)
@@ -54,7 +48,8 @@ def find_ties(
     costs: Sequence[float], tie_sizes: Sequence[int] | None = None, margin: float = 0.0
 ) -> list[int]:
     """Return the indices of the least costs, in order; of those only the smallest `tie_sizes`."""
-    ties = minima(costs, margin)
+    limit = min(costs) * (1.0 + margin)
+    ties = [index for index, cost in enumerate(costs) if cost <= limit]
     if len(ties) > 1 and tie_sizes is not None:
         smallest = min(tie_sizes[index] for index in ties)
         ties = [index for index in ties if tie_sizes[index] == smallest]

@@ -123,11 +123,17 @@ def outstanding_work(candidate: Candidate, weights: Weights) -> float:
 def survey(candidates: Sequence[Candidate], weights: Weights) -> Fleet:
     """Return what the formulas may know about `candidates` (at least one) as a whole."""
     requests = [one.active_requests for one in candidates]
+    price = weights.outstanding_weight
     return Fleet(
-        max_waiting=max(one.waiting_requests for one in candidates),
-        min_prefill_tokens=min(one.prefill_tokens for one in candidates),
-        max_overlap_blocks=max(one.overlap_blocks for one in candidates),
+        max_waiting=max([one.waiting_requests for one in candidates]),
+        min_prefill_tokens=min([one.prefill_tokens for one in candidates]),
+        max_overlap_blocks=max([one.overlap_blocks for one in candidates]),
         min_requests=min(requests),
         max_requests=max(requests),
-        total_work=sum(outstanding_work(one, weights) + one.uncached_tokens for one in candidates),
+        total_work=sum(
+            [
+                one.prefill_tokens + price * one.outstanding_tokens + one.uncached_tokens
+                for one in candidates
+            ]
+        ),
     )

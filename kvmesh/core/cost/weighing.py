@@ -31,6 +31,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer
     is expected to take; `arrivals_per_ms` are all requests over the workers that may take this;
     `blocks` are the prompt's sequence hashes, at least up to the first that no worker holds.
+    `told` is the part of `groups` that events tell.
     `slower`: blocks of an overlap that it costs to fetch the rest of it.
     `prefilled`: nothing is left to prefill.
     """
@@ -52,6 +53,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[int] = ()
     slower: Mapping[WorkerId, float] = {}
     prefilled: bool = False
+    told: Groups = []
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 1.5 us."""
@@ -65,6 +67,12 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             decode_blocks -= loads.shared_blocks(self.keys, self.stride, overlap)
         ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
         step_tokens = self.speeds.steps.step_tokens
+        usage = memory_wait_ms = 0.0
+        if capacity:
+            usage = min(1.0, max(state.report.used_blocks, loads.active_blocks) / capacity)
+            needed = decode_blocks + self.output_blocks + loads.expected_blocks
+            if needed / capacity > MEMORY_MARGIN:
+                memory_wait_ms = self.memory_wait_ms(state, decode_blocks)
         return Candidate(
             worker=state.worker,
             block_size=self.block_size,
@@ -78,7 +86,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             active_requests=loads.active_requests,
             outstanding_tokens=loads.prompt_tokens,
             waiting_requests=state.report.waiting_requests,
-            cache_usage=_usage(state) if capacity else 0.0,
+            cache_usage=usage,
             capacity_blocks=capacity,
             cached_blocks=cached_blocks,
             wait_ms=loads.wait_ms(ms_per_token, self.now, step_tokens)
@@ -87,7 +95,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             ms_per_token=ms_per_token,
             step_tokens=step_tokens,
             arrivals_per_ms=self.arrivals_per_ms,
-            memory_wait_ms=self.memory_wait_ms(state, decode_blocks) if capacity else 0.0,
+            memory_wait_ms=memory_wait_ms,
             failure_share=state.failure_share,
             failure_ms=self.failure_ms(state) if state.failure_share else 0.0,
         )
@@ -115,8 +123,3 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         """
         tokens = self.prompt_tokens + self.speeds.steps.step_tokens
         return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)
-
-
-def _usage(state: WorkerState) -> float:
-    used = max(state.report.used_blocks, state.loads.active_blocks)
-    return min(1.0, used / state.capacity_blocks)

@@ -152,7 +152,15 @@ class SseScanner:
         whole, blank, tail = (self._tail + data).rpartition(_BLANK)
         if blank:
             for block in whole.split(_BLANK):
-                self._take(block)
+                plain = block.startswith(_ORDINARY) and b"\n" not in block
+                if (
+                    plain
+                    and not self._skipping
+                    and not (b'"usage"' in block or b'"error"' in block)
+                ):
+                    self.tokens += 1
+                else:
+                    self._take(block)
         if len(tail) > MAX_EVENT_BYTES:
             self._skipping = True
             tail = tail[-1:]
@@ -171,10 +179,9 @@ class SseScanner:
                 values.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif line.startswith(b"event:"):
                 name = line[6:].strip()
-        if values and (data := b"\n".join(values)):
-            self._dispatch(name, data)
-
-    def _dispatch(self, name: bytes, data: bytes) -> None:
+        data = values[0] if len(values) == 1 else b"\n".join(values)
+        if not data:
+            return
         if data.strip() == b"[DONE]":
             self.done = True
             return

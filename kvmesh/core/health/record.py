@@ -124,7 +124,8 @@ class MemberRecord:
         if now - self.updated_s > DECAY_EVERY_S:
             self.decay(now)
         self.attempts += 1.0
-        self.end_streak()
+        self.streak = 0
+        self.successes += 1
         self.served_s = now
         self.recent.append(False)
 

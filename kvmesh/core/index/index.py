@@ -140,6 +140,10 @@ class KvIndex:
 
     def blocks(self, worker: WorkerId, tier: int = 0) -> int:
         """Return how many blocks `worker` holds in `tier` or nearer."""
+        table = self._only_table
+        if tier == 0 and table is not None:
+            held = table.holdings.get(worker)
+            return 0 if held is None else held.blocks
         if not 0 <= tier < len(self._tiers):
             return 0
         return self._tiers[tier].blocks(worker)

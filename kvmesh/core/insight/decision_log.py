@@ -91,6 +91,7 @@ class DecisionLog:
         self._shadow = RoundRobinShadow()
         self._latencies: dict[WorkerId, deque[float]] = {}
         self._number = self._version = self._unshadowed = 0
+        self._present = TrafficSecond(-1)
         self._second = 0
         self._asked = 0
 
@@ -127,8 +128,11 @@ class DecisionLog:
             self._waiting_blocks += 1 + len(hashes)
         else:
             self._unshadowed += 1
-        self.traffic.at(now).requests += 1
-        self._change(record)
+        second = self._present
+        if second.second != int(now):
+            second = self._present = self.traffic.at(now)
+        second.requests += 1
+        self._version = record.version = self._version + 1
         return record
 
     def decided_again(self, record: DecisionRecord, decision: Decision) -> None:
@@ -138,7 +142,7 @@ class DecisionLog:
         record.attempts += 1
         if len(decision.candidates) > 1:
             self._keep(record)
-        self._change(record)
+        self._version = record.version = self._version + 1
 
     def attempt_failed(self, record: DecisionRecord, why: str) -> None:
         """Note what went wrong at the worker it was sent to."""
@@ -147,7 +151,7 @@ class DecisionLog:
     def first_token(self, record: DecisionRecord, now: float) -> None:
         """Note that its answer begins."""
         record.first_token_s = now
-        self._change(record)
+        self._version = record.version = self._version + 1
 
     def ended(
         self, record: DecisionRecord, state: State, status: int, usage: Usage | None, now: float
@@ -158,7 +162,7 @@ class DecisionLog:
         record.reported = usage
         record.ended_s = now
         self._ended.append(record)
-        self._change(record)
+        self._version = record.version = self._version + 1
 
     def refused(self, now: float) -> None:
         """Count a request for which there was no worker."""
@@ -226,9 +230,6 @@ class DecisionLog:
             shadow_entries=self._shadow.entries(),
             unshadowed=self._unshadowed,
         )
-
-    def _change(self, record: DecisionRecord) -> None:
-        self._version = record.version = self._version + 1
 
     def _evict(self) -> None:
         oldest = self._records.popleft()

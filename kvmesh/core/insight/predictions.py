@@ -157,7 +157,8 @@ class Predictions:
         known.cached_tokens += answer.cached
         if answer.told is None or answer.decided_s < known.evidence_from_s:
             return None
-        verdict = self._judge(answer, answer.told)
+        if answer.told != answer.predicted:
+            verdict = self._judge(answer, answer.told)
         if verdict == "nothing":
             return None
         known.recent = (known.recent << 1 | (verdict != "hit")) & self._mask

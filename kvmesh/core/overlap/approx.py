@@ -89,7 +89,8 @@ class ApproxIndex:
         `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
         the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
         """
-        self.expire(now, _SLICE)
+        if self._next_end <= now:
+            self.expire(now, _SLICE)
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
         blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
         if not blocks or ttl_s <= 0:

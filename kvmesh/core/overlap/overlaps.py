@@ -1,11 +1,14 @@
 """How much of a prompt each worker holds: events where they are trusted, own decisions beside."""
 
-from collections.abc import Callable, Collection, Sequence
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, Protocol
 
+import msgspec
+
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import Hashes, pack_hashes
+from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
 from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
@@ -63,6 +66,23 @@ class RoutedIndex(SizedIndex, Protocol):
         ...
 
 
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What is cached of a prompt, in blocks.
+
+    `overlaps` is the longest cached prefix per worker, `groups` the same by depth, deepest first,
+    where a worker may appear again with less; `told` what events alone tell, by depth. `slower`:
+    how many of its overlap's blocks it costs a worker to fetch the rest from slower memory.
+    """
+
+    overlaps: dict[WorkerId, int]
+    groups: Groups
+    told: Groups
+    slower: Mapping[WorkerId, float] = {}
+
+
+NOTHING_FOUND: Final = Found({}, [], [])
+
+
 class OverlapView:
     """The union of the event-fed `index` and the decision-fed `routed`; either may be None.
 
@@ -89,41 +109,48 @@ class OverlapView:
             index.watch_removals(routed.revoke)
 
     def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
-        """Return the cached prefix in blocks per worker, the longer of both views, and by depth.
+        """Return the cached prefix in blocks per worker, the longer of both views, and by depth."""
+        found = self.find(hashes, now, device_only=True)
+        return found.overlaps, found.groups
 
-        In the groups, deepest first, a worker may appear again with less. The event-fed view does
-        not count for `distrusted` workers.
+    def find(self, hashes: Hashes, now: float, *, device_only: bool = False) -> Found:
+        """Return what is cached of a prompt, in the longer of both views.
+
+        The event-fed view does not count for `distrusted` workers. Unless `device_only`, overlaps
+        are lengthened by what is held in slower memory than the device's.
         """
-        groups = self._index.find_groups(hashes) if self._index is not None else []
+        index = self._index
+        told = index.find_groups(hashes) if index is not None else []
         routed: Groups = []
         if self._routed is not None:
             self._routed.expire(now, _EXPIRED_AT_ONCE)
             routed = self._routed.find_groups(hashes)
-        if self._distrusted:
-            return self._find_trusted(groups, routed)
+        groups = told
         if routed:
-            groups = sorted(groups + routed, key=_DEPTH, reverse=True) if groups else routed
-        return by_worker(groups), groups
+            groups = sorted(told + routed, key=_DEPTH, reverse=True) if told else routed
+        overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
+        if device_only or index is None or index.tier_count() == 1:
+            return Found(overlaps, groups, told)
+        return Found(overlaps, groups, told, self._add_slower(index, hashes, overlaps))
 
-    def _find_trusted(self, groups: Groups, routed: Groups) -> tuple[dict[WorkerId, int], Groups]:
+    def _trusted(self, told: Groups, routed: Groups) -> dict[WorkerId, int]:
         """Return the longer of both views where events do not count for everybody."""
-        overlaps = by_worker(groups)
+        overlaps = by_worker(told)
         for worker in self._distrusted:
             overlaps.pop(worker, None)
         for depth, workers in routed:
             for worker in workers:
                 overlaps[worker] = max(depth, overlaps.get(worker, 0))
-        return overlaps, sorted(groups + routed, key=_DEPTH, reverse=True)
+        return overlaps
 
-    def find_slower(self, hashes: Hashes, overlaps: dict[WorkerId, int]) -> dict[WorkerId, float]:
+    def _add_slower(
+        self, index: TieredIndex, hashes: Hashes, overlaps: dict[WorkerId, int]
+    ) -> dict[WorkerId, float]:
         """Lengthen `overlaps` by what is held in slower memory than the device's.
 
         Return how many of these blocks the way from there costs, per worker with any. What was
-        routed to a worker lately is taken to be on the device. 0.3 us with device memory alone.
+        routed to a worker lately is taken to be on the device.
         """
-        index = self._index
-        if index is None or index.tier_count() == 1:
-            return {}
         lost: dict[WorkerId, float] = {}
         parts = slower_parts(index.find_tier_matches(hashes), self._tier_weights)
         for worker, (held, gone) in parts.items():
@@ -133,24 +160,27 @@ class OverlapView:
 
     def record(
         self, worker: WorkerId, hashes: Hashes, now: float, *, approximate: bool = False
-    ) -> bool:
+    ) -> "array[int] | None":
         """Count a routed prompt as cached: briefly where events will confirm it, else longer.
 
-        No event ever confirms `approximate` hashes. Return whether there was anything to count.
+        No event ever confirms `approximate` hashes. Return the blocks counted, None for none.
         """
         if self._routed is None:
-            return False
+            return None
         exact = self._index is not None and worker not in self._distrusted and not approximate
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
-        if ttl_s <= 0.0 or not len(hashes):
-            return False
-        self._routed.record(worker, hashes.upto(len(hashes)), now, ttl_s)
-        return True
+        if ttl_s <= 0.0:
+            return None
+        blocks = hashes.upto(ALL_BLOCKS)
+        if not blocks:
+            return None
+        self._routed.record(worker, blocks, now, ttl_s)
+        return blocks
 
     def retract(self, worker: WorkerId, hashes: Hashes, known_blocks: int) -> None:
         """Believe of a prompt that was not served no more than its first `known_blocks`."""
         if self._routed is not None:
-            expected = hashes.upto(len(hashes))[known_blocks:]
+            expected = hashes.upto(ALL_BLOCKS)[known_blocks:]
             if expected:
                 self._routed.revoke(worker, pack_hashes(expected))
 

@@ -25,6 +25,11 @@ class ThinnedIndex:
 
     def __init__(self, routed: RoutedIndex) -> None:
         self._routed = routed
+        self.expire = routed.expire
+        self.remove_worker = routed.remove_worker
+        # Blocks that were not kept say nothing.
+        self.revoke = routed.revoke
+        self.blocks = routed.blocks
 
     def record(self, worker: WorkerId, hashes: Sequence[int], now: float, ttl_s: float) -> None:
         """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
@@ -32,22 +37,6 @@ class ThinnedIndex:
         blocks = len(known)
         kept = known if blocks <= WHOLE_BLOCKS else thin(known, blocks)
         self._routed.record(worker, kept, now, ttl_s)
-
-    def revoke(self, worker: WorkerId, hashes: bytes) -> None:
-        """Believe packed blocks, and what follows them, no longer; those not kept say nothing."""
-        self._routed.revoke(worker, hashes)
-
-    def expire(self, now: float, budget: int) -> bool:
-        """Drop up to about `budget` entries whose time is over; True when none of them is left."""
-        return self._routed.expire(now, budget)
-
-    def remove_worker(self, worker: WorkerId) -> None:
-        """Forget everything believed of `worker`."""
-        self._routed.remove_worker(worker)
-
-    def blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks are kept of `worker`."""
-        return self._routed.blocks(worker)
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
         """Return the prefix length believed cached, in blocks, per worker that has any."""

@@ -95,7 +95,9 @@ def _append_message(parts: list[str], message: JsonObject) -> None:
     role = str(message.get("role", ""))
     marker = _ROLES.get(role)
     parts.append(marker or f"{chr(OTHER_ROLE_ID)}{_latin(role)}{_FIELD}")
-    parts.append(_latin(content_text(message.get("content"))))
+    content = message.get("content")
+    text = content if isinstance(content, str) else content_text(content)
+    parts.append(text if text.isascii() else _latin(text))
     for key in _EXTRA_FIELDS:
         value = message.get(key)
         if value:

@@ -96,7 +96,9 @@ class ParityProbe:
         options = self._options
         if options.sample_every <= 0:
             return False
-        state = self._models.setdefault(model, _ModelState())
+        state = self._models.get(model)
+        if state is None:
+            state = self._models[model] = _ModelState()
         state.requests += 1
         if state.requests <= options.first:
             return True

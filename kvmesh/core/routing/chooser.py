@@ -20,7 +20,7 @@ from kvmesh.core.cost.selection import (
 )
 from kvmesh.core.cost.terms import NO_FLEET, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing
-from kvmesh.core.overlap.overlaps import OverlapView
+from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
@@ -75,17 +75,17 @@ class Chooser:
         quick = QUICK_COSTS.get(weighing.cost.name)
         if mode != "kv":
             worker = self._choose_blind(mode, request, names, rng)
+            shown = names if whole else (worker,)
+            weighed, chosen = self._weigh_in_full(shown, weighing), shown.index(worker)
         elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
             weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
-            return _decision(request, weighing, weighed, chosen, len(names))
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
-            alone = self._weigh_alone(ties[_settle_tie(ties, weighing, rng)], weighing)
-            return _decision(request, weighing, alone, 0, len(names))
-        shown = names if whole else (worker,)
-        weighed = self._weigh_in_full(shown, weighing)
-        return _decision(request, weighing, weighed, shown.index(worker), len(names))
+            # Nothing is drawn for one alone.
+            place = _settle_tie(ties, weighing, rng) if len(ties) > 1 else 0
+            weighed, chosen = self._weigh_alone(ties[place], weighing), 0
+        return _decision(request, weighing, weighed, chosen, len(names))
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
@@ -100,12 +100,12 @@ class Chooser:
                 weights, overlap_score_weight=request.overlap_score_weight
             )
         looks = "kv" in (mode, options.mode)
-        overlaps, groups = self._overlaps.find_groups(request.hashes, now) if looks else ({}, [])
-        slower = self._overlaps.find_slower(request.hashes, overlaps) if looks else {}
+        found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
+        overlaps, groups, slower = found.overlaps, found.groups, found.slower
         deepest = max(overlaps.values()) if slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if looks else ()
         usual = int(OUTPUT_CAP * self._speeds.output_tokens) or MOST_TOKENS
-        size = options.block_size
+        size, stride = options.block_size, sequences.stride
         return Weighing(
             now=now,
             policy=cost.name if mode == "kv" else mode,
@@ -116,30 +116,44 @@ class Chooser:
             output_blocks=-(-min(request.expected_output_tokens, usual) // size),
             overlaps=overlaps,
             groups=groups,
-            keys=sequences.sharing_keys(blocks) if deepest else (),
-            stride=sequences.stride,
+            keys=blocks[stride - 1 :: stride] if deepest else (),
+            stride=stride,
             weights=weights,
             speeds=self._speeds,
             blocks=blocks,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
             slower=slower,
             prefilled=request.prefilled,
+            told=found.told,
         )
 
     def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:
-        candidates = tuple(
-            weighing.candidate(self._workers.state(name), self._overlaps.cached_blocks(name))
-            for name in names
+        known, state, cached = (
+            self._workers.known,
+            self._workers.state,
+            self._overlaps.cached_blocks,
         )
-        fleet = survey(candidates, weighing.weights)
+        candidates = tuple(
+            [weighing.candidate(known.get(name) or state(name), cached(name)) for name in names]
+        )
         cost, weights = weighing.cost, weighing.weights
-        scores = tuple(score_of(cost, one, fleet, weights) for one in candidates)
+        fleet = survey(candidates, weights)
+        formula = cost.formula.function
+        scores = tuple(
+            [
+                score_of(cost, one, fleet, weights)
+                if one.failure_share
+                else formula(one, fleet, weights)
+                for one in candidates
+            ]
+        )
         return Weighed(candidates, scores, fleet)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
-        state, cached_blocks = self._workers.state(name), self._overlaps.cached_blocks(name)
-        candidate = weighing.candidate(state, cached_blocks)
+        candidate = weighing.candidate(
+            self._workers.state(name), self._overlaps.cached_blocks(name)
+        )
         score = score_of(weighing.cost, candidate, NO_FLEET, weighing.weights)
         return Weighed((candidate,), (score,), NO_FLEET)
 
@@ -154,6 +168,8 @@ class Chooser:
         if self._options.smallest_tree_ties:
             sizes = [one.cached_blocks for one in weighed.candidates]
         ties = find_ties(costs, sizes, cost.margin)
+        if len(ties) == 1:
+            return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
         return ties[_settle_tie(names, weighing, rng)]
 
@@ -186,7 +202,7 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
     same worker, and a hot one, whose holders are overloaded, to the same next: homes follow each
     other in rendezvous order. Formulas without a margin draw, as they are published.
     """
-    if len(names) == 1 or not weighing.cost.margin:
+    if not weighing.cost.margin:
         return pick(len(names), rng)
     home = find_home(names, weighing.overlaps, weighing.blocks)
     if home >= 0:
@@ -200,7 +216,11 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
 def _decision(
     request: RouteRequest, weighing: Weighing, weighed: Weighed, chosen: int, considered: int
 ) -> Decision:
-    candidate = weighed.candidates[chosen]
+    candidate, told_blocks = weighed.candidates[chosen], 0
+    for depth, workers in weighing.told:
+        if candidate.worker in workers:
+            told_blocks = depth
+            break
     return Decision(
         request_id=request.request_id,
         worker=candidate.worker,
@@ -209,10 +229,12 @@ def _decision(
         policy=weighing.policy,
         score=weighed.scores[chosen],
         considered=considered,
+        chosen=candidate,
         candidates=weighed.candidates,
         scores=weighed.scores,
         cost=weighing.cost,
         fleet=weighed.fleet,
         weights=weighing.weights,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
+        told_blocks=told_blocks,
     )

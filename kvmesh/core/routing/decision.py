@@ -44,7 +44,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     `prefilled`: another worker computes the prompt, its KV cache comes from there.
     `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
-    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice.
+    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
+    (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
     """
 
     request_id: str
@@ -67,6 +68,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     approximate: bool = False
     session: str = ""
     prefilled: bool = False
+    choices: int = 1
+    timeout_s: float | None = None
 
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""
@@ -82,11 +85,12 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True):
     """Where a request goes and why.
 
-    `candidates` and `scores` (same order) are those that were weighed one by one: all of them for
-    `explain`, perhaps only the chosen for `schedule`. `policy` is the mode, or the cost formula
-    of mode kv. Smaller scores win unless `cost.maximise`. `kept`: its session's worker, whatever
-    the others cost. `best_overlap_blocks` is the most that any worker holds, 0 where caches were
-    not looked up.
+    `chosen` are the worker's terms; `candidates` and `scores` (same order) are those that were
+    weighed one by one: all of them for `explain`, perhaps only the chosen for `schedule`. `policy`
+    is the mode, or the cost formula of mode kv. Smaller scores win unless `cost.maximise`. `kept`:
+    its session's worker, whatever the others cost. `best_overlap_blocks` is the most that any
+    worker holds, 0 where caches were not looked up; `told_blocks` of the prompt the chosen worker's
+    own events had told of.
     """
 
     request_id: str
@@ -96,6 +100,7 @@ class Decision(msgspec.Struct, frozen=True):
     policy: str
     score: float
     considered: int
+    chosen: Candidate
     candidates: tuple[Candidate, ...]
     scores: tuple[float, ...]
     cost: Cost
@@ -103,14 +108,7 @@ class Decision(msgspec.Struct, frozen=True):
     weights: Weights
     kept: bool = False
     best_overlap_blocks: int = 0
-
-    @property
-    def chosen(self) -> Candidate:
-        """Return the chosen worker's terms."""
-        candidates = self.candidates
-        if len(candidates) == 1:
-            return candidates[0]
-        return next(one for one in candidates if one.worker == self.worker)
+    told_blocks: int = 0
 
     @property
     def by_cache(self) -> bool:

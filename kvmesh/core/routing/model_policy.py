@@ -64,9 +64,10 @@ def parse_model_policy(text: str, place: str = "--model-policy") -> ModelPolicy:
 
 
 class ModelPolicies:
-    """The policies in order; the first whose glob matches counts, alone."""
+    """The policies in order, if `any`; the first whose glob matches counts, alone."""
 
     def __init__(self, policies: Sequence[ModelPolicy] = ()) -> None:
+        self.any = bool(policies)
         self._policies = tuple(policies)
         self._found: dict[str, ModelPolicy] = {}
 

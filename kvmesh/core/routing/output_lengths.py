@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.routing.decision import RouteRequest
 
 FAMILY_TOKENS: Final = (64, 256, 1024)
 """Prompts that agree in so many first tokens are a family; a longer agreement tells more."""
@@ -59,11 +58,6 @@ class _Mean:
         self.samples = 0
         self.tokens = 0.0
 
-    def fold(self, tokens: float) -> None:
-        self.samples += 1
-        weight = 1.0 / self.samples if self.samples < _PLAIN_SAMPLES else _NEWEST_WEIGHT
-        self.tokens += weight * (tokens - self.tokens)
-
 
 class OutputLengths:
     """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded."""
@@ -76,18 +70,18 @@ class OutputLengths:
         self._errors = _Mean()
         self._mean_errors = _Mean()
 
-    def families(self, hashes: Hashes) -> Families:
-        """Return what `forecast` and `learn` need of a prompt: ask once for both."""
-        known = hashes.upto(min(len(hashes), self._depths[-1][1]))
-        blocks = len(known)
-        return tuple(
-            (tokens, known[depth - 1]) for tokens, depth in self._depths if depth <= blocks
-        )
+    def forecast(self, hashes: Hashes) -> tuple[Families, OutputForecast]:
+        """Return the families of a prompt, for `learn`, and how long its answer will probably be.
 
-    def forecast(self, families: Families) -> OutputForecast:
-        """Return how long the answer to a prompt will probably be. O(1)."""
+        O(1).
+        """
+        known = hashes.upto(self._depths[-1][1])
+        blocks = len(known)
+        families = tuple(
+            [(tokens, known[depth - 1]) for tokens, depth in self._depths if depth <= blocks]
+        )
         if not self._all.samples:
-            return NO_FORECAST
+            return families, NO_FORECAST
         tokens, samples, family = self._all.tokens, self._all.samples, 0
         for family_tokens, key in families:
             mean = self._families.get(key)
@@ -96,21 +90,25 @@ class OutputLengths:
             weight = mean.samples / (mean.samples + _PRIOR_SAMPLES)
             tokens += weight * (mean.tokens - tokens)
             samples, family = mean.samples, family_tokens
-        return OutputForecast(tokens, samples, family)
+        return families, OutputForecast(tokens, samples, family)
 
     def learn(self, families: Families, tokens: int, foreseen: OutputForecast) -> None:
         """Take a whole answer of so many tokens, and what was `foreseen` of it."""
+        lessons: list[tuple[_Mean, float]] = [(self._all, tokens)]
         if foreseen.samples:
-            self._errors.fold(abs(foreseen.tokens - tokens))
-            self._mean_errors.fold(abs(self._all.tokens - tokens))
-        self._all.fold(tokens)
+            lessons.append((self._errors, abs(foreseen.tokens - tokens)))
+            lessons.append((self._mean_errors, abs(self._all.tokens - tokens)))
         known = self._families
         for _, key in families:
             mean = known.get(key)
             if mean is None:
                 mean = known[key] = _Mean()
             known.move_to_end(key)
-            mean.fold(tokens)
+            lessons.append((mean, tokens))
+        for mean, sample in lessons:
+            mean.samples += 1
+            weight = 1.0 / mean.samples if mean.samples < _PLAIN_SAMPLES else _NEWEST_WEIGHT
+            mean.tokens += weight * (sample - mean.tokens)
         while len(known) > self._max_families:
             known.popitem(last=False)
 
@@ -119,13 +117,3 @@ class OutputLengths:
         return OutputStatistics(
             len(self._families), self._all.samples, self._errors.tokens, self._mean_errors.tokens
         )
-
-
-def with_forecast(request: RouteRequest, forecast: OutputForecast) -> RouteRequest:
-    """Return the request with the output to expect: as foreseen, at most what its client allows."""
-    if not forecast.samples:
-        return request
-    tokens = max(1, round(forecast.tokens))
-    if 0 < request.expected_output_tokens <= tokens:
-        return request
-    return msgspec.structs.replace(request, expected_output_tokens=tokens)

@@ -121,15 +121,16 @@ class Scheduler:
                 self.speeds.output(booking.worker, tokens, elapsed_s)
             self.sequences.grow(request_id, output_tokens, now)
 
-    def finish(self, request_id: str, now: float, attempt: Attempt = SERVED) -> None:
-        """Release a request and take what its `attempt` showed of the worker.
+    def finish(self, request_id: str, now: float, attempt: Attempt = SERVED) -> Booking | None:
+        """Release a request and take what its `attempt` showed of the worker; return its booking
+        the first time, else None.
 
         Only what was served teaches speeds and lengths. What the worker was expected to cache of a
         prompt is believed no longer unless it was served, or showed a first token.
         """
         booking = self.sequences.finish(request_id)
         if booking is None:
-            return
+            return None
         worker = booking.worker
         if attempt.verdict is Verdict.SERVED:
             if not (booking.prefilling and booking.streams):
@@ -140,6 +141,7 @@ class Scheduler:
         if attempt.verdict is Verdict.PROMPT:
             self.workers.forgive(request_id, now)
         self.workers.note(worker, attempt, now, request_id)
+        return booking
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""
@@ -190,16 +192,18 @@ class Scheduler:
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:
         worker, hashes = decision.worker, request.hashes
         kv = self.options.mode == "kv" or request.mode == "kv"
-        recorded = kv and self.overlaps.record(worker, hashes, now, approximate=request.approximate)
+        counted = None
+        if kv:
+            counted = self.overlaps.record(worker, hashes, now, approximate=request.approximate)
         sequences = self.sequences
-        known = hashes.upto(decision.overlap_blocks)
+        known = hashes.upto(decision.overlap_blocks) if counted is None else counted
         demand = Demand(
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=decision.chosen.uncached_tokens,
             expected_output_tokens=request.expected_output_tokens,
-            keys=tuple(sequences.sharing_keys(known)),
+            keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
             streams=request.streams,
-            hashes=hashes if recorded else None,
+            hashes=None if counted is None else hashes,
         )
         sequences.add(request.request_id, worker, demand, now)
         self.workers.membership.mark_chosen(worker, now, request.request_id)

@@ -27,14 +27,14 @@ class Arrivals:
         """Count one request. A clock that steps back counts as standing still."""
         if not self._count:
             self._first_s = self._last_s = now
-        self._count = self._kept(now) + 1.0
+        passed_s = now - self._last_s
+        kept = self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
+        self._count = kept + 1.0
         self._last_s = max(now, self._last_s)
 
     def per_ms(self, now: float) -> float:
         """Return requests per millisecond."""
-        seen_s = max(now, self._last_s) - self._first_s + WARM_UP_S
-        return self._kept(now) * _PER_MS / (1.0 - exp2(-seen_s / HALF_LIFE_S))
-
-    def _kept(self, now: float) -> float:
         passed_s = now - self._last_s
-        return self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
+        kept = self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
+        seen_s = max(now, self._last_s) - self._first_s + WARM_UP_S
+        return kept * _PER_MS / (1.0 - exp2(-seen_s / HALF_LIFE_S))

@@ -93,7 +93,7 @@ class ActiveSequences:
         if request_id in self._bookings:
             return False
         self.arrivals.fold(now)
-        loads = self.loads(worker)
+        loads = self._loads.get(worker) or self.loads(worker)
         booking = Booking(request_id, worker, owner, demand, now)
         blocks = -(-booking.prompt_tokens // self.block_size)
         booking.keys = demand.keys[: blocks // self.stride]
@@ -124,7 +124,10 @@ class ActiveSequences:
                 booking.service_tokens += older.uncached_tokens
                 self._end_prefill(loads, older)
                 older.prefilling = False
-        self._end_prefill(loads, booking)
+        if booking.streams:
+            loads.end_prefill(booking)
+        else:
+            self._end_prefill(loads, booking)
         booking.prefilling = False
         booking.hashes = None
         booking.service_s = max(0.0, now - began_s)

@@ -77,12 +77,14 @@ class Speeds:
     Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
     overlap moves it far at once; steady change is followed within some ten prompts. A worker that
     gets none is in time taken to be like the others. No history,
-    no report and no clock but the caller's is needed.
+    no report and no clock but the caller's is needed. `fleet_ms_per_token` is the whole fleet's ms
+    per uncached token, what an unknown worker is given.
     """
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
         self.steps = StepTimes()
         self._fleet = new_ratio(prior_ms_per_token * _PRIOR_TOKENS, _PRIOR_TOKENS)
+        self.fleet_ms_per_token = self._fleet.ms / self._fleet.tokens
         self._workers: dict[WorkerId, _Worker] = {}
         self.uncached_tokens = 0.0
         self.output_tokens = 0.0
@@ -92,11 +94,6 @@ class Speeds:
         self._since_aged = 0
         self._interval_ms = 0.0
         self._residence_ms = 0.0
-
-    @property
-    def fleet_ms_per_token(self) -> float:
-        """Return the whole fleet's ms per uncached token, what an unknown worker is given."""
-        return self._fleet.ms / self._fleet.tokens
 
     def ms_per_token(self, worker: WorkerId) -> float:
         """Return the worker's prefill time, ms per uncached token, always > 0. O(1)."""
@@ -123,7 +120,7 @@ class Speeds:
 
         First tokens of one engine step count together: the step's time belongs to all of them.
         """
-        known = self._worker(worker)
+        known = self._workers.get(worker) or self._worker(worker)
         if known.open_tokens and now - known.open_s > SAME_STEP_S:
             self._close(known)
         if uncached_tokens > 0:
@@ -155,14 +152,14 @@ class Speeds:
         """Learn from `tokens` (> 0) output tokens that took `elapsed_s` since those before."""
         if tokens < 1:
             return
-        known = self._worker(worker)
+        known = self._workers.get(worker) or self._worker(worker)
         sample = _milliseconds(elapsed_s) / tokens
         known.interval_ms = _blend(known.interval_ms, sample, _INTERVAL_WEIGHT)
         self._interval_ms = _blend(self._interval_ms, sample, _INTERVAL_WEIGHT)
 
     def finished(self, worker: WorkerId, residence_s: float, output_tokens: int) -> None:
         """Learn how long a request stayed, from booking to end, and its output (0: unknown)."""
-        known = self._worker(worker)
+        known = self._workers.get(worker) or self._worker(worker)
         sample = _milliseconds(residence_s)
         known.residence_ms = _blend(known.residence_ms, sample, _RESIDENCE_WEIGHT)
         self._residence_ms = _blend(self._residence_ms, sample, _RESIDENCE_WEIGHT)
@@ -216,7 +213,7 @@ class Speeds:
         self._scatter.fold(own, ms, tokens, foretold * tokens)
         own.fold(ms, tokens, _HALF_LIFE_TOKENS)
         self._fleet.fold(ms, tokens, 4 * _HALF_LIFE_TOKENS)
-        fleet = self.fleet_ms_per_token
+        fleet = self.fleet_ms_per_token = self._fleet.ms / self._fleet.tokens
         known.seen = True
         self._since_compared += 1
         self._since_aged += 1

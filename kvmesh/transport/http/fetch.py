@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.errors import SlowError, TransportError
+from kvmesh.observe import get_logger
 from kvmesh.transport.http.upstream.client import (
     UpstreamFailure,
     UpstreamPool,
@@ -54,6 +55,11 @@ class _Answer:
         if not self.done.done():
             words = failure.message.removeprefix(f"{failure.origin}: ")
             self.done.set_exception(TransportError(f"{failure.origin}: {words}"))
+
+    def crash(self, error: Exception) -> None:
+        get_logger().error("request crashed", exc_info=error)
+        if not self.done.done():
+            self.done.set_exception(TransportError(f"internal error: {error!r}"))
 
 
 async def fetch(

@@ -3,14 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
-from kvmesh.transport.http.forward.proxy import (
-    Forward,
-    ForwardOptions,
-    Outcome,
-    Target,
-    Wait,
-    forward,
-)
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.plan import ForwardOptions, Outcome, Target, Wait
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.server import HttpServer
@@ -100,4 +94,6 @@ class Proxy:
         plan = self.plans.pop(0) if self.plans else Plan([Target(self._upstream.origin)])
         self.used.append(plan)
         self.exchanges.append(exchange)
-        self.forwards.append(forward(exchange, plan, self.pool, self.options, stream=self.stream))
+        forwarding = Forward(exchange, self.pool, self.options)
+        self.forwards.append(forwarding)
+        forwarding.begin(plan, stream=self.stream)

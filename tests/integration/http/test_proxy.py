@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kvmesh.transport.http.forward.proxy import ForwardOptions, Target, Wait
+from kvmesh.transport.http.forward.plan import ForwardOptions, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamOptions
 from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually

@@ -74,7 +74,7 @@ async def test_a_body_of_unknown_length_is_chunked(fronts: Front, desk: Desk) ->
     assert b"transfer-encoding: chunked\r\n" in head
     assert b"\r\ndate: " in head
     assert await client.until(b"0\r\n\r\n") == b"14\r\n%b\r\n1\r\nb\r\n0\r\n\r\n" % (b"a" * 20)
-    assert (exchange.ended, exchange.status, exchange.started) == (True, 200, True)
+    assert (exchange.ended, exchange.scope.status, exchange.started) == (True, 200, True)
 
 
 async def test_a_held_head_leaves_with_the_first_bytes_or_the_end(

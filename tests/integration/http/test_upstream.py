@@ -56,6 +56,10 @@ class Sink:
         self.failure = failure
         self.over.set()
 
+    def crash(self, error: Exception) -> None:
+        self.calls.append(f"crash: {error}")
+        self.over.set()
+
     @property
     def body(self) -> bytes:
         return bytes(self._body)

@@ -16,6 +16,10 @@ class Timekept(Protocol):
         """Send a sign of life."""
         ...
 
+    def crash(self, error: Exception) -> None:
+        """Give up for an error of ours. Must not raise."""
+        ...
+
 
 class ForwardClock:
     """Calls `expire` once, `deadline_s` from now, and `comment` each `comments_s` until then.
@@ -54,7 +58,7 @@ class ForwardClock:
         self.deadline_s = self._expires_at_s
         if self._expires_at_s is not NEVER:
             return True
-        self.stop()
+        self._wheel.discard(self)
         return False
 
     def stop(self) -> None:
@@ -69,3 +73,8 @@ class ForwardClock:
         self._comment_at_s = now + self._comments_s
         self.deadline_s = min(self._expires_at_s, self._comment_at_s)
         self._kept.comment()
+
+    def crash(self, error: Exception) -> None:
+        """End the exchange for an error of ours."""
+        self.stop()
+        self._kept.crash(error)

@@ -1,7 +1,16 @@
-"""The state machine of one forwarded exchange: attempts, the answer, its end."""
+"""The state machine of one forwarded exchange: attempts, the answer, its end.
+
+How an answer can end early, and what the client sees:
+before its first byte: another upstream is tried, at last 502 or 504;
+in an event stream: an error event, then the connection is closed without the last chunk, so that
+neither a client that reads events nor one that reads HTTP takes the answer for whole;
+a request whose body has ended two upstreams within a minute is refused (422), whoever sends it;
+in any other answer: the connection is closed without the last chunk, or short of its length.
+An error of ours is told in the same ways, as 500.
+"""
 
 from math import ceil
-from typing import Final, Literal
+from typing import Final
 
 from kvmesh.core.engines.sse import EventGate
 from kvmesh.errors import KvMeshError
@@ -10,6 +19,7 @@ from kvmesh.transport.http.forward.headers import forwarded_block
 from kvmesh.transport.http.forward.held_answer import HeldAnswer
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target, Wait
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.upstream.client import (
     UpstreamCall,
     UpstreamFailure,
@@ -29,22 +39,38 @@ _MAX_ERROR_BYTES: Final = 64 * 1024
 _SUCCESS: Final = range(200, 300)
 _ROUTED: Final = b"x-kvmesh-worker"
 """An answer that names its worker comes from a router that has tried the others already."""
+_POISON: Final = Problem(
+    422,
+    "this very request ended two workers within the last minute: do not send it",
+    "poison",
+    final=True,
+)
 _NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
 
 
+DEFAULT_OPTIONS: Final = ForwardOptions()
+
+
 class Forward:
-    """One exchange on its way; the sink of its upstream call."""
+    """One exchange on its way; the sink of its upstream call.
+
+    It is made before its plan, which may call it once it has begun.
+    """
 
     __slots__ = (
         "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
-        "_finished", "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict",
+        "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict", "scope",
     )  # fmt: skip
 
     def __init__(
-        self, exchange: Exchange, plan: ForwardPlan, pool: UpstreamPool, options: ForwardOptions
+        self,
+        exchange: Exchange,
+        pool: UpstreamPool,
+        options: ForwardOptions = DEFAULT_OPTIONS,
     ) -> None:
+        self.scope = exchange.scope
         self._exchange = exchange
-        self._plan = plan
+        self._plan: ForwardPlan
         self._pool = pool
         self._options = options
         self._call: UpstreamCall | None = None
@@ -58,23 +84,29 @@ class Forward:
         self._attempts = 0
         self._deaths = 0
         self._answering = False
-        self._finished = False
 
-    def begin(self, *, stream: bool) -> None:
-        """Take the first target. `stream`: the client may be sent comments."""
-        exchange = self._exchange
-        exchange.on_disconnect = self._client_gone
+    def begin(self, plan: ForwardPlan, *, stream: bool = False) -> None:
+        """Answer the exchange with the response of an upstream that `plan` names; never waits.
+
+        `stream`: the client asked for an event stream and may be sent comments.
+        """
+        self._plan = plan
+        exchange, pool, options = self._exchange, self._pool, self._options
+        self.scope.holds(self._over)
+        self.scope.tell = self._tell_crash
+        if pool.refuses(exchange.request.body):
+            self._answer(_POISON, "refused")
+            return
         exchange.on_pause = self._pause
         exchange.on_resume = self._resume
-        options = self._options
         comments_s = options.comments_s if stream else None
         if comments_s is not None or options.deadline_s is not None:
-            self._clock = ForwardClock(self, self._pool.wheel, options.deadline_s, comments_s)
-        self.proceed()
+            self._clock = ForwardClock(self, pool.wheel, options.deadline_s, comments_s)
+        self._take(plan.next_target())
 
     def proceed(self) -> None:
         """Ask the plan for the next target; a plan that said `Wait` calls this."""
-        if not self._finished:
+        if not self.scope.over:
             self._take(self._plan.next_target())
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
@@ -110,8 +142,8 @@ class Forward:
         if head.events:
             self._gate = EventGate()
         self.on_body(held.body())
-        if head.events:
-            self._pass_chunks()
+        if head.events and self._call is not None and exchange.chunked:
+            self._call.pass_chunks(self._pass_chunk)
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
@@ -130,10 +162,6 @@ class Forward:
         if data:
             self._plan.on_body(data)
 
-    def _pass_chunks(self) -> None:
-        if self._call is not None and self._exchange.chunked:
-            self._call.pass_chunks(self._pass_chunk)
-
     def _pass_chunk(self, chunk: bytes, start: int) -> None:
         """Pass a chunk of whole events on as it came; 2 us less than unpacking it."""
         body = chunk[start:-2]
@@ -149,6 +177,7 @@ class Forward:
         if self._held is not None:
             self._commit(self._held)
         self._call = None
+        self.scope.kind = "finished"
         if self._error is not None:
             text = b"".join(self._error) or Problem(502, "upstream failed").body()
             self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
@@ -157,7 +186,6 @@ class Forward:
             if self._gate is not None and (rest := self._gate.flush()):
                 self._exchange.write(rest)
             self._exchange.end()
-        self._finish("finished")
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Try another upstream, or tell the client."""
@@ -170,11 +198,11 @@ class Forward:
         else:
             self._give_up()
 
-    # the client's side
+    def crash(self, error: Exception) -> None:
+        """End the exchange for an error of ours."""
+        self.scope.crash(error)
 
-    def _client_gone(self) -> None:
-        self._cancel()
-        self._finish("client_gone")
+    # the client's side
 
     def _pause(self) -> None:
         if self._call is not None:
@@ -288,27 +316,37 @@ class Forward:
         problem = Problem(status, text, f"upstream_{failure.kind}", retry_after_s=wait_s)
         self._answer(problem, "failed")
 
-    def _answer(self, problem: Problem, kind: Literal["failed", "refused"]) -> None:
+    def _answer(self, problem: Problem, kind: End) -> None:
+        self.scope.kind = kind
         exchange = self._exchange
         if exchange.started:
             exchange.write(problem.event(exchange.request_id.decode("latin-1")))
             self._break_off()
         else:
             exchange.fail(problem)
-        self._finish(kind)
 
     def _cut(self, problem: Problem) -> None:
-        exchange = self._exchange
-        if self._gate is None:
-            exchange.abort()
-        elif self._gate.is_complete():
+        """Break an answer off that has begun; one that lacks but its end is completed."""
+        if self._gate is not None and self._gate.is_complete():
             self.on_end()
-            return
+        else:
+            self.scope.kind = "cut"
+            self._break(problem)
+
+    def _break(self, problem: Problem) -> None:
+        exchange, gate = self._exchange, self._gate
+        if gate is None:
+            exchange.abort()
         else:
             event = problem.event(exchange.request_id.decode("latin-1"))
-            exchange.write(b"\n\n" + event if self._gate.torn else event)
+            exchange.write(b"\n\n" + event if gate.torn else event)
             self._break_off()
-        self._finish("cut")
+
+    def _tell_crash(self, problem: Problem) -> None:
+        if self._answering:
+            self._break(problem)
+        else:
+            self._answer(problem, "crashed")
 
     def _break_off(self) -> None:
         """End an event stream behind an error event; in HTTP/1.0 a reset might overtake it."""
@@ -323,12 +361,15 @@ class Forward:
         if call is not None:
             call.cancel()
 
-    def _finish(self, kind: Literal["finished", "client_gone", "failed", "cut", "refused"]) -> None:
-        if self._finished:
-            return
-        self._finished = True
-        if self._clock is not None:
-            self._clock.stop()
-            self._clock = None
-        status = self._exchange.status
-        self._plan.on_finish(Outcome(kind, status, self._attempts, self._failure))
+    def _over(self) -> None:
+        """Let go of all that the forwarding holds, and tell the plan."""
+        plan, scope = self._plan, self.scope
+        del self._plan  # a cycle: the plan knows the forwarding
+        try:
+            if self._call is not None:
+                self._cancel()
+            if self._clock is not None:
+                self._clock.stop()
+                self._clock = None
+        finally:
+            plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure))

@@ -1,5 +1,6 @@
 """The beginning of an upstream's answer, kept back while another upstream could still be asked."""
 
+import re
 from typing import Final
 
 from kvmesh.transport.http.upstream.response_head import ResponseHead
@@ -8,7 +9,7 @@ MAX_KEPT_BYTES: Final = 64 * 1024
 """Of a whole answer; a longer one is passed on from there."""
 
 
-_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_EVENT_END: Final = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 
 
 class HeldAnswer:
@@ -33,7 +34,10 @@ class HeldAnswer:
         self._size += len(data)
         if self._size > MAX_KEPT_BYTES:
             return True
-        return self.head.events and any(end in self.body() for end in _EVENT_ENDS)
+        if not self.head.events:
+            return False
+        body = data if len(self._pieces) == 1 else self.body()
+        return _EVENT_END.search(body) is not None
 
     def body(self) -> bytes:
         """Return what came of the body."""

@@ -1,10 +1,11 @@
 """What a forwarded exchange asks of router or meta-router, and tells them."""
 
 from enum import Enum
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from kvmesh.transport.http.server.scope import End, Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -23,7 +24,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wait(Enum):
-    """No target yet: the plan calls `Forward.proceed` when there is one."""
+    """No target yet: the plan calls `Forwarding.proceed` when there is one."""
 
     WAIT = 0
 
@@ -34,13 +35,30 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     finished: all of an upstream's answer was passed on, whatever its status. client_gone: the
     client left. failed: no upstream answered, the client got 502 or 504. cut: the upstream
     (`failure`), or the deadline (None), ended an answer that had begun. refused: the plan gave a
-    `Problem`.
+    `Problem`. crashed: an error of ours; the client got 500, or its answer was broken off.
     """
 
-    kind: Literal["finished", "client_gone", "failed", "cut", "refused"]
+    kind: End
     status: int
     attempts: int
     failure: UpstreamFailure | None = None
+
+
+class Forwarding(Protocol):
+    """A request on its way, as its plan and those who watch over it see it."""
+
+    @property
+    def scope(self) -> Scope:
+        """Return the request's owner."""
+        ...
+
+    def proceed(self) -> None:
+        """Ask the plan for the next target: it said `Wait`."""
+        ...
+
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        """Give the present attempt up, unless its answer has begun."""
+        ...
 
 
 class ForwardPlan(Protocol):
@@ -91,12 +109,3 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
     deadline_s: float | None = None
     comments_s: float | None = None
-
-
-def nobody_waits() -> None:
-    """Stand for a plan's `proceed` while no forwarding waits."""
-
-
-def nobody_cares(failure: UpstreamFailure) -> None:
-    """Stand for a plan's `fail_attempt` while there is no forwarding."""
-    del failure

@@ -5,13 +5,12 @@ import socket
 import struct
 from typing import cast
 
-import structlog
-
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.half_close import HalfClosed
 from kvmesh.transport.http.server.listener import Listener
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
+from kvmesh.transport.http.server.scope import Report
 from kvmesh.transport.http.wire.deadlines import NEVER
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -21,7 +20,6 @@ _FULL = Problem(503, "too many connections", code="too_many_connections", retry_
 _PATIENT = 32
 """Connections above the limit that are waited for, so that they read why they were turned away."""
 _SLOW = Problem(408, "the request took too long to arrive", code="request_timeout")
-_CRASHED = Problem(500, "internal error", code="internal_error")
 
 
 class Connection(asyncio.Protocol):
@@ -34,7 +32,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_awaits_end", "_body_mark", "_client", "_exchange", "_half_closed", "_lingering",
         "_listener", "_reader", "_reading_paused", "_secure", "_serving", "_writing_paused",
-        "date", "deadline_s", "spoke", "transport",
+        "date", "deadline_s", "report", "spoke", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -51,6 +49,7 @@ class Connection(asyncio.Protocol):
         self._client = ""
         self._secure = False
         self.date = listener.date
+        self.report: Report = listener.report
         self.deadline_s = NEVER
         self.spoke = -1
 
@@ -101,16 +100,16 @@ class Connection(asyncio.Protocol):
             return
         reader = self._reader
         before = reader.phase
-        reader.feed(data)
-        phase = reader.phase
-        if self._exchange is None:
-            if reader.ready:
+        try:
+            reader.feed(data)
+            if self._exchange is not None:
+                self._hold_back()
+            elif reader.ready:
                 self._serve()
-                return
-            self._watch_arrival(before, phase)
-        elif reader.ready and not self._reading_paused:
-            self._reading_paused = True
-            self.transport.pause_reading()
+            else:
+                self._watch_arrival(before, reader.phase)
+        except Exception as error:  # noqa: BLE001  the connection's edge: the others go on
+            self.crash(error)
 
     def eof_received(self) -> bool:
         """Take the client's FIN: it has no further request, or it is gone. TLS cannot tell."""
@@ -128,18 +127,20 @@ class Connection(asyncio.Protocol):
         """Tell the exchange that its client is slow, and watch that it moves at all."""
         self._writing_paused = True
         self.deadline_s = self._listener.wheel.now_s + self._listener.limits.write_stall_s
-        if self._exchange is not None and self._exchange.on_pause is not None:
-            self._exchange.on_pause()
+        exchange = self._exchange
+        if exchange is not None and exchange.on_pause is not None:
+            exchange.scope.enter(exchange.on_pause)
 
     def resume_writing(self) -> None:
         """Tell the exchange to go on."""
         self._writing_paused = False
-        if self._exchange is None:
+        exchange = self._exchange
+        if exchange is None:
             self._rest()
             return
         self.deadline_s = NEVER
-        if self._exchange.on_resume is not None:
-            self._exchange.on_resume()
+        if exchange.on_resume is not None:
+            exchange.scope.enter(exchange.on_resume)
 
     def on_deadline(self, now: float) -> None:
         """Act on what took too long in the present phase."""
@@ -160,6 +161,17 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.close()
 
+    def crash(self, error: Exception) -> None:
+        """Give the connection up for an error of ours, with the request on it."""
+        if self._exchange is None:
+            self.report(error, b"")
+        else:
+            self._exchange.scope.crash(error)
+        if self.transport.is_closing():
+            self._leave()
+        else:
+            self._close()
+
     # the exchange's side
 
     def keeps_alive(self, request: Request) -> bool:
@@ -174,13 +186,10 @@ class Connection(asyncio.Protocol):
 
     def answered(self, *, reusable: bool) -> None:
         """Go on to the next request, or close."""
-        exchange = self._exchange
         self._exchange = None
         if self._half_closed is not None:
             self._half_closed.stop()
             reusable = False
-        if exchange is not None:
-            exchange.request.uncharge()
         if not reusable:
             self._close()
         elif not self._serving:
@@ -240,7 +249,12 @@ class Connection(asyncio.Protocol):
         if self._exchange is None and not self._writing_paused and not self._lingering:
             if not self.transport.is_closing():
                 self._rest()
-        elif ready and not self._reading_paused:
+        else:
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Read nothing more while requests wait."""
+        if self._reader.ready and not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
 
@@ -254,13 +268,8 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange
         try:
             listener.handler(exchange)
-        except Exception:  # noqa: BLE001  the HTTP edge: logged, counted, answered
-            listener.crashes += 1
-            structlog.get_logger().exception("request handler failed", path=request.path)
-            if not exchange.started and not exchange.disconnected:
-                exchange.fail(_CRASHED)
-            else:
-                exchange.abort()
+        except Exception as error:  # noqa: BLE001  the HTTP edge: logged, counted, answered
+            exchange.scope.crash(error)
 
     def _refuse(self, problem: Problem) -> None:
         """Answer a request that is not one, and close."""
@@ -268,7 +277,7 @@ class Connection(asyncio.Protocol):
         listener.problems += 1
         request = Request("GET", b"/", [])
         request.keep_alive = False
-        self._exchange = exchange = Exchange(request, self, listener.request_ids.next())
+        self._exchange = exchange = Exchange(request, self, listener.request_ids.accept(None))
         exchange.fail(problem)
 
     def _close(self) -> None:
@@ -297,8 +306,10 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         """Give up a client that is gone."""
-        self._lose_exchange()
-        self.transport.abort()
+        try:
+            self._lose_exchange()
+        finally:
+            self.transport.abort()
 
     def _lose_exchange(self) -> None:
         exchange = self._exchange
@@ -306,5 +317,4 @@ class Connection(asyncio.Protocol):
         if self._half_closed is not None:
             self._half_closed.stop()
         if exchange is not None:
-            exchange.request.uncharge()
             exchange.lost()

@@ -1,18 +1,16 @@
 """One request and its answer, as the handler sees them."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from enum import Enum
-from os import urandom
 from typing import Final, Protocol
 
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.scope import Report, Scope
 from kvmesh.transport.http.wire.headers import Headers, HttpDate, render, status_line
 from kvmesh.transport.http.wire.problem import Problem
 
 JSON: Final = b"application/json"
-_REQUEST_ID: Final = re.compile(rb"[!-~]{1,200}")
 _ANY_ANSWER: Final = b"HTTP/1.1 "
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _JOIN_BELOW: Final = 64 * 1024
@@ -23,6 +21,7 @@ class Channel(Protocol):
 
     transport: asyncio.Transport
     date: HttpDate
+    report: Report
 
     def keeps_alive(self, request: Request) -> bool:
         """Tell whether the connection serves another request behind this one."""
@@ -56,46 +55,26 @@ _BODILESS: Final = Framing.BODILESS
 _ENDED: Final = Framing.ENDED
 
 
-class RequestIds:
-    """Ids that are unique without asking the system for randomness each time."""
-
-    __slots__ = ("_count", "_prefix")
-
-    def __init__(self) -> None:
-        self._prefix = urandom(8).hex().encode()
-        self._count = 0
-
-    def next(self) -> bytes:
-        """Return a new id, e.g. `9f1c…-2a`."""
-        self._count += 1
-        return b"%b-%x" % (self._prefix, self._count)
-
-    def accept(self, sent: bytes | None) -> bytes:
-        """Return the id a client sent when it is short and plain, else a new one."""
-        if sent is not None and _REQUEST_ID.fullmatch(sent):
-            return sent
-        return self.next()
-
-
 class Exchange:
     """One request and the answer to it; all calls are synchronous and none blocks.
 
     Either `respond` once, or `start`, any number of `write`, then `end` or `abort`. After a
     disconnect they all do nothing, so that callers need not look.
 
-    `on_disconnect` is called once if the client goes away before the answer is complete;
+    Its end, complete, cut or without a reader, is the request's: then its `scope` gives back all
+    that the request holds. `on_disconnect` is called once if the client goes away before;
     `on_pause` and `on_resume` when the client reads slower than the answer is written.
     """
 
     __slots__ = (
         "_begun", "_channel", "_framing", "_held", "_keep_alive", "_remaining", "disconnected",
-        "on_disconnect", "on_pause", "on_resume", "request", "request_id", "status",
+        "on_disconnect", "on_pause", "on_resume", "request", "request_id", "scope",
     )  # fmt: skip
 
     def __init__(self, request: Request, channel: Channel, request_id: bytes) -> None:
         self.request = request
         self.request_id = request_id
-        self.status = 0
+        self.scope = scope = Scope(request_id, channel.report)
         self.disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
@@ -106,6 +85,8 @@ class Exchange:
         self._remaining = 0
         self._held = b""
         self._begun = 0
+        scope.tell = self._tell_crash
+        scope.holds(self._let_go)
 
     @property
     def started(self) -> bool:
@@ -261,16 +242,18 @@ class Exchange:
         if self.ended:
             return
         self.disconnected = True
-        callback = self.on_disconnect
-        self._forget_callbacks()
+        scope, callback = self.scope, self.on_disconnect
+        scope.kind = "client_gone"
+        self.on_disconnect = self.on_pause = self.on_resume = None
         if callback is not None:
-            callback()
+            scope.enter(callback)
+        scope.end()
 
     def _head(self, status: int, block: bytes, length: int | None) -> bytes:
         if self._framing is not _NONE:
             raise RuntimeError(f"second answer ({status}) to one request")
         request = self.request
-        self.status = status
+        self.scope.status = status
         self._keep_alive = keep_alive = self._channel.keeps_alive(request)
         lines = self._channel.date.line
         if status in _WITHOUT_BODY:
@@ -296,9 +279,29 @@ class Exchange:
 
     def _finish(self, *, reusable: bool) -> None:
         self._framing = _ENDED
-        self._forget_callbacks()
-        self._channel.answered(reusable=reusable and self._keep_alive)
-
-    def _forget_callbacks(self) -> None:
-        """Break the cycle exchange -> callback -> handler's state -> exchange."""
         self.on_disconnect = self.on_pause = self.on_resume = None
+        channel = self._channel
+        try:
+            channel.answered(reusable=reusable and self._keep_alive)
+        except Exception:
+            channel.transport.abort()
+            raise
+        finally:
+            self.scope.end()
+
+    def _tell_crash(self, problem: Problem) -> None:
+        """Answer with `problem`, or break off what was begun."""
+        if self._framing is _NONE:
+            self.fail(problem)
+        else:
+            self.abort()
+
+    def _let_go(self) -> None:
+        """Leave nobody waiting, and give the body's bytes back: the last that a request holds."""
+        request = self.request
+        try:
+            if not (self.disconnected or self._framing is _ENDED):
+                self.abort()
+        finally:
+            if request.budget is not None:
+                request.uncharge()

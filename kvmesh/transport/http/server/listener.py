@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import structlog
+
 from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.exchange import Exchange, RequestIds
+from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.scope import RequestIds
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from kvmesh.transport.http.wire.headers import HttpDate
 
@@ -44,3 +47,10 @@ class Listener:
         self.problems = 0
         self.crashes = 0
         self.on_connection_gone: Callable[[], None] | None = None
+
+    def report(self, error: Exception, request_id: bytes) -> None:
+        """Log and count an error of ours."""
+        self.crashes += 1
+        structlog.get_logger().error(
+            "request crashed", request_id=request_id.decode("latin-1"), exc_info=error
+        )

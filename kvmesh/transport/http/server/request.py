@@ -40,13 +40,11 @@ class Request:
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of header `name` (lower case), as it was at the first question."""
-        return (self.twin or self).known().get(name)
-
-    def known(self) -> dict[bytes, bytes]:
-        """Return the first value of each header, as they were when this was first asked."""
-        if self.values_seen is None:
-            self.values_seen = dict(reversed(self.headers))
-        return self.values_seen
+        first = self.twin or self
+        seen = first.values_seen
+        if seen is None:
+            seen = first.values_seen = dict(reversed(first.headers))
+        return seen.get(name)
 
     def replace_headers(self, headers: Headers) -> None:
         """Have other headers than were sent: whatever was made of those is forgotten."""

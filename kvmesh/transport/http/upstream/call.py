@@ -88,6 +88,21 @@ class UpstreamCall:
         if self._paused:
             connection.pause(self)
 
+    def take(self, connection: UpstreamConnection) -> None:
+        """Do as `send_on`, for a call that has waited: what that raises ends the call."""
+        try:
+            self.send_on(connection)
+        except Exception as error:  # noqa: BLE001  the request's edge: it is told
+            connection.transport.abort()
+            self.crash(error)
+
+    def crash(self, error: Exception) -> None:
+        """End the call for an error of ours; never raises."""
+        sink = self.sink
+        self.sink = self.request = None
+        if sink is not None:
+            sink.crash(error)
+
     def answered(self) -> None:
         """Let go of the request: its body may be long, and streams are."""
         self.request = None
@@ -116,4 +131,7 @@ class UpstreamCall:
             failure = msgspec.structs.replace(failure, stage="after_send", kind="reset")
         sink = self.sink
         self.sink = self.request = None
-        sink.on_failure(failure)
+        try:
+            sink.on_failure(failure)
+        except Exception as error:  # noqa: BLE001  the request's edge: it is told
+            sink.crash(error)

@@ -58,7 +58,11 @@ class UpstreamPool:
             host = UpstreamHost(state, Origin.parse(request.origin))
             state.hosts[request.origin] = host
         call = UpstreamCall(host, request, sink)
-        host.send(call)
+        try:
+            host.send(call)
+        except Exception:
+            call.cancel()
+            raise
         return call
 
     def note_death(self, failure: UpstreamFailure, body: bytes) -> None:

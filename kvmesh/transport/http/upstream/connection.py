@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol, cast
 
 import msgspec
+import structlog
 
 from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamSink
 from kvmesh.transport.http.upstream.response_head import ResponseHead
@@ -12,7 +13,6 @@ from kvmesh.transport.http.upstream.response_reader import (
     BODY,
     COMPLETE,
     HEAD,
-    ReadStage,
     ResponseReader,
 )
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
@@ -182,17 +182,18 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the bytes hold; 0.5 us beyond the parser's own time."""
-        on_chunk = self._on_chunk
-        if on_chunk is not None and (start := self._reader.whole_chunk(data)):
-            on_chunk(data, start)
-            if not self._paused:
-                self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-            return
-        sink = self._sink
-        if sink is None:
-            self.transport.abort()
-        elif self._responded or not self._take_known(sink, data):
-            self._parse(sink, data)
+        on_chunk, sink = self._on_chunk, self._sink
+        try:
+            if on_chunk is not None and (start := self._reader.whole_chunk(data)):
+                on_chunk(data, start)
+                if not self._paused:
+                    self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+            elif sink is None:
+                self.transport.abort()
+            elif self._responded or not self._take_known(sink, data):
+                self._parse(sink, data)
+        except Exception as error:  # noqa: BLE001  the request's edge: it is told
+            self._crash(sink, error)
 
     def _parse(self, sink: UpstreamSink, data: bytes) -> None:
         """Pass on what the parser finds."""
@@ -214,7 +215,10 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_body(body)
             if self._sink is not sink:
                 return
-        self._go_on(sink, after)
+        if after is COMPLETE:
+            self._complete(sink)
+        elif not self._paused:
+            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def _take_known(self, sink: UpstreamSink, data: bytes) -> bool:
         """Pass `data` on unparsed if it is a whole response with the head that is known here."""
@@ -246,12 +250,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._home.whole_answer(data, body, head)
         sink.on_head(head)
 
-    def _go_on(self, sink: UpstreamSink, after: ReadStage) -> None:
-        if after is COMPLETE:
-            self._complete(sink)
-        elif not self._paused:
-            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-
     def eof_received(self) -> bool:
         """Take the upstream's FIN: the end of a response without a length, else a failure."""
         self._closed(None)
@@ -276,29 +274,51 @@ class UpstreamConnection(asyncio.Protocol):
         limit = self._deadlines.idle_s if self._responded else self._deadlines.first_byte_s
         self._fail("timeout", f"nothing received for {limit:g} s")
 
+    def crash(self, error: Exception) -> None:
+        """Give the connection up for an error of ours, and tell the request on it."""
+        self._crash(self._sink, error)
+
     def _complete(self, sink: UpstreamSink) -> None:
         if self._paused and self._attempt is not None:
             self.resume(self._attempt)
         self._attempt = self._sink = self._on_chunk = None
         self.served += 1
         unsent = self.transport.get_write_buffer_size()
-        if self._reader.reusable and not unsent and not self.transport.is_closing():
-            self._home.released(self)
-        else:
+        try:
+            if self._reader.reusable and not unsent and not self.transport.is_closing():
+                self._home.released(self)
+            else:
+                self.transport.abort()
+        except Exception:
             self.transport.abort()
-        sink.on_end()
+            raise
+        finally:
+            sink.on_end()
 
     def _closed(self, exc: Exception | None) -> None:
         sink = self._sink
         if sink is None:
             return
-        if self._reader.stage is BODY and self._reader.until_close and exc is None:
-            self._complete(sink)
-        elif self._responded:
-            self._fail("truncated", "connection closed in the middle of the response")
+        try:
+            if self._reader.stage is BODY and self._reader.until_close and exc is None:
+                self._complete(sink)
+            elif self._responded:
+                self._fail("truncated", "connection closed in the middle of the response")
+            else:
+                reason = f": {exc}" if exc else ""
+                self._fail("reset", f"connection closed before the response{reason}")
+        except Exception as error:  # noqa: BLE001  the request's edge: it is told
+            self._crash(sink, error)
+
+    def _crash(self, sink: UpstreamSink | None, error: Exception) -> None:
+        """Tell `sink`, and close unless the connection carries another request already."""
+        if self._sink is sink:
+            self._attempt = self._sink = self._on_chunk = None
+            self.transport.abort()
+        if sink is None:
+            structlog.get_logger().error("upstream connection crashed", exc_info=error)
         else:
-            reason = f": {exc}" if exc else ""
-            self._fail("reset", f"connection closed before the response{reason}")
+            sink.crash(error)
 
     def _fail(
         self, kind: Literal["timeout", "reset", "truncated", "malformed"], message: str

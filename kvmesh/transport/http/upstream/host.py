@@ -69,7 +69,7 @@ class UpstreamHost:
             request.target,
             self._first_line_end,
             request.block,
-            render(request.headers),
+            render(request.headers) if request.headers else b"",
             length,
         )
 
@@ -79,7 +79,11 @@ class UpstreamHost:
             connection = self.idle.pop()
             if not connection.transport.is_closing():
                 self._pool.reuses += 1
-                call.send_on(connection)
+                try:
+                    call.send_on(connection)
+                except Exception:
+                    connection.transport.abort()
+                    raise
                 return
         if self._has_room():
             self.connect(call)
@@ -117,11 +121,11 @@ class UpstreamHost:
         while self.waiting:
             call = self.waiting.popleft()
             if call.waiting:
-                call.send_on(connection)
+                call.take(connection)
                 return
         for call in self.connecting:
             if call.waiting:
-                call.send_on(connection)
+                call.take(connection)
                 return
         if len(self.idle) >= options.max_idle or self._pool.closed:
             connection.transport.abort()
@@ -186,6 +190,7 @@ class UpstreamHost:
                     ssl=pool.ssl() if origin.secure else None,
                     server_hostname=origin.host if origin.secure else None,
                 )
+            self._connected(call, connection)
         except asyncio.CancelledError:
             connection.abandon()
             raise
@@ -194,8 +199,10 @@ class UpstreamHost:
             self._refused(call, "timeout", f"no connection in {pool.options.connect_timeout_s:g} s")
         except (OSError, UnicodeError) as error:
             self._refused(call, "refused", str(error))
-        else:
-            self._connected(call, connection)
+        except Exception as error:  # noqa: BLE001  a task's end that nobody else sees
+            connection.abandon()
+            self.connecting.pop(call, None)
+            call.crash(error)
 
     def _connected(self, call: UpstreamCall, connection: UpstreamConnection) -> None:
         if connection.transport.is_closing():
@@ -207,7 +214,7 @@ class UpstreamHost:
             return
         self.connecting.pop(call, None)
         if call.waiting:
-            call.send_on(connection)
+            call.take(connection)
         else:
             self.released(connection)
 

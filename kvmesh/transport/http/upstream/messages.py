@@ -81,7 +81,8 @@ class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
     `on_head` is followed by an `on_body` in the same turn, of nothing if no more has arrived.
-    `on_failure` may come at any point; nothing comes after `cancel`.
+    `on_failure` may come at any point; nothing comes after `cancel`. What one of these raises is
+    passed to `crash`, which is then the last.
     """
 
     def on_head(self, head: ResponseHead) -> None:
@@ -98,4 +99,11 @@ class UpstreamSink(Protocol):
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Learn that no more will come, and why."""
+        ...
+
+    def crash(self, error: Exception) -> None:
+        """Learn of an error of ours, raised by the sink itself or below it; nothing more comes.
+
+        Must not raise.
+        """
         ...

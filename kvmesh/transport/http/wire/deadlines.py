@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from kvmesh.tasks import report
+from kvmesh.tasks import guarded
 
 NEVER: Final = math.inf
 
@@ -40,6 +40,10 @@ class Timed(Protocol):
 
     def on_deadline(self, now: float) -> None:
         """Act: the deadline passed. Set a new one, or it is called again next round."""
+        ...
+
+    def crash(self, error: Exception) -> None:
+        """Give up for what `on_deadline` raised. Must not raise."""
         ...
 
 
@@ -103,9 +107,9 @@ class DeadlineWheel:
     def _turn(self) -> None:
         self._timer = None
         self.now_s = now = self._loop.time()
-        if self.on_tick is not None:
-            self.on_tick()
         self._hand = (self._hand + 1) % len(self._spokes)
+        if self.on_tick is not None:
+            guarded("deadline", self.on_tick)()
         for item in [item for item in self._spokes[self._hand] if item.deadline_s <= now]:
             if item.spoke >= 0:
                 self._expire(item, now)
@@ -116,5 +120,4 @@ class DeadlineWheel:
         try:
             item.on_deadline(now)
         except Exception as error:  # noqa: BLE001  one item's bug must not stop the wheel for all
-            report("deadline", error)
-            self.discard(item)
+            item.crash(error)

@@ -11,6 +11,7 @@ from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.core.health.outcomes import SERVED, failed_attempt, status_attempt
 from kvmesh.core.health.record import Stage
 from kvmesh.core.members.membership import Membership
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Eventually
 
@@ -89,8 +90,6 @@ def test_metrics_tell_where_each_member_stands_and_what_failing_costs() -> None:
         fleet.membership.note("w0", status_attempt(500), 100.0)
     fleet.membership.note("w1", status_attempt(429), 100.0)
     fleet.care.failures.add("w0", "500")
-    fleet.care.patience.hold(fleet.settled.clear)
-
     metrics = fleet.metrics()
 
     share = metrics.pop("kvmesh_worker_failure_share{w0}")
@@ -102,6 +101,18 @@ def test_metrics_tell_where_each_member_stands_and_what_failing_costs() -> None:
         "kvmesh_worker_stage{w2,in}": 1.0,
         "kvmesh_worker_ejections_total{}": 1.0,
         "kvmesh_workers_spared{}": 1.0,
+    }
+
+
+def scope() -> Scope:
+    return Scope(b"q", lambda error, request_id: None)  # noqa: ARG005  a `Report`
+
+
+def test_metrics_tell_of_requests_that_wait() -> None:
+    fleet = Fleet(members=0)
+    fleet.care.patience.hold(scope(), fleet.settled.clear)
+
+    assert fleet.metrics() == {
         "kvmesh_waiting_for_worker{}": 1.0,
         "kvmesh_waited_for_worker_total{}": 1.0,
     }
@@ -141,7 +152,7 @@ async def test_requests_wait_while_nobody_may_be_given_one(eventually: Eventuall
     fleet.membership.note("w0", REFUSED, 100.0)
     went_on: list[str] = []
     async with running(fleet):
-        assert fleet.care.patience.hold(lambda: went_on.append("q"))
+        assert fleet.care.patience.hold(scope(), lambda: went_on.append("q"))
 
         fleet.membership.observe("w9", 1, 100.0)
 

@@ -1,10 +1,16 @@
 from kvmesh.app.care.hang_watch import ASK_AFTER_S, ASK_EVERY_S, HangWatch
+from kvmesh.transport.http.forward.plan import Forwarding
+from kvmesh.transport.http.server.scope import Scope
+from kvmesh.transport.http.upstream.messages import UpstreamFailure
 
 
 class Waiting:
-    """A request at a worker."""
+    """A request at a worker, and its way."""
 
     def __init__(self, worker: str, sent_s: float, *, overdue: bool = False) -> None:
+        self.crashes: list[str] = []
+        self.scope = Scope(b"q", lambda error, _: self.crashes.append(str(error)))
+        self.forwarding: Forwarding = self
         self.worker = worker
         self.sent_s = sent_s
         self.overdue = overdue
@@ -14,8 +20,12 @@ class Waiting:
         del now
         return self.overdue
 
-    def give_up(self, why: str) -> None:
-        self.given_up.append(why)
+    def proceed(self) -> None:
+        """Nothing waits here."""
+
+    def fail_attempt(self, failure: UpstreamFailure) -> None:
+        assert (failure.kind, failure.origin) == ("hung", self.worker)
+        self.given_up.append(failure.message)
 
 
 def make_watch(*waiting: Waiting) -> HangWatch:
@@ -64,7 +74,7 @@ def test_a_worker_that_is_not_there_is_given_up_by_all_that_wait() -> None:
 
     watch.answered("w1", "down")
 
-    assert here.given_up == ["it does not answer its health check"]
+    assert here.given_up == ["w1 gave no answer in 10.0 s: it does not answer its health check"]
     assert there.given_up == []
     assert watch.given_up == 2
 
@@ -78,7 +88,7 @@ def test_two_answers_in_a_row_that_come_too_late_are_as_good_as_none() -> None:
         assert one.given_up == []
     watch.answered("w1", "slow")
 
-    assert one.given_up == ["it does not answer its health check"]
+    assert one.given_up == ["w1 gave no answer in 10.0 s: it does not answer its health check"]
 
 
 def test_a_worker_that_answers_is_given_up_only_by_requests_long_overdue() -> None:
@@ -87,5 +97,20 @@ def test_a_worker_that_answers_is_given_up_only_by_requests_long_overdue() -> No
 
     watch.answered("w1", "ok")
 
-    assert late.given_up == ["its requests are overdue"]
+    assert late.given_up == ["w1 gave no answer in 10.0 s: its requests are overdue"]
     assert fine.given_up == []
+
+
+def test_one_that_fails_as_it_is_given_up_leaves_the_others_given_up() -> None:
+    class Failing(Waiting):
+        def fail_attempt(self, failure: UpstreamFailure) -> None:
+            super().fail_attempt(failure)
+            raise RuntimeError("planted")
+
+    one, other = Failing("w1", 0.0), Waiting("w1", 0.0)
+    watch = make_watch(one, other)
+
+    watch.answered("w1", "down")
+
+    assert (one.crashes, one.scope.kind, one.scope.over) == (["planted"], "crashed", True)
+    assert len(other.given_up) == 1

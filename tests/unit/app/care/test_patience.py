@@ -3,6 +3,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from kvmesh.app.care.patience import MOST_HELD, Patience
+from kvmesh.transport.http.server.scope import Scope
 from tests.conftest import Eventually
 
 
@@ -14,9 +15,13 @@ class Fleet:
         self.now = 100.0
         self.patience = Patience(wait_s, lambda: self.someone, lambda: self.now)
         self.went_on: list[str] = []
+        self.crashes: list[str] = []
+
+    def scope(self, name: str = "") -> Scope:
+        return Scope(name.encode(), lambda error, _: self.crashes.append(str(error)))
 
     def hold(self, name: str) -> bool:
-        return self.patience.hold(lambda: self.went_on.append(name))
+        return self.patience.hold(self.scope(name), lambda: self.went_on.append(name))
 
 
 @contextlib.asynccontextmanager
@@ -63,24 +68,53 @@ async def test_nobody_waits_for_ever(eventually: Eventually) -> None:
 
 async def test_a_request_that_ended_meanwhile_does_not_go_on(eventually: Eventually) -> None:
     fleet = Fleet()
+    other = fleet.scope("second")
 
     def first() -> None:
         fleet.went_on.append("first")
-        fleet.patience.leave(second)
-
-    def second() -> None:
-        fleet.went_on.append("second")
+        other.end()
 
     async with running(fleet):
-        for proceed in (first, second):
-            assert fleet.patience.hold(proceed)
+        assert fleet.patience.hold(fleet.scope("first"), first)
+        assert fleet.patience.hold(other, lambda: fleet.went_on.append("second"))
         fleet.hold("third")
         fleet.someone = True
 
         await eventually(lambda: "third" in fleet.went_on)
 
     assert fleet.went_on == ["first", "third"]
-    fleet.patience.leave(second)
+
+
+async def test_a_request_that_fails_as_it_goes_on_keeps_nobody_waiting(
+    eventually: Eventually,
+) -> None:
+    fleet = Fleet()
+
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    async with running(fleet):
+        assert fleet.patience.hold(fleet.scope("first"), fail)
+        fleet.hold("second")
+        fleet.someone = True
+        await eventually(lambda: fleet.went_on == ["second"])
+        fleet.someone = False
+        assert fleet.hold("third")
+
+    assert fleet.crashes == ["planted"]
+
+
+def test_a_request_is_held_once_and_only_while_nobody_is_there() -> None:
+    fleet = Fleet()
+    scope = fleet.scope()
+
+    assert fleet.patience.hold(scope, fleet.went_on.clear)
+    assert not fleet.patience.hold(scope, fleet.went_on.clear)
+    scope.end()
+    assert fleet.patience.waiting == 0
+
+    fleet.someone = True
+    assert not fleet.hold("a")
 
 
 def test_without_patience_and_beyond_a_bound_nothing_is_held() -> None:

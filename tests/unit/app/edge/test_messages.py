@@ -25,8 +25,8 @@ from kvmesh.transport.http.forward.plan import Outcome
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.problem import Problem
 
-NOT_SENT = {"excluded", "prefilled"}
-"""What the index process knows by itself."""
+NOT_SENT = {"excluded", "prefilled", "choices", "timeout_s"}
+"""What the index process knows by itself, and what is for the edge, which forwards."""
 
 
 def test_every_wish_of_a_client_reaches_the_index_process() -> None:

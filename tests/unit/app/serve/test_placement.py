@@ -11,20 +11,19 @@ from kvmesh.app.care.hang_watch import HangWatch
 from kvmesh.app.care.patience import Patience
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.serve.admission import AdmissionGate
-from kvmesh.app.serve.phases import Phases
 from kvmesh.app.serve.placement import LEFT_S, NEVER_SERVED, Placement
-from kvmesh.app.serve.prediction_check import PredictionCheck
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, NO_FLEET
+from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Verdict
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -60,20 +59,29 @@ class Routing:
         def clock() -> float:
             return self.now
 
+        log = DecisionLog(16)
+        dispatch = Dispatch(
+            self.scheduler,
+            log,
+            lambda: 0.0,
+            lambda worker, doubt: None,  # noqa: ARG005
+            follows_events=False,
+        )
         self.context = RoutingContext(
             router=Router(self.scheduler, 16),
             router_id="r1",
             bucket="b",
-            counters=RoutingCounters(FailureCounts()),
+            counters=RoutingCounters(FailureCounts(), dispatch.tokens),
             clock=clock,
             log=get_logger().bind(),
             fixed_headers=((b"x-kvmesh-router", b"r1"),),
             open_requests=set(),
             tell=self.told.append,
-            decisions=DecisionLog(16),
-            check=PredictionCheck(self.scheduler, None, lambda worker, doubt: None),  # noqa: ARG005
-            gate=AdmissionGate(self.scheduler, AdmissionSettings(), clock, lambda _: False),
-            phases=Phases(),
+            scheduler=self.scheduler,
+            workers=self.scheduler.workers,
+            routing=dispatch,
+            decisions=log,
+            gate=AdmissionGate(dispatch, AdmissionSettings(), clock),
             tracer=tracer_for("", "router"),
             budget=RetryBudget(0.2),
             patience=Patience(0.0, lambda: True, clock),
@@ -96,8 +104,10 @@ class Routing:
             streams=streams,
             expected_output_tokens=tokens,
         )
-        decision = self.scheduler.schedule(request, self.now)
-        return Placement(self.context, request, decision, self.now)
+        one = self.context.routing.enter(request, name.encode())
+        decision = self.context.routing.decide(one, self.now)
+        assert isinstance(decision, Decision)
+        return Placement(self.context, one, decision)
 
     def booked(self) -> Sequence[str]:
         return [one.request_id for one in self.scheduler.sequences.owned()]

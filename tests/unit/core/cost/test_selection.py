@@ -9,7 +9,6 @@ from kvmesh.core.cost.selection import (
     choose_softmax,
     find_home,
     find_ties,
-    minima,
     next_in_turn,
     pick,
     pure_find_home,
@@ -80,8 +79,8 @@ def test_a_slight_difference_between_large_costs_counts_in_full() -> None:
 def test_costs_are_equal_within_the_margin_only() -> None:
     costs = [1.0, 1.05, 1.06]
 
-    assert minima(costs) == find_ties(costs) == [0]
-    assert minima(costs, 0.05) == [0, 1]
+    assert find_ties(costs) == [0]
+    assert find_ties(costs, margin=0.05) == [0, 1]
 
 
 def test_a_draw_on_the_border_belongs_to_the_next() -> None:

@@ -165,7 +165,9 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
     log = DecisionLog(16)
     plain = decide(whole=True)
     chosen = msgspec.structs.replace(plain.chosen, overlap_blocks=10, ms_per_token=1.0)
-    decision = msgspec.structs.replace(thin(plain), candidates=(chosen,), overlap_blocks=10)
+    decision = msgspec.structs.replace(
+        thin(plain), chosen=chosen, candidates=(chosen,), overlap_blocks=10
+    )
     record = enter(log, "a", 1.0, decision)
     log.first_token(record, 1.05)
     log.ended(record, "finished", 200, None, 2.0)
@@ -253,7 +255,9 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
         plain = decide()
         worker = WorkerId(name)
         chosen = msgspec.structs.replace(plain.chosen, worker=worker)
-        decision = msgspec.structs.replace(plain, worker=worker, candidates=(chosen,))
+        decision = msgspec.structs.replace(
+            plain, worker=worker, chosen=chosen, candidates=(chosen,)
+        )
         record = enter(log, name, 1.0 + number, decision)
         log.first_token(record, 2.0 + number)
         log.ended(record, "finished", 200, None, 3.0)

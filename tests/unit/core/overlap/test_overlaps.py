@@ -63,20 +63,29 @@ def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
     view = make_view(index, ApproxIndex(), frozenset([W3]))
     view.record(W2, PROMPT, now=0.0)
 
-    overlaps, _ = view.find_groups(PROMPT, now=0.0)
-    lost = view.find_slower(PROMPT, overlaps)
+    found = view.find(PROMPT, now=0.0)
 
     # w1: 4 of 6 in host memory at 0.75; w2 got it all lately; w3 is not believed.
-    assert (overlaps, lost) == ({W1: 6, W2: 8}, {W1: 1.0})
+    assert (found.overlaps, found.slower) == ({W1: 6, W2: 8}, {W1: 1.0})
+    assert view.find_groups(PROMPT, now=0.0)[0] == {W1: 2, W2: 8}
+
+
+def test_what_events_alone_tell_is_told_apart() -> None:
+    view = make_view(make_index(w1=2), ApproxIndex())
+    view.record(W1, PROMPT, now=0.0)
+
+    found = view.find(PROMPT, now=0.0)
+
+    assert found.told == [(2, (W1,))]
+    assert found.overlaps == {W1: 8}
 
 
 def test_device_memory_alone_costs_no_look_at_tiers() -> None:
     for view in (make_view(None, None), make_view(make_index(w1=2), None)):
-        overlaps, _ = view.find_groups(PROMPT, now=0.0)
-        before = dict(overlaps)
+        found = view.find(PROMPT, now=0.0)
 
-        assert view.find_slower(PROMPT, overlaps) == {}
-        assert overlaps == before
+        assert found.slower == {}
+        assert found.overlaps == view.find_groups(PROMPT, now=0.0)[0]
 
 
 def test_events_of_distrusted_workers_do_not_count() -> None:

@@ -1,8 +1,7 @@
 import pytest
 
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.output_lengths import OutputForecast, OutputLengths, with_forecast
+from kvmesh.core.routing.output_lengths import OutputForecast, OutputLengths
 
 
 def prompt(family: int, own: int = 0, blocks: int = 8) -> BlockHashes:
@@ -12,11 +11,12 @@ def prompt(family: int, own: int = 0, blocks: int = 8) -> BlockHashes:
 
 
 def forecast(lengths: OutputLengths, hashes: BlockHashes) -> OutputForecast:
-    return lengths.forecast(lengths.families(hashes))
+    return lengths.forecast(hashes)[1]
 
 
 def learn(lengths: OutputLengths, hashes: BlockHashes, tokens: int) -> None:
-    lengths.learn(lengths.families(hashes), tokens, forecast(lengths, hashes))
+    families, foreseen = lengths.forecast(hashes)
+    lengths.learn(families, tokens, foreseen)
 
 
 def test_nothing_known_is_said() -> None:
@@ -101,23 +101,3 @@ def test_errors_show_what_families_are_worth() -> None:
 
     assert statistics.answers == 400
     assert statistics.error_tokens < 0.2 * statistics.mean_error_tokens
-
-
-@pytest.mark.parametrize(
-    ("allowed", "foreseen", "expected"),
-    [(0, 30.4, 30), (20, 30.4, 20), (100, 30.4, 30), (100, 0.2, 1)],
-)
-def test_no_more_is_expected_than_the_client_allows(
-    allowed: int, foreseen: float, expected: int
-) -> None:
-    request = RouteRequest("r", prompt(1), 128, expected_output_tokens=allowed)
-
-    found = with_forecast(request, OutputForecast(foreseen, 5, 64))
-
-    assert found.expected_output_tokens == expected
-
-
-def test_without_evidence_the_client_is_believed() -> None:
-    request = RouteRequest("r", prompt(1), 128, expected_output_tokens=100)
-
-    assert with_forecast(request, OutputForecast()) is request

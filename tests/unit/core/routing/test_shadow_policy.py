@@ -42,6 +42,7 @@ def decision(taken: str, *candidates: Candidate, considered: int = 0) -> Decisio
         policy="predicted-time",
         score=0.0,
         considered=considered or len(candidates),
+        chosen=chosen,
         candidates=candidates,
         scores=tuple(0.0 for _ in candidates),
         cost=cost_named("predicted-time"),

@@ -11,6 +11,7 @@ from kvmesh.transport.http.openai import (
     find_endpoint,
     first_prompt,
     parse_request,
+    read_chat,
     read_request,
 )
 from kvmesh.transport.http.server.request import Request
@@ -84,7 +85,7 @@ def test_a_chat_request_gives_what_routing_needs() -> None:
     assert bytes(request.messages) == b'[{"role":"user","content":"hi"}]'
     assert bytes(request.tools) == b"[1]"
     assert request.output_limit == 20
-    assert request.choices == 2
+    assert request.n == 2
     assert request.kvmesh == Extension(worker="w", priority=3)
 
 
@@ -92,7 +93,7 @@ def test_nulls_and_absent_fields_are_the_same() -> None:
     request = parse_request(b'{"prompt":"x","max_tokens":null,"n":null,"stream":null}', COMPLETIONS)
 
     assert request.output_limit is None
-    assert request.choices == 1
+    assert request.n is None
     assert not request.stream
 
 
@@ -175,3 +176,31 @@ def test_a_compressed_body_is_told_to_come_uncompressed() -> None:
         read_request(broken, CHAT)
     assert caught.value.status == 415
     assert bytes(read_request(plain, CHAT).messages) == b"[]"
+
+
+def test_a_chat_is_decoded_with_its_messages() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[1],"max_tokens":5}'
+
+    chat = read_chat(body)
+
+    assert chat is not None
+    assert chat.messages == [{"role": "user", "content": "hi"}]
+    assert (chat.model, chat.output_limit, bytes(chat.tools)) == ("m", 5, b"[1]")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"{}",
+        b'{"messages":null}',
+        b'{"messages":[1]}',
+        b'{"messages":[],"n":0}',
+        b'{"messages":[],"max_tokens":-1}',
+        b'{"messages":[{"content":"\xff"}]}',
+        b'{"messages":[],"model":' + b"[" * 100_000,
+    ],
+    ids=["cut", "none", "null", "no objects", "n", "limit", "no UTF-8", "deep"],
+)
+def test_a_chat_with_something_wrong_is_left_to_others(body: bytes) -> None:
+    assert read_chat(body) is None

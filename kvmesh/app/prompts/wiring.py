@@ -1,0 +1,74 @@
+"""What reads requests, and how they are forwarded, by the settings of a router."""
+
+from collections.abc import Container
+
+from kvmesh.app.prompts.prompt_reader import PromptReader
+from kvmesh.app.prompts.reading import Reader
+from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.app.prompts.token_check import Holder, TokenCheck
+from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
+from kvmesh.core.insight.histogram import Histogram
+from kvmesh.core.prompts.parity import ParityOptions
+from kvmesh.core.routing.disaggregation import SplitOptions
+from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
+from kvmesh.settings.roles import RouterSettings
+from kvmesh.settings.secret_file import read_hash_secret
+from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+
+def check_of(settings: RouterSettings, pool: UpstreamPool, holder: Holder) -> TokenCheck:
+    """Return what compares token ids with the engines'; make it on the event loop."""
+    return TokenCheck(pool, holder, ParityOptions(sample_every=settings.parity_sample))
+
+
+def reader_of(
+    settings: RouterSettings,
+    router_id: str,
+    check: TokenCheck,
+    adapters: Container[str],
+    seconds: Histogram | None = None,
+) -> Reader:
+    """Return what reads requests by these settings; loads the tokenizer.
+
+    `seconds` counts how long reading takes.
+    """
+    tokenizer = load_tokenizer(
+        str(settings.tokenizer) if settings.tokenizer else None,
+        options=TokenizerOptions(engine=settings.tokenizer_engine),
+    )
+    block_size = settings.cost.kv_cache_block_size
+    return Reader(
+        PromptReader(tokenizer, block_size, settings.vocab_size, check),
+        router_id,
+        adapters=adapters,
+        wishes=WishReader(
+            WishOptions(
+                obeyed=settings.client_overrides,
+                tenant_header=settings.admission.tenant_header,
+                session_header=settings.session.session_header,
+            ),
+            ModelPolicies([parse_model_policy(one) for one in settings.model_policy]),
+        ),
+        secret=read_hash_secret(settings.cost.hash_secret_file),
+        seconds=seconds,
+    )
+
+
+def forward_options(settings: RouterSettings) -> ForwardOptions:
+    """Return how requests are forwarded by these settings."""
+    return ForwardOptions(
+        max_retries=settings.upstream.max_retries,
+        retry_statuses=frozenset(settings.failure.retry_statuses),
+        deadline_s=settings.stream.request_timeout_s or None,
+        comments_s=settings.stream.sse_comment_s or None,
+    )
+
+
+def split_options(settings: RouterSettings) -> SplitOptions:
+    """Return when requests are split between prefill and decode workers."""
+    return SplitOptions(
+        threshold_tokens=settings.cost.prefill_threshold,
+        max_retries=settings.upstream.max_retries,
+        timeout_s=settings.upstream.first_byte_timeout_s,
+    )

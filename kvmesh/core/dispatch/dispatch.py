@@ -1,0 +1,258 @@
+"""The one way of a request through routing: decided, its tokens seen, finished."""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.admission.queue import AdmissionOptions, Refusal
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.dispatch.phases import Phases
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import DecisionRecord, State
+from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions, is_evidence
+from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.late_binding import LateBinding
+from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.errors import NoWorkerError
+
+EVERY: Final = 32
+"""Of so many decisions one is taken apart: that costs it a second look into the index."""
+
+_NOBODY: Final[frozenset[WorkerId]] = frozenset()
+
+
+class Dispatched(msgspec.Struct):
+    """One request on its way: what was asked, decided and seen so far. Times in seconds.
+
+    `visible_id` is the id that the client knows. `given` is what admission decided when the turn
+    came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the
+    last one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of
+    then, None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those
+    counted when its last booking was released.
+    """
+
+    request: RouteRequest
+    visible_id: bytes
+    families: Families = ()
+    forecast: OutputForecast = NO_FORECAST
+    given: Decision | None = None
+    asked_s: float = -1.0
+    record: DecisionRecord | None = None
+    decision: Decision | None = None
+    sent_s: float = 0.0
+    told: int | None = None
+    waiting: bool = True
+    output_tokens: int = 0
+
+
+class TokenCounts(msgspec.Struct):
+    """Prompt tokens of served answers, and of those whose engine told its cache use: all
+    (`reported`), predicted to be cached, and cached by its word.
+    """
+
+    prompt: int = 0
+    reported: int = 0
+    predicted: int = 0
+    cached: int = 0
+
+
+class Dispatch:
+    """Takes a request in (`enter`), gives it a worker (`decide`, again after a failure), and learns
+    what became of it (`seen`, `release` for each booking, `finished`).
+
+    `doubt` has what is known of a worker sent anew when predictions about it miss;
+    `follows_events`: the index is told by engines, not by decisions alone. `timer` tells seconds,
+    for `phases`.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        log: DecisionLog,
+        timer: Callable[[], float],
+        doubt: Callable[[WorkerId, Doubt], None],
+        *,
+        follows_events: bool,
+    ) -> None:
+        self.scheduler = scheduler
+        self.log = log
+        self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
+        self.predictions = Predictions(scheduler.options.block_size)
+        self.phases = Phases()
+        self.tokens = TokenCounts()
+        self._timer = timer
+        self._doubt = doubt
+        self._follows_events = follows_events
+        self._timed = 0
+
+    def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
+        """Take a request in: from now on its answer is expected to be as long as such answers were,
+        at most as its client allows.
+        """
+        families, forecast = self.scheduler.lengths.forecast(request.hashes)
+        if forecast.samples:
+            tokens = max(1, round(forecast.tokens))
+            if not 0 < request.expected_output_tokens <= tokens:
+                request = msgspec.structs.replace(request, expected_output_tokens=tokens)
+        return Dispatched(request, visible_id, families, forecast)
+
+    def decide(
+        self, one: Dispatched, now: float, failed: frozenset[WorkerId] = _NOBODY
+    ) -> Decision | Refusal | NoWorkerError | None:
+        """Choose a worker but those that `failed` the request, book it there and record why.
+
+        Where requests are held, its first question goes through `binding`: None, it waits there
+        and `given` is its decision when its turn comes; a refusal, or an error that waiting would
+        not help. Raises `NoWorkerError` where none are held.
+        """
+        decision, one.given = one.given, None
+        if decision is None:
+            if one.asked_s < 0.0 and self.binding.holding:
+                one.asked_s = now
+                answer = self._ask(one.request, now)
+                if not isinstance(answer, Decision):
+                    return answer
+                decision = answer
+            else:
+                decision = self._choose(one.request, now, failed)
+        self._enter(one, decision, now)
+        return decision
+
+    def seen(self, one: Dispatched, tokens: int, now: float) -> bool:
+        """Take the tokens of an answer so far: the first ends the prefill, more grow the booking.
+
+        Return whether this was the first.
+        """
+        scheduler, request_id, first = self.scheduler, one.request.request_id, one.waiting
+        if first:
+            one.waiting = False
+            # A stream may be long, and 100 KB of prompt have 250 KB of hashes.
+            one.request = msgspec.structs.replace(one.request, hashes=NO_HASHES)
+            scheduler.first_token(request_id, now)
+            if one.record is not None:
+                self.log.first_token(one.record, now)
+        if tokens > 1:
+            scheduler.grow(request_id, tokens, now)
+        return first
+
+    def release(self, one: Dispatched, attempt: Attempt, now: float) -> None:
+        """Give the worker back that was decided on last, and take what its attempt showed."""
+        booking = self.scheduler.finish(one.request.request_id, now, attempt)
+        one.output_tokens = booking.output_tokens if booking is not None else 0
+
+    def finished(
+        self,
+        one: Dispatched,
+        attempt: Attempt,
+        state: State,
+        status: int,
+        usage: Usage | None,
+        now: float,
+    ) -> None:
+        """Take the end of a request that has released its booking, with the status its client got.
+
+        What was served teaches how long answers become (`usage`, else what was counted), and
+        whether the cache was predicted right.
+        """
+        if one.record is None:
+            self.log.refused(now)
+        else:
+            self.log.ended(one.record, state, status, usage, now)
+        if attempt is not SERVED:
+            return
+        tokens = one.output_tokens
+        if usage is not None and usage.completion_tokens:
+            tokens = usage.completion_tokens
+        if tokens:
+            self.scheduler.lengths.learn(one.families, tokens, one.forecast)
+        if one.decision is not None:
+            self._compare(one, one.decision, usage, now)
+
+    def _ask(self, request: RouteRequest, now: float) -> Decision | Refusal | NoWorkerError | None:
+        self.scheduler.trace = self.log.may_weigh_all(now)
+        try:
+            return self.binding.ask(request, now)
+        except NoWorkerError as error:
+            return error
+
+    def _choose(self, request: RouteRequest, now: float, failed: frozenset[WorkerId]) -> Decision:
+        """Choose and book at once; measure how long that takes."""
+        scheduler, phases, timer = self.scheduler, self.phases, self._timer
+        if failed:
+            request = msgspec.structs.replace(request, excluded=request.excluded | failed)
+        scheduler.trace = self.log.may_weigh_all(now)
+        self._timed += 1
+        if self._timed % EVERY == 1:
+            return self._choose_apart(request, now)
+        began = timer()
+        decision = scheduler.schedule(request, now)
+        phases.decide.observe(timer() - began)
+        return decision
+
+    def _choose_apart(self, request: RouteRequest, now: float) -> Decision:
+        """Do as `scheduler.schedule` and measure its phases, at the price of a second look."""
+        phases, timer = self.phases, self._timer
+        began = timer()
+        request.hashes.upto(len(request.hashes))
+        hashed = timer()
+        self.scheduler.overlaps.find_groups(request.hashes, now)
+        found = timer()
+        decision = self.scheduler.schedule(request, now)
+        whole, finding = timer() - found, found - hashed
+        phases.hash.observe(hashed - began)
+        phases.find.observe(finding)
+        # The decision looked into the index once more.
+        phases.score.observe(max(0.0, whole - finding))
+        phases.decide.observe(hashed - began + whole)
+        return decision
+
+    def _enter(self, one: Dispatched, decision: Decision, now: float) -> None:
+        """Record what was decided and booked."""
+        record = one.record
+        if record is None:
+            one.record = record = self.log.decided(
+                one.visible_id, decision, one.request.hashes, now
+            )
+            record.forecast = one.forecast
+            if one.asked_s >= 0.0:
+                record.held_ms = max(0.0, now - one.asked_s) * 1000.0
+        else:
+            self.log.decided_again(record, decision)
+        one.decision, one.sent_s, one.told = decision, now, None
+        if self._follows_events and decision.by_cache and self.predictions.may_look(now):
+            trust = self.scheduler.workers.info(decision.worker).trust
+            if is_evidence(decision.chosen, trust):
+                one.told = decision.told_blocks * self.scheduler.options.block_size
+
+    def _compare(
+        self, one: Dispatched, decision: Decision, usage: Usage | None, now: float
+    ) -> None:
+        """Hold the predicted overlap against the engine's `cached_tokens`; too many misses make
+        the worker doubted.
+        """
+        request, tokens = one.request, self.tokens
+        tokens.prompt += request.prompt_tokens
+        if usage is None or usage.cached_tokens is None or request.prefilled:
+            return
+        predicted = decision.overlap_blocks * self.scheduler.options.block_size
+        tokens.reported += usage.prompt_tokens
+        tokens.cached += usage.cached_tokens
+        tokens.predicted += predicted
+        if not decision.by_cache or request.approximate:
+            return
+        answer = AnswerSeen(
+            prompt=request.prompt_tokens,
+            counted=usage.prompt_tokens,
+            predicted=predicted,
+            cached=usage.cached_tokens,
+            decided_s=one.sent_s,
+            told=one.told,
+        )
+        doubt = self.predictions.compare(decision.worker, answer, now)
+        if doubt is not None:
+            self._doubt(decision.worker, doubt)

@@ -1,0 +1,517 @@
+"""One owner for a request: an error of ours at any of its stations ends it, and only it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from kvmesh.app.edge.desk import EdgeRequest
+from kvmesh.app.edge.edge import EdgeServer
+from kvmesh.app.edge.remote_request import RemoteRequest
+from kvmesh.app.meta.bucket_plan import BucketPlan
+from kvmesh.app.meta.command import MetaServer
+from kvmesh.app.process.part import RouterPart
+from kvmesh.app.process.running import Stop
+from kvmesh.app.prompts.reading import Reader
+from kvmesh.app.router.command import RouterServer
+from kvmesh.app.serve.admission import AdmissionGate
+from kvmesh.app.serve.answer_watch import AnswerWatch
+from kvmesh.app.serve.disaggregated import DisaggregatedRequest
+from kvmesh.app.serve.gateway import Gateway
+from kvmesh.app.serve.placement import Placement
+from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.app.serve.routed import RoutedRequest
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.requests import AdmissionSettings, FailureSettings, StreamSettings
+from kvmesh.settings.roles import CostSettings, MetaRouterSettings, RouterSettings
+from kvmesh.transport.http.forward.clock import ForwardClock
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.server.connection import Connection
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.upstream.call import UpstreamCall
+from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.upstream.connection import UpstreamConnection
+from kvmesh.transport.http.upstream.host import UpstreamHost
+from tests.integration.serve.test_disaggregation import engines as pretend_engines
+from tests.integration.support.failing_engine import (
+    Answer,
+    FailingEngine,
+    answer_well,
+    close_unanswered,
+    failing_engines,
+    never_answer,
+)
+from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.planted import Inside, Planted, ask, looked_inside, silent
+
+pytestmark = pytest.mark.integration
+
+Points = list[tuple[type, str]]
+
+PROMPT = "What everybody asks about, again and again. " * 30
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 4}
+STREAM = {**CHAT, "stream": True}
+LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT}]}
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
+
+BEGUN: Points = [
+    (Reader, "read"),
+    (Reader, "make"),
+    (Gateway, "_forward"),
+    (RoutedRequest, "__init__"),
+    (Forward, "begin"),
+]
+SENT: Points = [
+    (RoutedRequest, "next_target"),
+    (Dispatch, "decide"),
+    (Scheduler, "schedule"),
+    (Placement, "__init__"),
+    (Forward, "_send"),
+    (UpstreamPool, "send"),
+    (UpstreamHost, "send"),
+    (UpstreamCall, "send_on"),
+]
+ANSWERED: Points = [
+    (UpstreamConnection, "_parse"),
+    (Forward, "on_head"),
+    (Forward, "_commit"),
+    (RoutedRequest, "on_head"),
+    (RoutedRequest, "answering"),
+    (RoutedRequest, "answer_headers"),
+    (Exchange, "pass_head"),
+    (Forward, "on_body"),
+    (RoutedRequest, "on_body"),
+    (AnswerWatch, "feed"),
+    (Exchange, "write"),
+    (UpstreamConnection, "_complete"),
+    (Forward, "on_end"),
+    (Exchange, "end"),
+]
+ENDED: Points = [
+    (UpstreamHost, "released"),
+    (Exchange, "_finish"),
+    (Connection, "answered"),
+    (Forward, "_over"),
+    (RoutedRequest, "on_finish"),
+    (RoutedRequest, "finish"),
+    (RoutedRequest, "_last_attempt"),
+    (Placement, "release"),
+    (Dispatch, "release"),
+    (Dispatch, "finished"),
+    (Scheduler, "finish"),
+]
+STREAMED: Points = [
+    (RoutedRequest, "progress"),
+    (Dispatch, "seen"),
+    (Forward, "_pass_chunk"),
+    (Exchange, "write_chunk"),
+]
+
+
+class Watched(RouterServer):
+    """A router whose insides are looked at."""
+
+    context: RoutingContext
+
+    def _context(self) -> RoutingContext:
+        self.context = super()._context()
+        return self.context
+
+
+def of_requests(one: Any) -> bool:
+    """Return whether the connection, call or exchange is one of a request's, no probe's."""
+    match one:
+        case UpstreamConnection():
+            return isinstance(one._sink, Forward)
+        case UpstreamCall():
+            return one.sink is None or isinstance(one.sink, Forward)
+        case Exchange():
+            return one.request.path.startswith("/v1/chat") and one._channel is not None
+        case Connection():
+            return one._exchange is not None and of_requests(one._exchange)
+        case _:
+            return True
+
+
+def at_the_router(port: int) -> Callable[[Any], bool]:
+    """Return what tells the objects of requests at a router from those of the engines."""
+
+    def is_there(one: Any) -> bool:
+        connection = one._channel if isinstance(one, Exchange) else one
+        if isinstance(connection, Connection):
+            here = connection.transport.get_extra_info("sockname")[1] == port
+            return here and of_requests(one)
+        return of_requests(one)
+
+    return is_there
+
+
+def stream_slowly(exchange: Exchange) -> None:
+    """Answer in a stream of three events, each in a read of its own."""
+    loop = asyncio.get_running_loop()
+    exchange.start(200, ((b"content-type", b"text/event-stream"),))
+
+    def go_on(more: int) -> None:
+        if not exchange.ended:
+            exchange.write(CHUNK if more else b"data: [DONE]\n\n")
+            if more:
+                loop.call_later(0.01, go_on, more - 1)
+            else:
+                exchange.end()
+
+    go_on(3)
+
+
+def answer_first(answer: Answer, times: int = 1) -> Answer:
+    """Return what does that for the first of all requests, and is well behind them."""
+    left = [answer] * times
+
+    def answer_next(exchange: Exchange) -> None:
+        (left.pop() if left else answer_well)(exchange)
+
+    return answer_next
+
+
+def both(points: Points) -> Iterator[Planted]:
+    """Yield the faults at these points, each before and behind what happens there."""
+    for owner, name in points:
+        for late in (False, True):
+            yield Planted(owner, name, late=late)
+
+
+def settings(urls: list[str], port: int, **more: Any) -> RouterSettings:
+    """Return the settings of a router alone."""
+    more.setdefault("worker", tuple(f"w{number}={url}" for number, url in enumerate(urls)))
+    return RouterSettings(
+        **{
+            "kv_events": False,
+            "router_id": "r0",
+            "seed": 1,
+            "parity_sample": 0,
+            "http": HttpSettings(http_port=port, drain_s=1.0),
+            **more,
+        }
+    )
+
+
+class Door:
+    """Where requests go in, and what counts how they end."""
+
+    def __init__(
+        self, port: int, ends: RequestEnds, counted: Callable[[], int], inside: Inside
+    ) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._inside = inside
+        self._sent = 0
+        self.model = "m"
+        self.at_the_router = at_the_router(port)
+        self._ends = ends
+        self._counted = counted
+
+    async def check(self, planted: Planted, body: dict[str, Any], allowed: set[str]) -> list[str]:
+        """Send a request into the fault; return what is wrong behind it."""
+        self._sent += 1
+        wrong = []
+        text = f"{self._sent} {PROMPT}"
+        body = {**body, "model": self.model, "messages": [{"role": "user", "content": text}]}
+        with planted.in_place(self.at_the_router):
+            seen = await ask(self.url, body)
+            held = await self._inside.all_released()
+        if not planted.fired:
+            wrong.append("was not reached")
+        if seen not in allowed:
+            wrong.append(f"the client saw {seen}")
+        if held:
+            wrong.append(f"held {held}")
+        if self.ended() != self._counted():
+            wrong.append(f"{self.ended()} ends of {self._counted()} requests")
+        again = {**CHAT, "model": self.model, "user": text}
+        if (after := await ask(self.url, again)) != "whole":
+            wrong.append(f"the next request saw {after}")
+        if held := await self._inside.all_released():
+            wrong.append(f"held {held} after the next request")
+        return [f"{planted}: {one}" for one in wrong]
+
+    async def check_all(self, points: Points, body: dict[str, Any], *allowed: str) -> list[str]:
+        """Do so for all points."""
+        return [
+            line
+            for planted in both(points)
+            for line in await self.check(planted, body, set(allowed))
+        ]
+
+    async def held(self) -> dict[str, int]:
+        """Return what requests hold after a while."""
+        return await self._inside.all_released()
+
+    def ended(self) -> int:
+        """Return how many requests ended."""
+        return sum(count for _, count in self._ends.items())
+
+
+@contextlib.asynccontextmanager
+async def door_to(engines: list[FailingEngine], **more: Any) -> AsyncIterator[Door]:
+    """Serve a router over engines."""
+    port = free_port()
+    server = Watched(settings([one.url for one in engines], port, **more))
+    with silent():
+        async with serving(server.serve, f"http://127.0.0.1:{port}"):
+            counters = server.context.counters
+            with looked_inside() as inside:
+                yield Door(port, counters.ends, lambda: counters.requests, inside)
+
+
+@pytest.mark.parametrize("comments_s", [0.0, 0.05])
+async def test_an_error_before_the_answer_is_a_500(comments_s: float) -> None:
+    stream = StreamSettings(sse_comment_s=comments_s, request_timeout_s=60.0)
+    async with failing_engines(2) as engines, door_to(engines, stream=stream) as door:
+        wrong = await door.check_all(BEGUN[:-1], CHAT, "500")
+        wrong += await door.check_all([BEGUN[-1], *SENT], CHAT, "500")
+        wrong += await door.check_all([*BEGUN, *SENT], STREAM, "500")
+
+    assert wrong == []
+
+
+async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut() -> None:
+    async with failing_engines(2) as engines, door_to(engines) as door:
+        wrong = await door.check_all(ANSWERED, CHAT, "500", "abort", "whole")
+        for engine in engines:
+            engine.answer = stream_slowly
+        wrong += await door.check_all(ANSWERED, STREAM, "500", "event", "abort", "whole")
+        wrong += await door.check_all(STREAMED, STREAM, "event", "abort")
+
+    assert wrong == []
+
+
+async def test_an_error_behind_the_answer_releases_all_the_same() -> None:
+    async with failing_engines(2) as engines, door_to(engines) as door:
+        wrong = await door.check_all(ENDED, CHAT, "500", "abort", "whole")
+        wrong += await door.check_all(ENDED, STREAM, "event", "abort", "whole")
+
+    assert wrong == []
+
+
+FAILED: Points = [
+    (Forward, "on_failure"),
+    (Forward, "_may_retry"),
+    (RoutedRequest, "on_attempt_failed"),
+    (Placement, "fail"),
+    (UpstreamCall, "failed"),
+    (UpstreamConnection, "_fail"),
+]
+
+
+async def test_an_error_at_a_failed_attempt_is_a_500() -> None:
+    failure = FailureSettings(wait_for_worker_s=0.0)
+    async with failing_engines(2) as engines, door_to(engines, failure=failure) as door:
+        wrong = []
+        for planted in both(FAILED):
+            answer = answer_first(close_unanswered, times=2)
+            for engine in engines:
+                engine.answer = answer
+            wrong += await door.check(planted, CHAT, {"500"})
+
+    assert wrong == []
+
+
+async def test_an_error_in_a_thread_that_tokenises_is_a_500(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ByteTokenizer, "should_offload", lambda *_: True)
+    points = [(Reader, "_read_in_thread"), *BEGUN[1:], SENT[0]]
+    async with failing_engines(2) as engines, door_to(engines) as door:
+        wrong = await door.check_all(points[1:], CHAT, "500")
+        wrong += await door.check(Planted(*points[0], late=False), CHAT, {"500"})
+
+    assert wrong == []
+
+
+TIMED: Points = [
+    (ForwardClock, "on_deadline"),
+    (Forward, "comment"),
+    (Forward, "expire"),
+]
+
+
+async def test_an_error_at_a_timer_ends_the_request_and_no_other() -> None:
+    stream = StreamSettings(sse_comment_s=0.1, request_timeout_s=1.0)
+    async with failing_engines(2) as engines, door_to(engines, stream=stream) as door:
+        wrong = []
+        for planted in both(TIMED):
+            answer = answer_first(never_answer)
+            for engine in engines:
+                engine.answer = answer
+            wrong += await door.check(planted, STREAM, {"500", "event", "abort"})
+
+    assert wrong == []
+
+
+HELD: Points = [
+    (AdmissionGate, "wait"),
+    (RoutedRequest, "_on_turn"),
+]
+
+
+def answer_late(exchange: Exchange) -> None:
+    """Answer after a while."""
+    asyncio.get_running_loop().call_later(0.2, answer_well, exchange)
+
+
+@pytest.mark.parametrize("planted", list(both(HELD)), ids=str)
+async def test_an_error_at_the_gate_is_a_500_and_keeps_nobody_waiting(planted: Planted) -> None:
+    admission = AdmissionSettings(max_backlog_ms=100.0, busy_prefill_tokens=100)
+    async with failing_engines(1) as engines, door_to(engines, admission=admission) as door:
+        engines[0].answer = answer_late
+        before = asyncio.create_task(ask(door.url, LONG))
+        while not engines[0].prompts:  # noqa: ASYNC110  an engine of this process
+            await asyncio.sleep(0.01)
+        wrong = await door.check(planted, CHAT, {"500"})
+
+        assert (await before, wrong) == ("whole", [])
+
+
+async def test_an_error_at_the_end_of_a_request_whose_client_left_releases_it() -> None:
+    async with failing_engines(1) as engines, door_to(engines) as door:
+        for owner, name in ENDED[4:]:
+            engines[0].answer, count = never_answer, len(engines[0].prompts)
+            planted = Planted(owner, name, late=False)
+            with planted.in_place(lambda _: True):
+                leaving = asyncio.create_task(ask(door.url, CHAT))
+                while len(engines[0].prompts) == count:  # noqa: ASYNC110  an engine of this process
+                    await asyncio.sleep(0.01)
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+                held = await door.held()
+            assert (planted.fired, held) == (True, {}), f"{planted}"
+            engines[0].answer = answer_well
+            assert await ask(door.url, CHAT) == "whole"
+
+
+SPLIT: Points = [
+    (DisaggregatedRequest, "__init__"),
+    (DisaggregatedRequest, "next_target"),
+    (DisaggregatedRequest, "_stays_whole"),
+    (DisaggregatedRequest, "_begin_prefill"),
+    (DisaggregatedRequest, "_call"),
+    (DisaggregatedRequest, "_await_prefill"),
+    (DisaggregatedRequest, "_end_prefill"),
+    (DisaggregatedRequest, "on_head"),
+    (DisaggregatedRequest, "on_body"),
+    (DisaggregatedRequest, "on_finish"),
+    (Scheduler, "first_token"),
+    (RoutedRequest, "next_target"),
+    (RoutedRequest, "on_finish"),
+]
+
+
+async def test_an_error_in_either_half_of_a_split_request_ends_both() -> None:
+    async with pretend_engines("prefill", "decode") as mockers:
+        workers = tuple(
+            f"w{number}={one.url},role={one.options.role}" for number, one in enumerate(mockers)
+        )
+        cost = CostSettings(prefill_threshold=200)
+        async with door_to([], worker=workers, cost=cost) as door:
+            door.model = "mock"
+            wrong = await door.check_all(SPLIT, CHAT, "500", "abort", "whole")
+            wrong += await door.check_all(SPLIT, STREAM, "500", "event", "abort", "whole")
+
+    assert wrong == []
+
+
+META: Points = [
+    (BucketPlan, "__init__"),
+    (BucketPlan, "next_target"),
+    (BucketPlan, "on_head"),
+    (BucketPlan, "on_body"),
+    (BucketPlan, "on_finish"),
+]
+
+
+async def test_an_error_in_the_meta_router_ends_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port, made = free_port(), 0
+    init = BucketPlan.__init__
+
+    def count(plan: BucketPlan, *args: Any) -> None:
+        nonlocal made
+        init(plan, *args)
+        made += 1
+
+    monkeypatch.setattr(BucketPlan, "__init__", count)
+    http = HttpSettings(http_port=port, drain_s=1.0)
+    async with failing_engines(1) as engines, door_to(engines) as behind:
+        server = MetaServer(MetaRouterSettings(replica=(f"a={behind.url}",), http=http))
+        async with serving(server.serve, f"http://127.0.0.1:{port}"):
+            with looked_inside() as inside:
+                door = Door(port, server._ends, lambda: made, inside)
+                wrong = await door.check_all(META, CHAT, "500", "abort", "whole")
+                wrong += await door.check_all(META, STREAM, "500", "event", "abort", "whole")
+
+    assert wrong == []
+
+
+EDGE: Points = [
+    (RemoteRequest, "__init__"),
+    (RemoteRequest, "next_target"),
+    (RemoteRequest, "_ask"),
+    (RemoteRequest, "on_answer"),
+    (RemoteRequest, "on_head"),
+    (RemoteRequest, "on_body"),
+    (RemoteRequest, "on_finish"),
+]
+DESK: Points = [
+    (EdgeRequest, "__init__"),
+    (EdgeRequest, "begin"),
+    (EdgeRequest, "proceed"),
+    (EdgeRequest, "take"),
+    (EdgeRequest, "end"),
+    (RoutedRequest, "__init__"),
+    (RoutedRequest, "next_target"),
+    (RoutedRequest, "answering"),
+    (RoutedRequest, "progress"),
+    (RoutedRequest, "finish"),
+    (Placement, "release"),
+]
+
+
+@contextlib.asynccontextmanager
+async def edge_to(engines: list[FailingEngine], folder: Path) -> AsyncIterator[Door]:
+    """Serve an edge process's and an index process's part of a router."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    given = settings([one.url for one in engines], port)
+
+    def part(role: Literal["index", "edge"]) -> RouterPart:
+        return RouterPart(role, 0, "r0", port, url, str(folder / "index.sock"))
+
+    index, stop = Watched(given, part("index")), Stop()
+    with silent():
+        running = asyncio.create_task(index.serve(stop))
+        try:
+            async with serving(EdgeServer(given, part("edge")).serve, url):
+                counters = index.context.counters
+                while await ask(url, CHAT) != "whole" or not counters.requests:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                with looked_inside() as inside:
+                    yield Door(port, counters.ends, lambda: counters.requests, inside)
+        finally:
+            stop.request()
+            await running
+
+
+async def test_an_error_in_either_half_of_an_edges_request_ends_both(tmp_path: Path) -> None:
+    async with failing_engines(2) as engines, edge_to(engines, tmp_path) as door:
+        for engine in engines:
+            engine.answer = stream_slowly
+        wrong = await door.check_all(EDGE, STREAM, "500", "event", "abort", "whole")
+        wrong += await door.check_all(DESK, STREAM, "500", "event", "abort", "whole")
+
+    assert wrong == []

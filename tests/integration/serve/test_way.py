@@ -1,0 +1,22 @@
+"""How far a request has to go: the calls and files of a warm chat must not grow unnoticed."""
+
+import subprocess
+import sys
+
+import msgspec
+
+from benchmarks.trace.calls import Crossings
+
+MOST_CALLS = 285
+MOST_FILES = 70
+
+
+def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did() -> None:
+    # A process of its own: here debug logs are on, and coverage may trace.
+    command = [sys.executable, "-m", "benchmarks.trace.chat", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    found = msgspec.json.decode(done.stdout, type=Crossings)
+
+    assert found.calls <= MOST_CALLS
+    assert found.files <= MOST_FILES
+    assert found.tree[0].function == "Connection.data_received"

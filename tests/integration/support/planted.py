@@ -1,0 +1,194 @@
+"""An error planted where a request passes, and what is left of requests behind it."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import structlog
+from structlog.typing import EventDict
+
+from kvmesh.app.care.failure_care import FailureCare
+from kvmesh.app.edge.desk import EdgeDesk
+from kvmesh.app.edge.index_link import IndexLink
+from kvmesh.app.edge.remote_request import RemoteRequest
+from kvmesh.app.serve.routed import RoutedRequest
+from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.transport.http.forward.clock import ForwardClock
+from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.server.scope import Scope
+from kvmesh.transport.http.server.server import HttpServer
+from kvmesh.transport.http.upstream.client import UpstreamPool
+
+RELEASED_LOOKS = 300
+
+
+def _drop(*_: object) -> EventDict:
+    raise structlog.DropEvent
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Log nothing: what is kept of a log keeps an error's frames."""
+    processors = structlog.get_config()["processors"]
+    before = list(processors)
+    processors[:] = [_drop]
+    try:
+        yield
+    finally:
+        processors[:] = before
+
+
+class Planted:
+    """Raises once in a method: before it does anything, or (`late`) when all is done."""
+
+    def __init__(self, owner: type, name: str, *, late: bool) -> None:
+        self.fired = False
+        self._owner = owner
+        self._name = name
+        self._late = late
+        self._plain: Any = vars(owner)[name]
+
+    def __str__(self) -> str:
+        return f"{self._owner.__name__}.{self._name}{' (late)' if self._late else ''}"
+
+    def _raise(self) -> None:
+        if not self.fired:
+            self.fired = True
+            raise RuntimeError("planted")
+
+    def _made(self, when: Callable[[Any], bool]) -> Callable[..., Any]:
+        plain, late = self._plain, self._late
+
+        @functools.wraps(plain)
+        def planted(one: Any, *args: Any, **kwargs: Any) -> Any:
+            if not when(one):
+                return plain(one, *args, **kwargs)
+            if not late:
+                self._raise()
+            found = plain(one, *args, **kwargs)
+            if late:
+                self._raise()
+            return found
+
+        @functools.wraps(plain)
+        async def planted_async(one: Any, *args: Any, **kwargs: Any) -> Any:
+            if not late:
+                self._raise()
+            found = await plain(one, *args, **kwargs)
+            if late:
+                self._raise()
+            return found
+
+        return planted_async if inspect.iscoroutinefunction(plain) else planted
+
+    @contextlib.contextmanager
+    def in_place(self, when: Callable[[Any], bool]) -> Iterator[None]:
+        """Have it raise within the block, in the first object for which `when` holds."""
+        setattr(self._owner, self._name, self._made(when))
+        try:
+            yield
+        finally:
+            setattr(self._owner, self._name, self._plain)
+
+
+async def ask(url: str, body: dict[str, Any], path: str = "/v1/chat/completions") -> str:
+    """Ask on a connection of its own; say what the client saw."""
+    async with httpx.AsyncClient(base_url=url, timeout=10.0) as client:
+        seen = ""
+        try:
+            async with client.stream("POST", path, json=body) as answer:
+                async for piece in answer.aiter_text():
+                    seen += piece
+        except httpx.ReadTimeout:
+            return "nothing"
+        except httpx.RemoteProtocolError:
+            return "event" if '"internal_error"' in seen else "abort"
+    if answer.status_code != 200:
+        return f"{answer.status_code}"
+    return "event" if '"internal_error"' in seen else "whole"
+
+
+class Inside:
+    """What serves in this process, to be looked at while requests come and go.
+
+    Objects made before count for nothing behind `gc.freeze`: it makes looking cheap.
+    """
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._servers: list[HttpServer] = []
+        self._pools: list[UpstreamPool] = []
+        self._contexts: list[RoutingContext] = []
+        self._cares: list[FailureCare] = []
+        self._desks: list[EdgeDesk] = []
+        self._links: list[IndexLink] = []
+        for one in gc.get_objects():
+            match one:
+                case HttpServer():
+                    self._servers.append(one)
+                case UpstreamPool():
+                    self._pools.append(one)
+                case RoutingContext():
+                    self._contexts.append(one)
+                case FailureCare():
+                    self._cares.append(one)
+                case EdgeDesk():
+                    self._desks.append(one)
+                case IndexLink():
+                    self._links.append(one)
+                case _:
+                    pass
+
+    def left(self) -> dict[str, int]:
+        """Return what requests still hold, by name; only what is not 0."""
+        found: Counter[str] = Counter()
+        for server in self._servers:
+            if server._listener is not None:
+                found["body bytes"] += server._listener.bodies.used
+        for pool in self._pools:
+            hosts = pool._state.hosts.values()
+            found["busy upstreams"] += sum(len(one.connections) - len(one.idle) for one in hosts)
+            found["connecting"] += sum(len(one.waiting) + len(one.connecting) for one in hosts)
+            idle = sum(len(one.connections) for one in hosts)
+            found["timers"] += len(pool.wheel) - idle
+        for context in self._contexts:
+            found["open bookings"] += len(context.open_requests)
+            found["bookings"] += len(context.scheduler.sequences.owned())
+            found["at the gate"] += len(context.gate._told) + len(context.gate._binding)
+        for care in self._cares:
+            found["waiting for somebody"] += care.patience.waiting
+            found["watched"] += len(care.hangs._waiting)
+        for desk in self._desks:
+            found["asked by edges"] += sum(row.open_requests for row in desk.rows())
+        for link in self._links:
+            found["asked of the index process"] += len(link._askers)
+        gc.collect()
+        for one in gc.get_objects():
+            if isinstance(one, Forward | Scope | ForwardClock | RoutedRequest | RemoteRequest):
+                found[type(one).__name__] += 1
+        return {name: count for name, count in found.items() if count}
+
+    async def all_released(self) -> dict[str, int]:
+        """Return what is still held after a while: nothing, as a rule."""
+        for _ in range(RELEASED_LOOKS):
+            if not self.left():
+                return {}
+            await asyncio.sleep(0.01)
+        return self.left()
+
+
+@contextlib.contextmanager
+def looked_inside() -> Iterator[Inside]:
+    """Look at what serves by now."""
+    inside = Inside()
+    gc.freeze()
+    try:
+        yield inside
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,212 @@
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from kvmesh.app.prompts.prompt_reader import PromptReader
+from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.tokenizer import load_tokenizer
+from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, pack_tokens, sequence_hashes
+from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.openai import ENDPOINTS, parse_request
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.request import Request
+from tests.unit.app.prompts.tokenizer_models import write_model
+
+
+class Asked:
+    """As much of an exchange as a reader reads."""
+
+    def __init__(self, body: bytes) -> None:
+        self.request = Request("POST", b"/v1/completions", [], body)
+        self.request_id = b"r"
+
+
+def read(
+    prompt: list[int] | list[list[int]],
+    *,
+    path: str = "/v1/completions",
+    field: str = '"prompt"',
+    vocab_size: int = 0,
+    model: str | None = None,
+) -> RouteRequest:
+    body = f'{{"model":"m",{field}:{prompt}}}'.encode()
+    endpoint = ENDPOINTS[path]
+    reader = Reader(PromptReader(load_tokenizer(model), 16, vocab_size), "router")
+    return reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(15, 0), (16, 0), (17, 1), (32, 1), (33, 2)])
+def test_the_block_with_the_last_token_is_never_promised(length: int, blocks: int) -> None:
+    tokens = list(range(length))
+
+    request = read(tokens)
+
+    assert request.prompt_tokens == length
+    assert list(request.hashes.upto(9)) == sequence_hashes(tokens[: blocks * 16], 16)
+
+
+def test_ids_that_no_engine_takes_are_refused() -> None:
+    assert read([151_642]).prompt_tokens == 1
+    for prompt in ([1, -1], [1 << 31]):
+        with pytest.raises(RequestError, match=r"token id .* at position"):
+            read(prompt)
+
+
+def test_an_id_outside_the_vocabulary_is_refused_anywhere_in_a_batch(tmp_path: Path) -> None:
+    model = write_model(tmp_path)
+    size = load_tokenizer(model).vocab_size
+
+    assert read([[1], [size - 1]], model=model).prompt_tokens == 1
+    for directory, limit in ((model, 0), (None, size), (model, size)):
+        with pytest.raises(RequestError, match=rf"token id {size} at position 1 .* 0..{size - 1}"):
+            read([[1], [2, size]], model=directory, vocab_size=limit)
+
+
+def test_a_chats_own_ids_are_believed_and_checked() -> None:
+    path, field = "/v1/chat/completions", '"messages":[],"input_ids"'
+
+    request = read(list(range(40)), path=path, field=field)
+
+    assert list(request.hashes.upto(9)) == sequence_hashes(list(range(32)), 16)
+    with pytest.raises(RequestError, match="token id 99 "):
+        read([99], vocab_size=99, path=path, field=field)
+
+
+def read_binary(body: bytes, secret: bytes = b"", *headers: tuple[bytes, bytes]) -> RouteRequest:
+    asked = Asked(body)
+    asked.request = Request("POST", b"/v1/route", list(headers), body)
+    reader = Reader(PromptReader(load_tokenizer(None), 16, 0), "router", secret=secret)
+    return reader.read_binary(cast("Exchange", asked))
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(0, 0), (16, 0), (17, 1), (33, 2)])
+def test_packed_tokens_are_read_like_ids_in_json(length: int, blocks: int) -> None:
+    tokens = list(range(length))
+
+    request = read_binary(bytes(pack_tokens(tokens)))
+
+    assert request.prompt_tokens == length
+    assert list(request.hashes.upto(9)) == sequence_hashes(tokens[: blocks * 16], 16)
+
+
+def test_packed_hashes_are_taken_as_they_are() -> None:
+    hashes = [5, 2**64 - 1]
+
+    request = read_binary(pack_hashes(hashes), b"", (b"x-kvmesh-body", b"hashes"))
+
+    assert (request.prompt_tokens, list(request.hashes.upto(9))) == (32, hashes)
+
+
+def test_a_binary_body_that_is_no_whole_number_of_words_is_refused() -> None:
+    with pytest.raises(RequestError, match="body of 6 bytes is not whole 4-byte tokens"):
+        read_binary(b"123456")
+    with pytest.raises(RequestError, match="body of 12 bytes is not whole 8-byte hashes"):
+        read_binary(bytes(12), b"", (b"x-kvmesh-body", b"hashes"))
+    with pytest.raises(RequestError, match="x-kvmesh-body is 'text': use tokens or hashes"):
+        read_binary(bytes(8), b"", (b"x-kvmesh-body", b"text"))
+
+
+def test_a_secret_gives_all_prompts_other_hashes() -> None:
+    tokens, secret = list(range(33)), b"k" * 32
+    root = namespace_root(secret=secret)
+    reader = Reader(PromptReader(load_tokenizer(None), 16, 0), "router", secret=secret)
+    endpoint = ENDPOINTS["/v1/completions"]
+    body = f'{{"prompt":{tokens}}}'.encode()
+
+    spoken = reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
+    packed = read_binary(bytes(pack_tokens(tokens)), secret)
+
+    expected = sequence_hashes(tokens, 16, root)
+    assert list(spoken.hashes.upto(9)) == list(packed.hashes.upto(9)) == expected
+    assert expected[0] != sequence_hashes(tokens, 16)[0]
+
+
+USER = {"role": "user", "content": "Tell me of the sea. " * 9}
+PARTS = {
+    "role": "user",
+    "content": [{"type": "text", "text": "Look: " * 20}, {"type": "image_url"}],
+}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"x": 1.5}}}
+CHATS: list[dict[str, Any]] = [
+    {"messages": [USER]},
+    {"messages": [{"role": "system", "content": "Be kind."}, USER, CALL, {"role": "tool"}]},
+    {"messages": [USER, PARTS, USER]},
+    {"messages": [USER], "tools": [TOOL], "tool_choice": "auto"},
+    {"messages": [USER], "tools": None, "documents": [{"text": "d" * 40}]},
+    {"messages": [USER], "chat_template_kwargs": {"thinking": True}, "reasoning_effort": 1},
+    {"messages": [USER], "add_generation_prompt": False},
+    {"messages": [USER], "continue_final_message": True},
+    {"messages": [USER], "add_generation_prompt": None},
+    {"messages": [USER], "tools": "none"},
+    {"messages": [USER], "tools": [{"function": 1}]},
+    {"messages": []},
+    {"messages": [1]},
+    {"messages": [{"role": 1, "content": "x"}]},
+    {"messages": [{"role": "user", "content": "x", "tool_calls": 1}]},
+]
+
+
+@pytest.mark.parametrize("fields", CHATS, ids=json.dumps)
+def test_a_chat_decoded_at_once_has_the_hashes_of_one_decoded_by_itself(
+    fields: dict[str, Any],
+) -> None:
+    body = json.dumps({"model": "m", **fields}).encode()
+    endpoint = ENDPOINTS["/v1/chat/completions"]
+    reader = Reader(PromptReader(load_tokenizer(None), 16, 0), "router")
+    asked, found = cast("Exchange", Asked(body)), list[RouteRequest]()
+
+    reader.read(asked, endpoint, lambda _, request: found.append(request))
+    apart = reader.make(asked, endpoint, parse_request(body, endpoint))
+
+    assert found[0].prompt_tokens == apart.prompt_tokens
+    assert found[0].hashes.upto(99) == apart.hashes.upto(99)
+
+
+def test_a_chat_is_read_with_all_that_others_need_of_it() -> None:
+    fields = {"messages": [USER], "n": 2, "max_tokens": 7, "stream": True, "model": "m"}
+    body = json.dumps(fields).encode()
+    asked = Asked(body)
+    asked.request = Request("POST", b"/", [(b"x-kvmesh-timeout-s", b"2.5")], body)
+    seconds = Histogram(MICROSECONDS)
+    reader = Reader(PromptReader(load_tokenizer(None), 16, 0), "router", seconds=seconds)
+    found: list[RouteRequest] = []
+
+    chat = ENDPOINTS["/v1/chat/completions"]
+    reader.read(cast("Exchange", asked), chat, lambda _, request: found.append(request))
+
+    (request,) = found
+    assert (request.model, request.streams, request.choices) == ("m", True, 2)
+    assert (request.expected_output_tokens, request.timeout_s) == (14, 2.5)
+    assert request.request_id == "r"
+    assert seconds.cumulative()[-1][1] == 1
+
+
+def test_an_id_that_the_client_chose_is_made_unique() -> None:
+    body = b'{"prompt":"x"}'
+    asked = Asked(body)
+    asked.request = Request("POST", b"/", [(b"x-request-id", b"r")], body)
+    reader = Reader(PromptReader(load_tokenizer(None), 16, 0), "router")
+    endpoint = ENDPOINTS["/v1/completions"]
+    parsed = parse_request(body, endpoint)
+
+    ids = [reader.make(cast("Exchange", asked), endpoint, parsed).request_id for _ in range(2)]
+
+    assert ids == ["r#router-1", "r#router-2"]
+
+
+@pytest.mark.parametrize(
+    ("own_s", "asked_s", "deadline_s"),
+    [(None, None, None), (None, 3.0, 3.0), (5.0, 3.0, 3.0), (5.0, 9.0, 5.0)],
+)
+def test_the_nearer_deadline_counts(
+    own_s: float | None, asked_s: float | None, deadline_s: float | None
+) -> None:
+    found = within_patience(ForwardOptions(deadline_s=own_s), asked_s)
+
+    assert found.deadline_s == deadline_s

@@ -1,0 +1,56 @@
+import sys
+from collections.abc import Iterator
+
+from benchmarks.trace.calls import Call, CallLog, count, of_request
+from kvmesh.core.insight.histogram import Histogram
+from kvmesh.core.routing.sessions import session_key
+
+DATA = Call(0, "transport/http/server/connection.py", 97, "Connection.data_received")
+TICK = Call(0, "transport/http/wire/deadlines.py", 50, "DeadlineWheel._tick")
+
+
+def own() -> Iterator[int]:
+    yield 1
+
+
+def test_calls_of_kvmesh_are_counted_and_no_others() -> None:
+    log = CallLog()
+    histogram = Histogram((1.0, 2.0))
+
+    sys.setprofile(log)
+    histogram.observe(1.5)
+    histogram.cumulative()
+    session_key("s")
+    list(own())
+    sys.setprofile(None)
+
+    functions = [(one.depth, one.function) for one in log.calls]
+    assert functions == [
+        (0, "Histogram.observe"),
+        (0, "Histogram.cumulative"),
+        (0, "session_key"),
+    ]
+    assert log.calls[0].path == "core/insight/histogram.py"
+
+
+def test_what_a_timer_began_is_no_part_of_a_request() -> None:
+    inside = Call(1, "app/front/front.py", 50, "Routes.__call__")
+
+    assert of_request([TICK, inside, DATA, inside, TICK]) == [DATA, inside]
+
+
+def test_a_call_into_another_file_is_a_crossing() -> None:
+    calls = [
+        DATA,
+        Call(1, DATA.path, 235, "Connection._serve"),
+        Call(2, "app/front/front.py", 50, "Routes.__call__"),
+        Call(3, "app/front/front.py", 50, "Routes.__call__"),
+        Call(1, "core/routing/scheduler.py", 81, "Scheduler.schedule"),
+        Call(0, "transport/http/upstream/call.py", 9, "UpstreamCall.on_head"),
+    ]
+
+    found = count(calls)
+
+    assert (found.calls, found.functions, found.files, found.crossings) == (6, 5, 4, 2)
+    assert found.by_package["app.front"] == (2, 1, 1)
+    assert found.tree == tuple(calls)

@@ -1,0 +1,321 @@
+import random
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kvmesh.core.admission.queue import AdmissionOptions, Refusal
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import Trust, WorkerInfo
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.errors import NoWorkerError
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+HASHES = list(range(1, 33))
+USAGE = Usage(prompt_tokens=512, completion_tokens=4, cached_tokens=128)
+
+
+class Routers:
+    """A dispatch over two workers of which one told that it holds eight blocks of the prompt."""
+
+    def __init__(self, *, whole_per_s: int = 0, follows_events: bool = True) -> None:
+        membership = Membership()
+        self.index = KvIndex()
+        self.scheduler = Scheduler(
+            RouterOptions(),
+            random.Random(1),
+            membership=membership,
+            sequences=ActiveSequences(16),
+            index=self.index,
+            routed=ApproxIndex(),
+        )
+        for worker in (W1, W2):
+            membership.add(worker, 0.0)
+            self.scheduler.workers.describe(worker, WorkerInfo(trust=Trust.EXACT))
+        self.index.store(W1, ROOT, pack_hashes(HASHES[:8]))
+        self.log = DecisionLog(16, whole_per_s=whole_per_s)
+        self.doubts: list[tuple[WorkerId, Doubt]] = []
+        self.dispatch = Dispatch(
+            self.scheduler,
+            self.log,
+            map(float, count()).__next__,
+            lambda worker, doubt: self.doubts.append((worker, doubt)),
+            follows_events=follows_events,
+        )
+
+    def enter(self, name: str = "q", **wishes: Any) -> Dispatched:
+        request = RouteRequest(name, BlockHashes.of(HASHES, 16), 512, **wishes)
+        return self.dispatch.enter(request, name.encode())
+
+    def decided(self, now: float = 1.0, name: str = "q", **wishes: Any) -> Dispatched:
+        one = self.enter(name, **wishes)
+        assert isinstance(self.dispatch.decide(one, now), Decision)
+        return one
+
+    def booked(self) -> list[str]:
+        return [one.request_id for one in self.scheduler.sequences.owned()]
+
+
+def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
+    routers = Routers()
+
+    one = routers.decided()
+
+    assert one.decision is not None
+    assert one.decision.worker == W1
+    assert routers.booked() == ["q"]
+    assert one.record is routers.log.find(b"q")
+    assert one.record is not None
+    assert (one.record.decision, one.record.decided_s) == (one.decision, 1.0)
+    assert one.record.forecast == one.forecast
+    assert one.record.held_ms is None
+    assert one.sent_s == 1.0
+
+
+def test_a_request_that_failed_goes_elsewhere_and_keeps_its_record() -> None:
+    routers = Routers()
+    one = routers.decided()
+    first = one.record
+
+    routers.dispatch.release(one, failed_attempt("reset", 0.5), 1.5)
+    routers.dispatch.decide(one, 2.0, frozenset((W1,)))
+
+    assert one.record is first
+    assert one.decision is not None
+    assert (one.decision.worker, one.sent_s) == (W2, 2.0)
+    assert first is not None
+    assert (first.attempts, first.decision) == (2, one.decision)
+    assert one.request.excluded == frozenset()
+
+
+def test_without_workers_it_is_refused() -> None:
+    routers = Routers()
+    one = routers.enter(pinned_worker=WorkerId("gone"))
+
+    with pytest.raises(NoWorkerError):
+        routers.dispatch.decide(one, 1.0)
+    routers.dispatch.finished(one, UNKNOWN, "refused", 503, None, 1.0)
+
+    assert one.record is None
+    assert routers.log.traffic.at(1.0).refused == 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [(0, 30), (20, 20), (100, 30)], ids=["none", "less", "more"]
+)
+def test_no_more_is_expected_than_the_client_allows(allowed: int, expected: int) -> None:
+    routers = Routers()
+    lengths = routers.scheduler.lengths
+    families, forecast = lengths.forecast(BlockHashes.of(HASHES, 16))
+    lengths.learn(families, 30, forecast)
+
+    one = routers.enter(expected_output_tokens=allowed)
+
+    assert one.request.expected_output_tokens == expected
+    assert one.forecast.tokens == 30
+
+
+def test_without_evidence_the_client_is_believed() -> None:
+    request = RouteRequest("q", BlockHashes.of(HASHES, 16), 512, expected_output_tokens=100)
+
+    assert Routers().dispatch.enter(request, b"q").request is request
+
+
+def test_the_first_token_ends_the_prefill_and_lets_the_hashes_go() -> None:
+    routers = Routers()
+    one = routers.decided()
+
+    assert routers.dispatch.seen(one, 1, 2.0)
+    assert not routers.dispatch.seen(one, 17, 3.0)
+
+    booking = routers.scheduler.sequences.booking("q")
+    assert booking is not None
+    assert (booking.prefilling, booking.output_tokens) == (False, 17)
+    assert len(one.request.hashes) == 0
+    assert one.record is not None
+    assert one.record.first_token_s == 2.0
+
+
+def test_a_token_without_a_decision_is_not_recorded() -> None:
+    routers = Routers()
+    one = routers.enter()
+
+    assert routers.dispatch.seen(one, 1, 2.0)
+    assert one.record is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"), [(USAGE, 4), (None, 9), (Usage(512, 0, 128), 9)], ids=str
+)
+def test_a_served_answer_teaches_its_length(usage: Usage | None, tokens: int) -> None:
+    routers = Routers()
+    one = routers.decided()
+    routers.dispatch.seen(one, 9, 2.0)
+
+    routers.dispatch.release(one, SERVED, 3.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert routers.booked() == []
+    assert routers.scheduler.lengths.forecast(BlockHashes.of(HASHES, 16))[1].tokens == tokens
+    assert one.record is not None
+    assert (one.record.state, one.record.status, one.record.reported) == ("finished", 200, usage)
+
+
+def test_an_answer_of_no_known_length_teaches_none() -> None:
+    routers = Routers()
+    one = routers.decided()
+
+    routers.dispatch.release(one, SERVED, 3.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, None, 3.0)
+    routers.dispatch.release(one, SERVED, 3.0)
+
+    assert routers.scheduler.lengths.statistics().answers == 0
+    assert one.output_tokens == 0
+
+
+def test_what_was_not_served_teaches_nothing() -> None:
+    routers = Routers()
+    one = routers.decided()
+
+    routers.dispatch.release(one, UNKNOWN, 3.0)
+    routers.dispatch.finished(one, UNKNOWN, "client_gone", 0, USAGE, 3.0)
+
+    assert routers.scheduler.lengths.statistics().answers == 0
+    assert routers.dispatch.tokens.prompt == 0
+
+
+def test_the_prediction_is_held_against_the_engines_word() -> None:
+    routers = Routers()
+    one = routers.decided()
+    assert one.told == 128
+
+    routers.dispatch.finished(one, SERVED, "finished", 200, USAGE, 3.0)
+
+    tokens = routers.dispatch.tokens
+    assert (tokens.prompt, tokens.reported, tokens.predicted, tokens.cached) == (512, 512, 128, 128)
+    report = routers.dispatch.predictions.report(W1)
+    assert (report.hits, report.recent_answers) == (1, 1)
+
+
+def test_served_without_a_decision_teaches_nothing_of_caches() -> None:
+    routers = Routers()
+
+    routers.dispatch.finished(routers.enter(), SERVED, "finished", 200, USAGE, 3.0)
+
+    assert routers.dispatch.tokens.prompt == 0
+
+
+@pytest.mark.parametrize(
+    ("wishes", "usage"),
+    [
+        ({}, None),
+        ({}, Usage(512, 4, None)),
+        ({"prefilled": True}, USAGE),
+        ({"approximate": True}, USAGE),
+        ({"mode": "round-robin"}, USAGE),
+    ],
+    ids=["no usage", "not told", "prefilled elsewhere", "approximate", "blind"],
+)
+def test_an_answer_that_proves_nothing_is_not_judged(
+    wishes: dict[str, Any], usage: Usage | None
+) -> None:
+    routers = Routers()
+    one = routers.decided(**wishes)
+
+    routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert routers.dispatch.tokens.prompt == 512
+    assert routers.dispatch.predictions.workers() == ()
+
+
+def test_misses_make_a_worker_doubted() -> None:
+    routers = Routers()
+    missed = Usage(prompt_tokens=512, completion_tokens=4, cached_tokens=0)
+
+    for turn in range(12):
+        one = routers.decided(1.0 + turn, f"q{turn}", pinned_worker=W1)
+        routers.dispatch.release(one, UNKNOWN, 1.0 + turn)
+        routers.dispatch.finished(one, SERVED, "finished", 200, missed, 1.5 + turn)
+
+    assert [(worker, doubt.misses) for worker, doubt in routers.doubts] == [(W1, 12)]
+
+
+def test_what_events_told_is_looked_at_now_and_then_only() -> None:
+    routers = Routers()
+
+    one, soon = routers.decided(1.0), routers.decided(1.001, "soon")
+    later = routers.decided(1.1, "later", pinned_worker=W1)
+
+    assert (one.told, soon.told) == (128, None)
+    # It waits for others' prefills there, so its answer will prove nothing.
+    assert later.told is None
+
+
+def test_without_events_nothing_is_told() -> None:
+    assert Routers(follows_events=False).decided().told is None
+
+
+def test_one_decision_in_many_is_measured_by_phase() -> None:
+    routers = Routers()
+
+    for turn in range(EVERY + 1):
+        routers.decided(1.0, f"q{turn}")
+
+    phases = dict(routers.dispatch.phases.named())
+    counts = {name: one.cumulative()[-1][1] for name, one in phases.items()}
+    assert counts == {"tokenize": 0, "decide": EVERY + 1, "hash": 2, "find": 2, "score": 2}
+
+
+def test_a_held_request_is_given_its_worker_later() -> None:
+    routers = Routers()
+    binding = routers.dispatch.binding
+    binding.change(AdmissionOptions(max_backlog_ms=0.001))
+    for worker in (W1, W2):
+        routers.decided(1.0, worker, pinned_worker=worker)
+    one = routers.enter()
+
+    assert routers.dispatch.decide(one, 1.0) is None
+    assert one.asked_s == 1.0
+    for worker in (W1, W2):
+        routers.scheduler.finish(worker, 2.5)
+    (released,) = binding.release(3.0, lambda: False)
+    verdict = released.verdict
+    assert isinstance(verdict, Decision)
+    one.given = verdict
+
+    assert routers.dispatch.decide(one, 4.0) is verdict
+    assert routers.log.latest(1)[0].held_ms == 3000.0
+
+
+def test_a_request_that_may_not_wait_is_refused() -> None:
+    routers = Routers()
+    routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=0.001, max_queued=1))
+    for worker in (W1, W2):
+        routers.decided(1.0, worker, pinned_worker=worker)
+    assert routers.dispatch.decide(routers.enter("first"), 1.0) is None
+
+    assert isinstance(routers.dispatch.decide(routers.enter(), 1.0), Refusal)
+    gone = routers.enter("gone", pinned_worker=WorkerId("gone"))
+    routers.dispatch.binding.cancel("first")
+    assert isinstance(routers.dispatch.decide(gone, 1.0), NoWorkerError)
+
+
+def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
+    routers = Routers()
+    routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=100.0))
+
+    one = routers.decided()
+
+    assert one.record is not None
+    assert one.record.held_ms == 0.0
