@@ -37,6 +37,7 @@ REQUESTS: Final = {
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",
+    "transport/http/server/scope.py",
     "transport/http/upstream/host.py",
 }
 """Timers and tasks of one request: they are the request's to end."""
