@@ -32,8 +32,6 @@ SCOPED: Final = {
     "replay/progress.py": "as long as one replay",
 }
 REQUESTS: Final = {
-    "app/prompts/reading.py",
-    "app/serve/disaggregated.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",
