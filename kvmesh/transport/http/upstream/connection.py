@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamSink
-from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
 from kvmesh.transport.http.upstream.response_reader import (
     BODY,
     COMPLETE,
@@ -47,6 +47,7 @@ class Home(Protocol):
     """Where a connection belongs."""
 
     known_answer: KnownAnswer | None
+    known_stream: StreamHead | None
 
     def whole_answer(self, data: bytes, body: bytes, head: ResponseHead) -> None:
         """Learn of a response that came in one piece, and may be followed by others like it."""
@@ -224,6 +225,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Pass `data` on unparsed if it is a whole response with the head that is known here."""
         self._responded = True
         known = self._home.known_answer
+        stream = self._home.known_stream
+        if stream is not None and (start := stream.match(data)):
+            return self._take_stream(sink, data, stream.head, start)
         if known is None:
             return False
         pattern, head = known
@@ -240,6 +244,23 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete(sink)
         return True
 
+    def _take_stream(self, sink: UpstreamSink, data: bytes, head: ResponseHead, start: int) -> bool:
+        """Begin a response in chunks unparsed; what follows the head is read as always."""
+        if not self._reader.take_head(data[:start], head.status):
+            return False
+        if self._attempt is not None:
+            self._attempt.answered()
+        sink.on_head(head)
+        if self._sink is not sink:
+            return True
+        if start < len(data):
+            self._parse(sink, data[start:])
+        else:
+            sink.on_body(b"")
+            if self._sink is sink and not self._paused:
+                self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+        return True
+
     def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:
         if self._attempt is not None:
             self._attempt.answered()
@@ -248,6 +269,8 @@ class UpstreamConnection(asyncio.Protocol):
         head = ResponseHead(reader.status, headers)
         if reader.stage is COMPLETE and reader.reusable and reader.status == OK:
             self._home.whole_answer(data, body, head)
+        elif reader.stream_head:
+            self._home.known_stream = StreamHead(reader.stream_head, head)
         sink.on_head(head)
 
     def eof_received(self) -> bool:

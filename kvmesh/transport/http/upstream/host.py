@@ -14,7 +14,7 @@ from kvmesh.transport.http.upstream.messages import (
     UpstreamRequest,
 )
 from kvmesh.transport.http.upstream.origin import Origin
-from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
 from kvmesh.transport.http.wire.head_pattern import HeadPattern
 from kvmesh.transport.http.wire.headers import render
@@ -57,6 +57,7 @@ class UpstreamHost:
         self.connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
         self.waiting: deque[UpstreamCall] = deque()
         self.known_answer: KnownAnswer | None = None
+        self.known_stream: StreamHead | None = None
         self._learnt_s = NEVER
 
     def render(self, request: UpstreamRequest) -> bytes:

@@ -134,3 +134,46 @@ def test_exactly_one_chunk_between_others_may_pass_by_the_parser() -> None:
     assert body == b"abcd\r\nefg0123456789x" + b"y" * 31 + b"zh"
     assert [number for number, one in enumerate(passed) if one] == [0, 1]
     assert (reader.stage, reader.reusable) == (ReadStage.COMPLETE, True)
+
+
+STREAM = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n",),
+        (b"1\r\na\r\n", b"2\r\nb", b"c\r\n0\r\n\r\n"),
+        (b"1;x\r\na\r\n2\r\nbc\r\n", b"0\r\nT: x\r\n\r\n"),
+    ],
+)
+def test_a_known_head_needs_no_parser_until_something_odd_comes(pieces: tuple[bytes, ...]) -> None:
+    reader, _ = read(STREAM)
+    assert reader.stream_head == STREAM
+
+    reader.begin()
+    assert reader.take_head(STREAM, 200)
+    assert b"".join([reader.feed(piece) for piece in pieces]) == b"abc"
+
+    assert (reader.stage, reader.status, reader.reusable) == (ReadStage.COMPLETE, 200, True)
+
+
+def test_a_known_head_says_nothing_to_a_head_request() -> None:
+    reader = ResponseReader()
+    reader.begin(expect_body=False)
+
+    assert not reader.take_head(STREAM, 200)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n" + STREAM,
+        b"HTTP/1.1 103 H\r\n\r\n" + STREAM,
+        OK + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n",
+        OK + b"Content-Length: 1\r\n\r\n",
+        STREAM + b"0\r\n\r\n",
+    ],
+)
+def test_only_a_plain_head_of_a_stream_is_worth_knowing(data: bytes) -> None:
+    assert read(data)[0].stream_head == b""
