@@ -33,6 +33,7 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.health.poison_guard import PoisonGuard
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.observe import configure_logging
 from kvmesh.settings.roles import RouterSettings
@@ -79,15 +80,12 @@ class Engines:
 
     def __init__(self, wheel: DeadlineWheel) -> None:
         self.wheel = wheel
+        self.poison = PoisonGuard()
         self._waiting: list[UpstreamSink] = []
 
     def send(self, request: UpstreamRequest, sink: UpstreamSink) -> None:
         assert request.body
         self._waiting.append(sink)
-
-    def refuses(self, body: bytes) -> bool:
-        del body
-        return False
 
     def answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []

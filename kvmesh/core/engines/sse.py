@@ -159,6 +159,8 @@ class SseScanner:
                     and not (b'"usage"' in block or b'"error"' in block)
                 ):
                     self.tokens += 1
+                elif block == _DONE and not self._skipping:
+                    self.done = True
                 else:
                     self._take(block)
         if len(tail) > MAX_EVENT_BYTES:
@@ -213,42 +215,38 @@ def _behind(data: bytes, blank: bytes) -> int:
 class EventGate:
     """Lets only whole events through, so that a stream can be broken off with an event of ours.
 
-    `torn`: a part of an overlong event has passed; a blank line must come before anything else.
+    `held`: what has not passed yet. `torn`: a part of an overlong event has passed; a blank line
+    must come before anything else.
     """
 
-    __slots__ = ("_held", "_last", "torn")
+    __slots__ = ("_last", "held", "torn")
 
     def __init__(self) -> None:
-        self._held = self._last = b""
+        self.held = self._last = b""
         self.torn = False
 
     def feed(self, data: bytes) -> bytes:
-        """Return what may pass now: all up to the last blank line; 0.1 us when that is all."""
-        if not self._held and data.endswith(_BLANK):
+        """Return what may pass now: all up to the last blank line.
+
+        When that is all, it is `data` itself, in 0.1 us.
+        """
+        if not self.held and data.endswith(_BLANK):
             self.torn = False
             self._last = data
             return data
-        data = self._held + data
+        data = self.held + data
         end = _behind(data, b"\n\n")
         if _CARRIAGE_RETURN in data:
             end = max(end, _behind(data, b"\n\r\n"), _behind(data, b"\r\r"))
         if len(data) - end > MAX_HELD_BYTES:
-            self._held = b""
+            self.held = b""
             self.torn = True
             return data
-        self._held = data[end:]
+        self.held = data[end:]
         if end:
             self.torn = False
             self._last = data[:end]
         return data[:end]
-
-    def passes(self, data: bytes) -> bool:
-        """Return whether all of `data` may pass now, and take it that it does; else `feed` it."""
-        if self._held or not data.endswith(_BLANK):
-            return False
-        self.torn = False
-        self._last = data
-        return True
 
     def is_complete(self) -> bool:
         """Return whether the last event that passed was `[DONE]`: nothing is missing behind it."""
@@ -256,5 +254,5 @@ class EventGate:
 
     def flush(self) -> bytes:
         """Return what is held: the stream ended without a last blank line."""
-        held, self._held = self._held, b""
+        held, self.held = self.held, b""
         return held

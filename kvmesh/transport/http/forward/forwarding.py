@@ -94,7 +94,7 @@ class Forward:
         exchange, pool, options = self._exchange, self._pool, self._options
         self.scope.holds(self._over)
         self.scope.tell = self._tell_crash
-        if pool.refuses(exchange.request.body):
+        if pool.poison.deaths and pool.refuses(exchange.request.body):
             self._answer(_POISON, "refused")
             return
         exchange.on_pause = self._pause
@@ -123,10 +123,10 @@ class Forward:
             return
         self._held = HeldAnswer(head)
 
-    def _commit(self, held: HeldAnswer) -> None:
+    def _commit(self, head: ResponseHead, body: bytes) -> None:
         """Pass on what was kept back: from now on this is the client's answer."""
         self._held = None
-        head, exchange = held.head, self._exchange
+        exchange = self._exchange
         status = head.status
         self._answering = True
         exchange.request.release_body()
@@ -141,15 +141,16 @@ class Forward:
             exchange.pass_head(status, head.lines(ours=not added), added, head.length)
         if head.events:
             self._gate = EventGate()
-        self.on_body(held.body())
+        self.on_body(body)
         if head.events and self._call is not None and exchange.chunked:
             self._call.pass_chunks(self._pass_chunk)
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
-        if self._held is not None:
-            if self._held.take(data):
-                self._commit(self._held)
+        held = self._held
+        if held is not None:
+            if data and (body := held.take(data)):
+                self._commit(held.head, body)
             return
         if self._gate is not None:
             self._exchange.write(self._gate.feed(data))
@@ -166,16 +167,17 @@ class Forward:
         """Pass a chunk of whole events on as it came; 2 us less than unpacking it."""
         body = chunk[start:-2]
         assert self._gate is not None
-        if self._gate.passes(body):
+        passed = self._gate.feed(body)
+        if passed is body:
             self._exchange.write_chunk(chunk)
         else:
-            self._exchange.write(self._gate.feed(body))
+            self._exchange.write(passed)
         self._plan.on_body(body)
 
     def on_end(self) -> None:
         """Complete the answer."""
         if self._held is not None:
-            self._commit(self._held)
+            self._commit(self._held.head, self._held.body())
         self._call = None
         self.scope.kind = "finished"
         if self._error is not None:
@@ -183,8 +185,8 @@ class Forward:
             self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
             self._break_off()
         else:
-            if self._gate is not None and (rest := self._gate.flush()):
-                self._exchange.write(rest)
+            if self._gate is not None and self._gate.held:
+                self._exchange.write(self._gate.flush())
             self._exchange.end()
 
     def on_failure(self, failure: UpstreamFailure) -> None:

@@ -26,18 +26,16 @@ class HeldAnswer:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def take(self, data: bytes) -> bool:
-        """Keep a piece; return whether all that was kept must be passed on now."""
-        if not data:
-            return False
+    def take(self, data: bytes) -> bytes:
+        """Keep a piece; return all that was kept when it must be passed on now, else nothing."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > MAX_KEPT_BYTES:
-            return True
+            return self.body()
         if not self.head.events:
-            return False
+            return b""
         body = data if len(self._pieces) == 1 else self.body()
-        return _EVENT_END.search(body) is not None
+        return body if _EVENT_END.search(body) else b""
 
     def body(self) -> bytes:
         """Return what came of the body."""

@@ -101,7 +101,8 @@ class Connection(asyncio.Protocol):
         try:
             reader.feed(data)
             if self._exchange is not None:
-                self._hold_back()
+                if reader.ready:
+                    self._hold_back()
             elif reader.ready:
                 self._serve()
             else:
@@ -251,12 +252,12 @@ class Connection(asyncio.Protocol):
         if self._exchange is None and not self._writing_paused and not self._lingering:
             if not self.transport.is_closing():
                 self._rest()
-        else:
+        elif ready:
             self._hold_back()
 
     def _hold_back(self) -> None:
         """Read nothing more while requests wait."""
-        if self._reader.ready and not self._reading_paused:
+        if not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import Scope
-from kvmesh.transport.http.wire.headers import Headers, HttpDate, render, status_line
+from kvmesh.transport.http.wire.headers import STATUS_LINES, Headers, HttpDate, render
 from kvmesh.transport.http.wire.problem import Problem
 
 JSON: Final = b"application/json"
@@ -61,6 +61,9 @@ _ENDED: Final = Framing.ENDED
 class Exchange:
     """One request and the answer to it; all calls are synchronous and none blocks.
 
+    `started`: a status line was written, no other can follow. `chunked`: the body is framed in
+    chunks, so that `write_chunk` may be used.
+
     Either `respond` once, or `start`, any number of `write`, then `end` or `abort`. After a
     disconnect they all do nothing, so that callers need not look.
 
@@ -70,15 +73,16 @@ class Exchange:
     """
 
     __slots__ = (
-        "_begun", "_channel", "_framing", "_held", "_keep_alive", "_remaining", "disconnected",
-        "on_disconnect", "on_pause", "on_resume", "request", "request_id", "scope",
+        "_begun", "_channel", "_framing", "_held", "_keep_alive", "_remaining", "chunked",
+        "disconnected", "on_disconnect", "on_pause", "on_resume", "request", "request_id", "scope",
+        "started",
     )  # fmt: skip
 
     def __init__(self, request: Request, channel: Channel, request_id: bytes) -> None:
         self.request = request
         self.request_id = request_id
         self.scope = scope = Scope(request_id, channel.report)
-        self.disconnected = False
+        self.disconnected = self.started = self.chunked = False
         self.on_disconnect: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
@@ -90,11 +94,6 @@ class Exchange:
         self._begun = 0
         scope.tell = self._tell_crash
         scope.holds(self._let_go)
-
-    @property
-    def started(self) -> bool:
-        """Return whether a status line was written: no other can follow."""
-        return self._framing is not _NONE
 
     @property
     def ended(self) -> bool:
@@ -166,11 +165,6 @@ class Exchange:
             data = held + data
         if data:
             self._channel.transport.write(data)
-
-    @property
-    def chunked(self) -> bool:
-        """Return whether the body is framed in chunks: then `write_chunk` may be used."""
-        return self._framing is _CHUNKED
 
     def write_chunk(self, chunk: bytes) -> None:
         """Write one chunk that is framed already."""
@@ -256,6 +250,7 @@ class Exchange:
         if self._framing is not _NONE:
             raise RuntimeError(f"second answer ({status}) to one request")
         request = self.request
+        self.started = True
         self.scope.status = status
         self._keep_alive = keep_alive = self._channel.keeps_alive(request)
         lines = self._channel.date.line
@@ -273,11 +268,12 @@ class Exchange:
             lines = b"transfer-encoding: chunked\r\n" + lines
         if request.method == "HEAD":
             self._framing = _BODILESS
+        self.chunked = self._framing is _CHUNKED
         if not keep_alive:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        head = b"%b%b%b\r\n" % (status_line(status), block, lines)
+        head = b"%b%b%b\r\n" % (STATUS_LINES[status], block, lines)
         return head[self._begun :] if self._begun else head
 
     def _finish(self, *, reusable: bool) -> None:

@@ -39,9 +39,10 @@ class RequestIds:
 class Scope:
     """Ends a request once, however it ends.
 
-    What a request holds (a booking, a place in a queue, a timer, a call, a task) is registered with
-    `holds` by whoever gives it, and given back by `end`: the newest first, each whatever becomes of
-    the others. So what was built on something else goes before it, and the connection goes last.
+    What a request holds (a booking, a place in a queue, a timer, a call, a task) is registered by
+    whoever gives it: `holds(release)` has `release` called by `end`, the newest first, each
+    whatever becomes of the others; it must do nothing where nothing is left. So what was built on
+    something else goes before it, and the connection goes last.
 
     Whoever calls into a request from the event loop, a timer or another request does so by `enter`,
     or catches what it raises and passes it to `crash`.
@@ -50,7 +51,7 @@ class Scope:
     client, or whoever sent the request, of an error of ours.
     """
 
-    __slots__ = ("_held", "_report", "kind", "over", "request_id", "status", "tell")
+    __slots__ = ("_held", "_report", "holds", "kind", "over", "request_id", "status", "tell")
 
     def __init__(self, request_id: bytes, report: Report) -> None:
         self.request_id = request_id
@@ -60,10 +61,7 @@ class Scope:
         self.tell: Callable[[Problem], None] | None = None
         self._report = report
         self._held: list[Callable[[], object]] = []
-
-    def holds(self, release: Callable[[], object]) -> None:
-        """Have `release` called when the request ends; it must do nothing where nothing is left."""
-        self._held.append(release)
+        self.holds = self._held.append
 
     def enter(self, entry: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Call into the request from outside: not when it is over; what it raises ends it."""

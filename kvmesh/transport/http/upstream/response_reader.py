@@ -60,7 +60,7 @@ class ResponseReader:
 
     __slots__ = (
         "_after_chunk", "_between_chunks", "_expect_body", "_head_bytes", "_interim",
-        "_keep_alive", "_parser", "_pieces", "_surplus", "_unseen", "headers", "stage", "status",
+        "_keep_alive", "_parser", "_pieces", "_unseen", "headers", "reusable", "stage", "status",
         "stream_head", "until_close",
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ class ResponseReader:
         self._head_bytes = 0
         self._interim = False
         self._keep_alive = False
-        self._surplus = False
+        self.reusable = False
         self._after_chunk = False
         self._between_chunks = False
         self.until_close = False
@@ -88,11 +88,6 @@ class ResponseReader:
     def close(self) -> None:
         """Break the reference cycle with the C parser."""
         self._parser = None
-
-    @property
-    def reusable(self) -> bool:
-        """Return whether another request may follow on the connection."""
-        return self._keep_alive and not self._surplus and self._expect_body
 
     def whole_chunk(self, data: bytes) -> int:
         """Return where the content of `data` begins if it is exactly one chunk; else 0: `feed` it.
@@ -116,7 +111,7 @@ class ResponseReader:
         The parser, which stands between two responses, need not know.
         """
         if self._expect_body:
-            self._keep_alive = True
+            self.reusable = True
             self.stage = COMPLETE
         return self._expect_body
 
@@ -150,6 +145,7 @@ class ResponseReader:
             if length == at + len(_LAST_CHUNK) and data.endswith(_LAST_CHUNK):
                 self._between_chunks = False
                 self._parser, self._unseen = None, b""
+                self.reusable = self._keep_alive
                 self.stage = COMPLETE
                 return b"".join(pieces)
         return self._parse(data)
@@ -170,7 +166,7 @@ class ResponseReader:
         except httptools.HttpParserError as error:
             if self.stage is not COMPLETE:
                 raise ValueError(f"malformed response: {error.__context__ or error}") from error
-            self._surplus = True
+            self.reusable = False
         if self.stage is HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
@@ -203,7 +199,7 @@ class ResponseReader:
     def on_headers_complete(self) -> None:
         """Take the status; an interim response (1xx) is forgotten, but for the end of HTTP."""
         if self.stage is COMPLETE:
-            self._surplus = True
+            self.reusable = False
             return
         parser = self._parser
         assert parser is not None
@@ -232,7 +228,7 @@ class ResponseReader:
         if self.stage is BODY:
             self._pieces.append(body)
         else:
-            self._surplus = True
+            self.reusable = False
 
     def on_chunk_header(self) -> None:
         """Learn that a chunk begins."""
@@ -247,5 +243,6 @@ class ResponseReader:
         self._after_chunk = False
         if self._interim:
             self._interim = False
-            return
-        self.stage = COMPLETE
+        elif self.stage is not COMPLETE:
+            self.reusable = self._keep_alive
+            self.stage = COMPLETE

@@ -28,14 +28,12 @@ HOP_BY_HOP: Final = frozenset(
 )
 """Headers of one hop, never forwarded. Source: RFC 9110, 7.6.1; RFC 9113, 8.2.2."""
 
+_REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
 STATUS_LINES: Final = {
-    int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+    status: b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b""))
+    for status in range(100, 1000)
 }
-
-
-def status_line(status: int) -> bytes:
-    """Return the status line, CRLF included; unregistered codes get an empty reason."""
-    return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+"""CRLF included; codes that are not registered have an empty reason."""
 
 
 def render(headers: Sequence[Header]) -> bytes:

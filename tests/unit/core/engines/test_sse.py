@@ -154,20 +154,10 @@ def test_a_gate_knows_that_nothing_is_missing_behind_done(cut: int) -> None:
     gate.feed(done[cut:])
 
     assert (before, gate.is_complete()) == (False, True)
-    assert gate.passes(TOKEN)
+    assert gate.feed(TOKEN) is TOKEN
     assert not gate.is_complete()
-    assert gate.passes(done)
+    assert gate.feed(done) is done
     assert gate.is_complete()
-
-
-def test_a_gate_passes_whole_events_at_once_and_leaves_the_others_to_feed() -> None:
-    gate = EventGate()
-
-    assert gate.passes(b"data: [DONE]\n\n")
-    assert gate.is_complete()
-    assert not gate.passes(b"data: a")
-    assert gate.feed(b"data: a") == b""
-    assert not gate.passes(b"\n\n")
 
 
 def test_a_gate_gives_up_what_it_holds_at_the_end() -> None:

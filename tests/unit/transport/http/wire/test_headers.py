@@ -2,12 +2,12 @@ import pytest
 
 from kvmesh.transport.http.forward.headers import forwarded_block
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.headers import HttpDate, end_to_end, render, status_line
+from kvmesh.transport.http.wire.headers import STATUS_LINES, HttpDate, end_to_end, render
 
 
 def test_a_status_line_needs_no_registered_reason() -> None:
-    assert status_line(404) == b"HTTP/1.1 404 Not Found\r\n"
-    assert status_line(299) == b"HTTP/1.1 299 \r\n"
+    assert STATUS_LINES[404] == b"HTTP/1.1 404 Not Found\r\n"
+    assert STATUS_LINES[299] == b"HTTP/1.1 299 \r\n"
 
 
 def test_header_lines_are_rendered_in_order() -> None:
