@@ -15,7 +15,12 @@ import msgspec
 from kvmesh.errors import TransportError
 from kvmesh.replay.answer import AnswerReader
 from kvmesh.transport.http.fetch import ERROR_BYTES, error_words, split_url
-from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool, UpstreamRequest
+from kvmesh.transport.http.upstream.client import (
+    OnChunk,
+    UpstreamFailure,
+    UpstreamPool,
+    UpstreamRequest,
+)
 from kvmesh.transport.http.upstream.response_head import ResponseHead
 
 OK: Final = 200
@@ -36,6 +41,7 @@ class ReplayExchange:
     """One request and what came of it. Times are `perf_counter` seconds."""
 
     def __init__(self, ended: asyncio.Future[None], *, streamed: bool) -> None:
+        self.on_chunk: OnChunk | None = None
         self.reader = AnswerReader()
         self.body = bytearray()
         self.status = 0

@@ -9,6 +9,7 @@ import msgspec
 from kvmesh.errors import SlowError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.upstream.client import (
+    OnChunk,
     UpstreamFailure,
     UpstreamPool,
     UpstreamRequest,
@@ -35,6 +36,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.on_chunk: OnChunk | None = None
         self.status = 0
         self._parts: list[bytes] = []
         self._size = 0

@@ -11,11 +11,11 @@ import openai
 import pytest
 
 from kvmesh.core.engines.sse import MAX_HELD_BYTES, SseScanner
-from kvmesh.transport.http.forward.held_answer import MAX_KEPT_BYTES
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.listener import Listener
+from kvmesh.transport.http.upstream.response_head import MAX_KEPT_BYTES
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from tests.conftest import Eventually
 from tests.integration.http.peers import (

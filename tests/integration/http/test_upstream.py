@@ -12,6 +12,7 @@ import pytest
 
 from kvmesh.errors import ConfigError
 from kvmesh.transport.http.upstream.client import (
+    OnChunk,
     UpstreamCall,
     UpstreamFailure,
     UpstreamOptions,
@@ -32,6 +33,7 @@ class Sink:
     """Keeps what arrives, in order."""
 
     def __init__(self) -> None:
+        self.on_chunk: OnChunk | None = None
         self.status = 0
         self.headers: Headers = ()
         self._body = bytearray()

@@ -31,7 +31,6 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings, StreamSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, RouterSettings
-from kvmesh.transport.http.forward.clock import ForwardClock
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange
@@ -39,6 +38,7 @@ from kvmesh.transport.http.upstream.call import UpstreamCall
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.upstream.connection import UpstreamConnection
 from kvmesh.transport.http.upstream.host import UpstreamHost
+from kvmesh.transport.http.wire.deadlines import ForwardClock
 from tests.integration.serve.test_disaggregation import engines as pretend_engines
 from tests.integration.support.failing_engine import (
     Answer,
@@ -73,7 +73,7 @@ SENT: Points = [
     (Dispatch, "decide"),
     (Scheduler, "schedule"),
     (Placement, "__init__"),
-    (Forward, "_send"),
+    (Forward, "_take"),
     (UpstreamPool, "send"),
     (UpstreamHost, "send"),
     (UpstreamCall, "send_on"),

@@ -20,11 +20,11 @@ from kvmesh.app.edge.index_link import IndexLink
 from kvmesh.app.edge.remote_request import RemoteRequest
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.transport.http.forward.clock import ForwardClock
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.wire.deadlines import ForwardClock
 
 RELEASED_LOOKS = 300
 

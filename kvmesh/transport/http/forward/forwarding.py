@@ -14,19 +14,19 @@ from typing import Final
 
 from kvmesh.core.engines.sse import EventGate
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.http.forward.clock import ForwardClock
-from kvmesh.transport.http.forward.headers import forwarded_block
-from kvmesh.transport.http.forward.held_answer import HeldAnswer
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target, Wait
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.request import forwarded_block
 from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.upstream.client import (
+    OnChunk,
     UpstreamCall,
     UpstreamFailure,
     UpstreamPool,
     UpstreamRequest,
 )
-from kvmesh.transport.http.upstream.response_head import ResponseHead
+from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
+from kvmesh.transport.http.wire.deadlines import ForwardClock
 from kvmesh.transport.http.wire.headers import Headers, retry_after_s
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -59,7 +59,8 @@ class Forward:
 
     __slots__ = (
         "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
-        "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict", "scope",
+        "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict",
+        "on_chunk", "scope",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,7 @@ class Forward:
         self._attempts = 0
         self._deaths = 0
         self._answering = False
+        self.on_chunk: OnChunk | None = None
 
     def begin(self, plan: ForwardPlan, *, stream: bool = False) -> None:
         """Answer the exchange with the response of an upstream that `plan` names; never waits.
@@ -143,7 +145,7 @@ class Forward:
             self._gate = EventGate()
         self.on_body(body)
         if head.events and self._call is not None and exchange.chunked:
-            self._call.pass_chunks(self._pass_chunk)
+            self.on_chunk = self._pass_chunk
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
@@ -234,17 +236,13 @@ class Forward:
         exchange.write(_COMMENT)
 
     def _take(self, target: Target | Problem | Wait | None) -> None:
-        match target:
-            case Target():
-                self._send(target)
-            case Problem():
-                self._answer(target, "refused")
-            case Wait():
-                pass
-            case None:
+        """Send the request to `target`, or do what the plan says instead."""
+        if not isinstance(target, Target):
+            if target is None:
                 self._give_up()
-
-    def _send(self, target: Target) -> None:
+            elif target is not Wait.WAIT:
+                self._answer(target, "refused")
+            return
         request = self._exchange.request
         self._attempts += 1
         self._origin = target.origin
@@ -366,6 +364,7 @@ class Forward:
     def _over(self) -> None:
         """Let go of all that the forwarding holds, and tell the plan."""
         plan, scope = self._plan, self.scope
+        self.on_chunk = None
         del self._plan  # a cycle: the plan knows the forwarding
         try:
             if self._call is not None:

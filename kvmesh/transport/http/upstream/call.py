@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvmesh.transport.http.upstream.connection import OnChunk, UpstreamConnection
+from kvmesh.transport.http.upstream.connection import UpstreamConnection
 from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamRequest, UpstreamSink
 
 
@@ -70,11 +70,6 @@ class UpstreamCall:
         self._paused = False
         if self._connection is not None:
             self._connection.resume(self)
-
-    def pass_chunks(self, on_chunk: OnChunk) -> None:
-        """Give whole chunks of the response that began to `on_chunk`, framed as they came."""
-        if self._connection is not None:
-            self._connection.pass_chunks(self, on_chunk)
 
     def send_on(self, connection: UpstreamConnection) -> None:
         """Send the request on `connection`."""

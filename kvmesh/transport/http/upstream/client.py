@@ -8,6 +8,7 @@ from kvmesh.core.health.poison_guard import PoisonGuard
 from kvmesh.transport.http.upstream.call import UpstreamCall
 from kvmesh.transport.http.upstream.host import PoolState, UpstreamHost
 from kvmesh.transport.http.upstream.messages import (
+    OnChunk,
     UpstreamFailure,
     UpstreamOptions,
     UpstreamRequest,
@@ -20,6 +21,7 @@ from kvmesh.transport.http.wire.headers import Headers
 _DEATHS: Final = frozenset({"reset", "truncated"})
 
 __all__ = [
+    "OnChunk",
     "UpstreamCall",
     "UpstreamFailure",
     "UpstreamOptions",

@@ -1,13 +1,16 @@
 """One connection to an upstream: a request out, its response's bytes in, how it failed."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Literal, Protocol, cast
 
-import msgspec
 import structlog
 
-from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamSink
+from kvmesh.transport.http.upstream.messages import (
+    CarriedRequest,
+    Deadlines,
+    UpstreamFailure,
+    UpstreamSink,
+)
 from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
 from kvmesh.transport.http.upstream.response_reader import (
     BODY,
@@ -16,28 +19,12 @@ from kvmesh.transport.http.upstream.response_reader import (
     ResponseReader,
 )
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.wire.head_pattern import HeadPattern
+from kvmesh.transport.http.wire.headers import HeadPattern
 from kvmesh.transport.http.wire.sockets import tune
 
 _JOIN_BELOW = 64 * 1024
 MAX_KNOWN_BODY = 64 * 1024
 OK = 200
-
-OnChunk = Callable[[bytes, int], None]
-"""Takes one whole chunk as it was framed: size line, content from that position on, CRLF."""
-
-
-class CarriedRequest(Protocol):
-    """The request a connection carries."""
-
-    def answered(self) -> None:
-        """Learn that a response began: the request will not be sent again."""
-        ...
-
-    def failed(self, failure: UpstreamFailure) -> None:
-        """Learn that there will be no whole response."""
-        ...
-
 
 KnownAnswer = tuple[HeadPattern, ResponseHead]
 """A head that an origin's responses repeat, and what it says."""
@@ -66,18 +53,11 @@ class Home(Protocol):
         ...
 
 
-class Deadlines(msgspec.Struct, frozen=True):
-    """Seconds from the request to the response's first byte, and between two reads of it."""
-
-    first_byte_s: float
-    idle_s: float
-
-
 class UpstreamConnection(asyncio.Protocol):
     """Carries one request at a time. `served` counts responses; a fresh connection has none."""
 
     __slots__ = (
-        "_attempt", "_deadlines", "_home", "_on_chunk", "_origin", "_paused", "_reader",
+        "_attempt", "_deadlines", "_home", "_origin", "_paused", "_reader",
         "_responded", "_sink", "_state", "_wheel", "deadline_s", "sent_at_s", "served", "spoke",
         "transport",
     )  # fmt: skip
@@ -90,7 +70,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader = ResponseReader()
         self._attempt: CarriedRequest | None = None
         self._sink: UpstreamSink | None = None
-        self._on_chunk: OnChunk | None = None
         self._responded = False
         self._paused = False
         self._state: Literal["new", "unwanted", "open", "lost"] = "new"
@@ -127,13 +106,8 @@ class UpstreamConnection(asyncio.Protocol):
         Does nothing when the connection has gone on to another request.
         """
         if self._attempt is attempt:
-            self._attempt = self._sink = self._on_chunk = None
+            self._attempt = self._sink = None
             self.transport.abort()
-
-    def pass_chunks(self, attempt: CarriedRequest, on_chunk: OnChunk) -> None:
-        """Give whole chunks of this response to `on_chunk` as they came, not to the sink."""
-        if self._attempt is attempt:
-            self._on_chunk = on_chunk
 
     def abandon(self) -> None:
         """Close a connection whose making was given up.
@@ -183,14 +157,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the bytes hold; 0.5 us beyond the parser's own time."""
-        on_chunk, sink = self._on_chunk, self._sink
+        sink = self._sink
         try:
-            if on_chunk is not None and (start := self._reader.whole_chunk(data)):
-                on_chunk(data, start)
+            if sink is None:
+                self.transport.abort()
+            elif sink.on_chunk is not None and (start := self._reader.whole_chunk(data)):
+                sink.on_chunk(data, start)
                 if not self._paused:
                     self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-            elif sink is None:
-                self.transport.abort()
             elif self._responded or not self._take_known(sink, data):
                 self._parse(sink, data)
         except Exception as error:  # noqa: BLE001  the request's edge: it is told
@@ -304,7 +278,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _complete(self, sink: UpstreamSink) -> None:
         if self._paused and self._attempt is not None:
             self.resume(self._attempt)
-        self._attempt = self._sink = self._on_chunk = None
+        self._attempt = self._sink = None
         self.served += 1
         unsent = self.transport.get_write_buffer_size()
         try:
@@ -336,7 +310,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _crash(self, sink: UpstreamSink | None, error: Exception) -> None:
         """Tell `sink`, and close unless the connection carries another request already."""
         if self._sink is sink:
-            self._attempt = self._sink = self._on_chunk = None
+            self._attempt = self._sink = None
             self.transport.abort()
         if sink is None:
             structlog.get_logger().error("upstream connection crashed", exc_info=error)
@@ -347,7 +321,7 @@ class UpstreamConnection(asyncio.Protocol):
         self, kind: Literal["timeout", "reset", "truncated", "malformed"], message: str
     ) -> None:
         attempt = self._attempt
-        self._attempt = self._sink = self._on_chunk = None
+        self._attempt = self._sink = None
         self.transport.abort()
         if attempt is not None:
             stage: Literal["after_send", "mid_response"] = (

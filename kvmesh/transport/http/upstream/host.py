@@ -6,8 +6,9 @@ from collections import deque
 from typing import Final
 
 from kvmesh.transport.http.upstream.call import UpstreamCall
-from kvmesh.transport.http.upstream.connection import Deadlines, KnownAnswer, UpstreamConnection
+from kvmesh.transport.http.upstream.connection import KnownAnswer, UpstreamConnection
 from kvmesh.transport.http.upstream.messages import (
+    Deadlines,
     Kind,
     UpstreamFailure,
     UpstreamOptions,
@@ -16,8 +17,7 @@ from kvmesh.transport.http.upstream.messages import (
 from kvmesh.transport.http.upstream.origin import Origin
 from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.wire.head_pattern import HeadPattern
-from kvmesh.transport.http.wire.headers import render
+from kvmesh.transport.http.wire.headers import HeadPattern, render
 
 _LENGTHLESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 

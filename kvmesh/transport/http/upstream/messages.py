@@ -35,6 +35,13 @@ class UpstreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     why_not_peer: Callable[[str, int, str], str] | None = None
 
 
+class Deadlines(msgspec.Struct, frozen=True):
+    """Seconds from the request to the response's first byte, and between two reads of it."""
+
+    first_byte_s: float
+    idle_s: float
+
+
 class UpstreamRequest(msgspec.Struct, frozen=True, gc=False):
     """A request; Host and Content-Length are added. `origin` is `http[s]://host[:port]`.
 
@@ -77,13 +84,20 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
 
+OnChunk = Callable[[bytes, int], None]
+"""Takes one whole chunk as it was framed: size line, content from that position on, CRLF."""
+
+
 class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
     `on_head` is followed by an `on_body` in the same turn, of nothing if no more has arrived.
+    While `on_chunk` is set, whole chunks of the body may go to it instead of `on_body`.
     `on_failure` may come at any point; nothing comes after `cancel`. What one of these raises is
     passed to `crash`, which is then the last.
     """
+
+    on_chunk: OnChunk | None
 
     def on_head(self, head: ResponseHead) -> None:
         """Take status and headers."""
@@ -106,4 +120,16 @@ class UpstreamSink(Protocol):
 
         Must not raise.
         """
+        ...
+
+
+class CarriedRequest(Protocol):
+    """The request a connection carries."""
+
+    def answered(self) -> None:
+        """Learn that a response began: the request will not be sent again."""
+        ...
+
+    def failed(self, failure: UpstreamFailure) -> None:
+        """Learn that there will be no whole response."""
         ...

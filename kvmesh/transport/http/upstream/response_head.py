@@ -1,4 +1,4 @@
-"""The head of a response, what is passed on of it, and heads that come again and again."""
+"""The beginning of a response: its head, heads that come again, and what is kept back of it."""
 
 import re
 from typing import Final
@@ -7,6 +7,9 @@ from kvmesh.transport.http.wire.headers import Header, Headers, end_to_end, rend
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
+MAX_KEPT_BYTES: Final = 64 * 1024
+"""Of a whole answer; a longer one is passed on from there."""
+_EVENT_END: Final = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 _OURS: Final = b"x-kvmesh-"
 """Whoever adds such headers to an answer is the last word: an upstream's are dropped."""
 _DATE: Final = re.compile(
@@ -21,8 +24,8 @@ class ResponseHead:
     """Status and headers (lower-case names), those of one hop included.
 
     `length` is that of the body, None when not told; `events`: the body is an event stream.
-    One object may stand for responses that differ in their length alone: then `headers` do not
-    tell it, and what is made of them is made once.
+    One object may stand for responses that differ in their length or date alone: then `headers` do
+    not tell it, and what is made of them is made once.
     """
 
     __slots__ = ("_lines", "_lines_without_ours", "events", "headers", "length", "status")
@@ -74,10 +77,11 @@ class StreamHead:
 
     def __init__(self, data: bytes, head: ResponseHead) -> None:
         date = _DATE.search(data)
+        headers = [header for header in head.headers if header[0] != b"date"]
         self._date_at = date.start() if date is not None else 0
         self._before = data[: date.start(1)] if date is not None else data
         self._after = data[date.end(1) :] if date is not None else b""
-        self.head = head
+        self.head = ResponseHead(head.status, headers)
 
     def match(self, data: bytes) -> int:
         """Return where the body begins if `data` begins with this head, else 0."""
@@ -89,3 +93,35 @@ class StreamHead:
         end += _DATE_BYTES
         dated = data.startswith(self._after, end) and _DATE.match(data, self._date_at)
         return end + len(self._after) if dated else 0
+
+
+class HeldAnswer:
+    """The beginning of an answer: a head, and what came of its body.
+
+    An event stream is kept back until its first event is whole, any other answer until its end: no
+    client can use less. So an upstream that dies before is one more that can be replaced.
+    """
+
+    __slots__ = ("_pieces", "_size", "head")
+
+    def __init__(self, head: ResponseHead) -> None:
+        self.head = head
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def take(self, data: bytes) -> bytes:
+        """Keep a piece; return all that was kept when it must be passed on now, else nothing."""
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > MAX_KEPT_BYTES:
+            return self.body()
+        if not self.head.events:
+            return b""
+        body = data if len(self._pieces) == 1 else self.body()
+        return body if _EVENT_END.search(body) else b""
+
+    def body(self) -> bytes:
+        """Return what came of the body."""
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""

@@ -1,7 +1,6 @@
 import pytest
 
-from kvmesh.transport.http.forward.headers import forwarded_block
-from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.request import Request, forwarded_block
 from kvmesh.transport.http.wire.headers import STATUS_LINES, HttpDate, end_to_end, render
 
 
