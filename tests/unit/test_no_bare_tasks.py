@@ -36,7 +36,7 @@ REQUESTS: Final = {
     "mocker/reply.py",
     "transport/http/server/half_close.py",
     "transport/http/server/scope.py",
-    "transport/http/upstream/host.py",
+    "transport/http/upstream/client.py",
 }
 """Timers and tasks of one request: they are the request's to end."""
 

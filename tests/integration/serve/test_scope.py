@@ -35,9 +35,8 @@ from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.call import UpstreamCall
-from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.upstream.client import UpstreamHost, UpstreamPool
 from kvmesh.transport.http.upstream.connection import UpstreamConnection
-from kvmesh.transport.http.upstream.host import UpstreamHost
 from kvmesh.transport.http.wire.deadlines import ForwardClock
 from tests.integration.serve.test_disaggregation import engines as pretend_engines
 from tests.integration.support.failing_engine import (

@@ -40,6 +40,10 @@ class Home(Protocol):
         """Learn of a response that came in one piece, and may be followed by others like it."""
         ...
 
+    def may_learn_stream(self) -> bool:
+        """Return whether the head of an answer in pieces may be learnt now."""
+        ...
+
     def opened(self, connection: "UpstreamConnection") -> None:
         """Learn of a connection."""
         ...
@@ -243,8 +247,9 @@ class UpstreamConnection(asyncio.Protocol):
         head = ResponseHead(reader.status, headers)
         if reader.stage is COMPLETE and reader.reusable and reader.status == OK:
             self._home.whole_answer(data, body, head)
-        elif reader.stream_head:
-            self._home.known_stream = StreamHead(reader.stream_head, head)
+        elif reader.stage is BODY and self._home.may_learn_stream():
+            first = reader.stream_head(data, headers)
+            self._home.known_stream = StreamHead(first, head) if first else None
         sink.on_head(head)
 
     def eof_received(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 import httptools
 
-from kvmesh.transport.http.wire.headers import Header
+from kvmesh.transport.http.wire.headers import Header, Headers
 
 _MAX_HEAD_BYTES: Final = 128 * 1024
 _MAX_HEADERS: Final = 256
@@ -47,11 +47,10 @@ COMPLETE: Final = ReadStage.COMPLETE
 
 
 class ResponseReader:
-    """Reads the responses of one upstream connection; `begin` before each.
+    """The parser of one upstream connection; `begin` before each response.
 
-    llhttp's parser is made when a response needs it (0.3 us). A response whose head is known
-    (`take_head`) and whose chunks are plain does not: the parser is given the head once something
-    else comes.
+    A response whose head is known (`take_head`) and whose chunks are plain passes by llhttp's
+    parser, which is given the head once something else comes.
 
     `feed` returns the body bytes that arrived, chunk framing taken off. Once `stage` is BODY,
     `status` and `headers` are final (1xx are skipped). `reusable` after COMPLETE tells whether
@@ -61,18 +60,17 @@ class ResponseReader:
     __slots__ = (
         "_after_chunk", "_between_chunks", "_expect_body", "_head_bytes", "_interim",
         "_keep_alive", "_parser", "_pieces", "_unseen", "headers", "reusable", "stage", "status",
-        "stream_head", "until_close",
+        "until_close",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self.begin()
 
     def begin(self, *, expect_body: bool = True) -> None:
         """Await a response; `expect_body` False for HEAD."""
-        self._parser: httptools.HttpResponseParser | None = None
         self._unseen = b""
-        self.stream_head = b""
         self._expect_body = expect_body
         self._head_bytes = 0
         self._interim = False
@@ -87,7 +85,7 @@ class ResponseReader:
 
     def close(self) -> None:
         """Break the reference cycle with the C parser."""
-        self._parser = None
+        del self._parser
 
     def whole_chunk(self, data: bytes) -> int:
         """Return where the content of `data` begins if it is exactly one chunk; else 0: `feed` it.
@@ -115,8 +113,24 @@ class ResponseReader:
             self.stage = COMPLETE
         return self._expect_body
 
+    def stream_head(self, data: bytes, headers: Headers) -> bytes:
+        """Return the head that `data` began with, in which `headers` were just found.
+
+        Nothing unless it is fit to be known again: it came at once, chunks follow it, and the
+        connection stays.
+        """
+        framing = [header for header in headers if header[0] in _FRAMING]
+        fit = (
+            self.stage is BODY
+            and self._keep_alive
+            and not self._head_bytes
+            and framing == [(b"transfer-encoding", b"chunked")]
+            and data.startswith(_FIRST_LINE)
+        )
+        return data[: data.find(_HEAD_END) + len(_HEAD_END)] if fit else b""
+
     def take_head(self, head: bytes, status: int) -> bool:
-        """Learn that a head that was once `stream_head` came again; False if it has no body."""
+        """Learn that a `stream_head` came again, but for its date; False if it has no body."""
         if self._expect_body:
             self._unseen = head
             self._keep_alive = self._between_chunks = True
@@ -127,10 +141,10 @@ class ResponseReader:
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1.
 
-        Between two chunks it looks for whole plain ones itself; what else `data` holds, all of it
-        goes to the parser.
+        Behind a head that was known it looks for whole plain chunks itself; if `data` holds
+        anything else, the parser gets the head and all of it.
         """
-        if self._between_chunks:
+        if self._unseen:
             at, length = 0, len(data)
             pieces: list[bytes] = []
             while at < length:
@@ -144,7 +158,7 @@ class ResponseReader:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if length == at + len(_LAST_CHUNK) and data.endswith(_LAST_CHUNK):
                 self._between_chunks = False
-                self._parser, self._unseen = None, b""
+                self._unseen = b""
                 self.reusable = self._keep_alive
                 self.stage = COMPLETE
                 return b"".join(pieces)
@@ -152,12 +166,10 @@ class ResponseReader:
 
     def _parse(self, data: bytes) -> bytes:
         parser = self._parser
-        if parser is None:
-            parser = self._parser = httptools.HttpResponseParser(self)
-            if self._unseen:
-                self.stage = HEAD
-                parser.feed_data(self._unseen)
-        fresh = self.stage is HEAD and not self._head_bytes
+        if self._unseen:
+            self.stage = HEAD
+            parser.feed_data(self._unseen)
+            self._unseen = b""
         self._after_chunk = False
         try:
             parser.feed_data(data)
@@ -174,22 +186,9 @@ class ResponseReader:
         # What a chunk's end or the head is followed by up to a line's end could only be the next
         # chunk's size, and that would have been told.
         self._between_chunks = self._after_chunk and data.endswith(b"\r\n")
-        if fresh:
-            self._note_head(data)
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         return body
-
-    def _note_head(self, data: bytes) -> None:
-        """Keep the head that `data`, a response's first bytes, began with, if chunks follow it."""
-        framing = [header for header in self.headers if header[0] in _FRAMING]
-        if (
-            self.stage is BODY
-            and self._keep_alive
-            and framing == [(b"transfer-encoding", b"chunked")]
-            and data.startswith(_FIRST_LINE)
-        ):
-            self.stream_head = data[: data.find(_HEAD_END) + len(_HEAD_END)]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header; trailers are dropped."""
@@ -202,7 +201,6 @@ class ResponseReader:
             self.reusable = False
             return
         parser = self._parser
-        assert parser is not None
         status = parser.get_status_code()
         if status < _FIRST_FINAL:
             if status == _SWITCHING or status < _FIRST_INTERIM:
