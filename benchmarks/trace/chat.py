@@ -52,7 +52,7 @@ REQUEST: Final = (
 END: Final = b"0\r\n\r\n"
 ENGINES: Final = 2
 WARM_UP: Final = 6
-TRACED: Final = 9
+TRACED: Final = 24
 PAUSE_S: Final = 0.05
 """After an answer: events of it are told, the engine's connection is put back."""
 READY_S: Final = 30.0

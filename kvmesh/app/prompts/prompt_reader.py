@@ -1,6 +1,7 @@
 """A request's prompt as the index knows prompts: hashes of its token ids, or of what stands in."""
 
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -66,20 +67,26 @@ class PromptReader:
 
         May run in a thread. Raises `RequestError`.
         """
+        text = ""
         if endpoint.kind in _TEXTS or parsed.input_ids:
-            ids = self._given_ids(endpoint, parsed)
-            if ids is not None:
-                return self._whole(pack_tokens(ids), root)
+            given = self._given(endpoint, parsed)
+            if isinstance(given, array):
+                return self._whole(pack_tokens(given), root)
+            text = given
         check, model, body = self._check, parsed.model or "", request.body
         if check is None or endpoint.kind not in _PROMPTS:
-            return self._whole(self._pack(body, endpoint, parsed)[0], root)
+            return self._whole(self._pack(body, endpoint, parsed, text)[0], root)
         if check.probe.is_trusted(model):
-            prompt = self._whole(self._pack(body, endpoint, parsed)[0], root)
+            prompt = self._whole(self._pack(body, endpoint, parsed, text)[0], root)
         else:
             prompt = self._doubted(check, request, endpoint, root)
         if len(body) <= MAX_BODY_BYTES and check.probe.wants(model):
-            hashes = prompt.hashes
-            check.compare(model, request, hashes, lambda: self._tokens(body, endpoint, parsed))
+
+            def ours() -> tuple[Sequence[int], bool]:
+                packed, truncated = self._pack(body, endpoint, parsed, text)
+                return unpack_ids(packed), truncated
+
+            check.compare(model, request, prompt.hashes, ours)
         return prompt
 
     def _whole(self, packed: bytes | memoryview | str, root: int) -> Prompt:
@@ -115,15 +122,16 @@ class PromptReader:
         blocks = byte_blocks(data, self.block_size, root)
         return Prompt(blocks, len(data) // BYTES_A_TOKEN, approximate=True)
 
-    def _given_ids(self, endpoint: ApiEndpoint, parsed: Parsed) -> "array[int] | None":
-        """Return the ids that the client sent, None for text; they are the engine's own.
+    def _given(self, endpoint: ApiEndpoint, parsed: Parsed) -> "array[int] | str":
+        """Return the ids that the client sent, which are the engine's own, else the text; "" for a
+        chat.
 
         Those of a whole batch are checked: one too large ends some engines. Raises `RequestError`.
         """
         if endpoint.kind in _TEXTS:
             raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
         elif bytes(parsed.input_ids) in _ABSENT:
-            return None
+            return ""
         else:
             # Some engines take a chat's ids beside its messages, and believe them.
             raw = parsed.input_ids
@@ -131,21 +139,14 @@ class PromptReader:
         for prompt in prompts:
             if not isinstance(prompt, str):
                 check_ids(prompt, self._vocab_size)
-        return None if isinstance(prompts[0], str) else array("I", prompts[0])
+        first = prompts[0]
+        return first if isinstance(first, str) else array("I", first)
 
-    def _tokens(
-        self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed
-    ) -> "tuple[array[int], bool]":
-        """Return what `_pack` does, as integers."""
-        packed, truncated = self._pack(body, endpoint, parsed)
-        return unpack_ids(packed), truncated
-
-    def _pack(self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed) -> tuple[bytes | str, bool]:
-        """Return our ids of a text or chat, and whether they are only its beginning."""
+    def _pack(
+        self, body: bytes, endpoint: ApiEndpoint, parsed: Parsed, text: str
+    ) -> tuple[bytes | str, bool]:
+        """Return our ids of `text` or a chat, and whether they are only its beginning."""
         if endpoint.kind in _TEXTS:
-            raw = parsed.prompt if endpoint.prompt == "prompt" else parsed.input
-            text = read_prompts(raw)[0]
-            assert isinstance(text, str)
             return self.tokenizer.pack(text, add_special_tokens=True), False
         if endpoint.kind not in _CHATS:
             return b"", False
