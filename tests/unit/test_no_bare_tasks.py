@@ -32,11 +32,10 @@ SCOPED: Final = {
     "replay/progress.py": "as long as one replay",
 }
 REQUESTS: Final = {
-    "app/prompts/reading.py",
-    "app/serve/disaggregated.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",
+    "transport/http/server/scope.py",
     "transport/http/upstream/host.py",
 }
 """Timers and tasks of one request: they are the request's to end."""

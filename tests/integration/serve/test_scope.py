@@ -95,7 +95,6 @@ ANSWERED: Points = [
     (Exchange, "end"),
 ]
 ENDED: Points = [
-    (UpstreamHost, "released"),
     (Exchange, "_finish"),
     (Connection, "answered"),
     (Forward, "_over"),
@@ -125,30 +124,34 @@ class Watched(RouterServer):
         return self.context
 
 
-def of_requests(one: Any) -> bool:
-    """Return whether the connection, call or exchange is one of a request's, no probe's."""
+def of_requests(one: Any, *arguments: Any) -> bool:  # noqa: PLR0911  one a case
+    """Return whether a method is called for a request, not for a probe."""
     match one:
+        case UpstreamPool():
+            return isinstance(arguments[1], Forward)
+        case UpstreamHost():
+            return of_requests(arguments[0])
         case UpstreamConnection():
             return isinstance(one._sink, Forward)
         case UpstreamCall():
-            return one.sink is None or isinstance(one.sink, Forward)
+            return isinstance(one.sink, Forward)
         case Exchange():
-            return one.request.path.startswith("/v1/chat") and one._channel is not None
+            return one.request.path.startswith("/v1/chat")
         case Connection():
             return one._exchange is not None and of_requests(one._exchange)
         case _:
             return True
 
 
-def at_the_router(port: int) -> Callable[[Any], bool]:
-    """Return what tells the objects of requests at a router from those of the engines."""
+def at_the_router(port: int) -> Callable[..., bool]:
+    """Return what tells a router's requests from those of the engines, and from its probes."""
 
-    def is_there(one: Any) -> bool:
+    def is_there(one: Any, *arguments: Any) -> bool:
         connection = one._channel if isinstance(one, Exchange) else one
         if isinstance(connection, Connection):
             here = connection.transport.get_extra_info("sockname")[1] == port
             return here and of_requests(one)
-        return of_requests(one)
+        return of_requests(one, *arguments)
 
     return is_there
 
@@ -246,6 +249,10 @@ class Door:
             for planted in both(points)
             for line in await self.check(planted, body, set(allowed))
         ]
+
+    def at_the_gate(self) -> int:
+        """Return how many requests wait for their turn."""
+        return self._inside.at_the_gate()
 
     async def held(self) -> dict[str, int]:
         """Return what requests hold after a while."""
@@ -359,20 +366,25 @@ HELD: Points = [
 ]
 
 
-def answer_late(exchange: Exchange) -> None:
-    """Answer after a while."""
-    asyncio.get_running_loop().call_later(0.2, answer_well, exchange)
-
-
 @pytest.mark.parametrize("planted", list(both(HELD)), ids=str)
 async def test_an_error_at_the_gate_is_a_500_and_keeps_nobody_waiting(planted: Planted) -> None:
     admission = AdmissionSettings(max_backlog_ms=100.0, busy_prefill_tokens=100)
+    kept: list[Exchange] = []
     async with failing_engines(1) as engines, door_to(engines, admission=admission) as door:
-        engines[0].answer = answer_late
+        engines[0].answer = kept.append
         before = asyncio.create_task(ask(door.url, LONG))
-        while not engines[0].prompts:  # noqa: ASYNC110  an engine of this process
+        while not kept:  # noqa: ASYNC110  an engine of this process
             await asyncio.sleep(0.01)
+        engines[0].answer = answer_well
+
+        async def let_go() -> None:
+            while not (door.at_the_gate() or planted.fired):  # noqa: ASYNC110  a gate cannot tell
+                await asyncio.sleep(0.01)
+            answer_well(kept.pop())
+
+        letting_go = asyncio.create_task(let_go())
         wrong = await door.check(planted, CHAT, {"500"})
+        await letting_go
 
         assert (await before, wrong) == ("whole", [])
 
@@ -382,7 +394,7 @@ async def test_an_error_at_the_end_of_a_request_whose_client_left_releases_it() 
         for owner, name in ENDED[4:]:
             engines[0].answer, count = never_answer, len(engines[0].prompts)
             planted = Planted(owner, name, late=False)
-            with planted.in_place(lambda _: True):
+            with planted.in_place(of_requests):
                 leaving = asyncio.create_task(ask(door.url, CHAT))
                 while len(engines[0].prompts) == count:  # noqa: ASYNC110  an engine of this process
                     await asyncio.sleep(0.01)
@@ -468,7 +480,6 @@ EDGE: Points = [
     (RemoteRequest, "on_finish"),
 ]
 DESK: Points = [
-    (EdgeRequest, "__init__"),
     (EdgeRequest, "begin"),
     (EdgeRequest, "proceed"),
     (EdgeRequest, "take"),

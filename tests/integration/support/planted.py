@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,9 +39,11 @@ def silent() -> Iterator[None]:
     processors = structlog.get_config()["processors"]
     before = list(processors)
     processors[:] = [_drop]
+    logging.disable()
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         processors[:] = before
 
 
@@ -62,12 +65,12 @@ class Planted:
             self.fired = True
             raise RuntimeError("planted")
 
-    def _made(self, when: Callable[[Any], bool]) -> Callable[..., Any]:
+    def _made(self, when: Callable[..., bool]) -> Callable[..., Any]:
         plain, late = self._plain, self._late
 
         @functools.wraps(plain)
         def planted(one: Any, *args: Any, **kwargs: Any) -> Any:
-            if not when(one):
+            if not when(one, *args):
                 return plain(one, *args, **kwargs)
             if not late:
                 self._raise()
@@ -88,7 +91,7 @@ class Planted:
         return planted_async if inspect.iscoroutinefunction(plain) else planted
 
     @contextlib.contextmanager
-    def in_place(self, when: Callable[[Any], bool]) -> Iterator[None]:
+    def in_place(self, when: Callable[..., bool]) -> Iterator[None]:
         """Have it raise within the block, in the first object for which `when` holds."""
         setattr(self._owner, self._name, self._made(when))
         try:
@@ -145,6 +148,10 @@ class Inside:
                 case _:
                     pass
 
+    def at_the_gate(self) -> int:
+        """Return how many requests wait for their turn."""
+        return sum(len(one.gate._told) + len(one.gate._binding) for one in self._contexts)
+
     def left(self) -> dict[str, int]:
         """Return what requests still hold, by name; only what is not 0."""
         found: Counter[str] = Counter()
@@ -160,7 +167,7 @@ class Inside:
         for context in self._contexts:
             found["open bookings"] += len(context.open_requests)
             found["bookings"] += len(context.scheduler.sequences.owned())
-            found["at the gate"] += len(context.gate._told) + len(context.gate._binding)
+        found["at the gate"] = self.at_the_gate()
         for care in self._cares:
             found["waiting for somebody"] += care.patience.waiting
             found["watched"] += len(care.hangs._waiting)

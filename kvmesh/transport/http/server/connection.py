@@ -10,7 +10,6 @@ from kvmesh.transport.http.server.half_close import HalfClosed
 from kvmesh.transport.http.server.listener import Listener
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
-from kvmesh.transport.http.server.scope import Report
 from kvmesh.transport.http.wire.deadlines import NEVER
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -32,7 +31,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_awaits_end", "_body_mark", "_client", "_exchange", "_half_closed", "_lingering",
         "_listener", "_reader", "_reading_paused", "_secure", "_serving", "_writing_paused",
-        "date", "deadline_s", "report", "spoke", "transport",
+        "date", "deadline_s", "spoke", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -49,7 +48,6 @@ class Connection(asyncio.Protocol):
         self._client = ""
         self._secure = False
         self.date = listener.date
-        self.report: Report = listener.report
         self.deadline_s = NEVER
         self.spoke = -1
 
@@ -173,6 +171,10 @@ class Connection(asyncio.Protocol):
             self._close()
 
     # the exchange's side
+
+    def report(self, error: Exception, request_id: bytes) -> None:
+        """Log and count an error of ours."""
+        self._listener.report(error, request_id)
 
     def keeps_alive(self, request: Request) -> bool:
         """Tell whether another request may follow `request` here."""

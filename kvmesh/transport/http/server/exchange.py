@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.server.scope import Report, Scope
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.headers import Headers, HttpDate, render, status_line
 from kvmesh.transport.http.wire.problem import Problem
 
@@ -21,7 +21,10 @@ class Channel(Protocol):
 
     transport: asyncio.Transport
     date: HttpDate
-    report: Report
+
+    def report(self, error: Exception, request_id: bytes) -> None:
+        """Log and count an error of ours."""
+        ...
 
     def keeps_alive(self, request: Request) -> bool:
         """Tell whether the connection serves another request behind this one."""
