@@ -58,7 +58,7 @@ Points = list[tuple[type, str]]
 PROMPT = "What everybody asks about, again and again. " * 30
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 4}
 STREAM = {**CHAT, "stream": True}
-LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT}]}
+LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT * 10}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
 
 BEGUN: Points = [
@@ -381,7 +381,10 @@ async def test_an_error_at_the_gate_is_a_500_and_keeps_nobody_waiting(planted: P
 
         letting_go = asyncio.create_task(let_go())
         wrong = await door.check(planted, CHAT, {"500"})
-        await letting_go
+        letting_go.cancel()
+        await asyncio.gather(letting_go, return_exceptions=True)
+        for exchange in kept:
+            answer_well(exchange)
 
         assert (await before, wrong) == ("whole", [])
 
