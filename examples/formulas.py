@@ -1,7 +1,8 @@
 """The cost formulas by name, on workers you describe. `kvmesh router --kv-cost NAME` uses one."""
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import COSTS, DEFAULT_WEIGHTS, Candidate, formula_line, survey
+from kvmesh.core.cost.formulas import COSTS, formula_line, score_of
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, survey
 
 SEEDS = ("overlap-load", "prefill-decode", "overlap-usage-waiting")
 
@@ -31,7 +32,7 @@ def main() -> None:
     fleet = survey(workers, DEFAULT_WEIGHTS)
     for name in SEEDS:
         cost = COSTS[name]
-        scores = {one.worker: cost.formula(one, fleet, DEFAULT_WEIGHTS) for one in workers}
+        scores = {one.worker: score_of(cost, one, fleet, DEFAULT_WEIGHTS) for one in workers}
         for one in workers:
             print(formula_line(cost, scores[one.worker], one, fleet, DEFAULT_WEIGHTS))
         best = max(scores, key=scores.__getitem__)

@@ -4,13 +4,35 @@
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 6
+VERSION: Final = 7
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
+
+
+class NativeFormula(Protocol):
+    """A cost formula, ready to run."""
+
+    def find_ties(
+        self,
+        states: tuple[object, ...],
+        known: object,
+        overlaps: object,
+        request: tuple[object, ...],
+        weights: tuple[float, ...],
+        /,
+    ) -> list[str]:
+        """Return the workers of the least cost.
+
+        `known` has states by name; only what is in it has any overlap. `request`: block size,
+        prompt tokens, blocks of the prompt, blocks of its output, stride of its keys, now, the
+        fleet's ms per token, a step's tokens, arrivals per ms, margin, its keys, and what tells
+        the wait for memory of a worker that is almost full. Raises `ZeroDivisionError`.
+        """
+        ...
 
 
 class Native(Protocol):
@@ -34,31 +56,12 @@ class Native(Protocol):
         """Return a `core.workers.state.WorkerState` of native loads and ratios."""
         ...
 
-    def predicted_time_ties(
-        self,
-        states: tuple[object, ...],
-        known: object,
-        overlaps: object,
-        terms: tuple[float, ...],
-        memory_wait: Callable[..., float],
-        /,
-    ) -> list[str]:
-        """Return the workers of the least cost; `memory_wait` tells more of those almost full.
-
-        `known` has states by name; only what is in it has any overlap.
+    def Formula(  # noqa: N802  a type
+        self, price: tuple[object, ...], failure: tuple[object, ...], /
+    ) -> NativeFormula:
+        """Return a formula and the price of failure to run, as `core.cost.expression.Step` says;
+        a weight is its place among the weights. Raises `ValueError`.
         """
-        ...
-
-    def prefill_decode_ties(
-        self,
-        states: tuple[object, ...],
-        known: object,
-        overlaps: object,
-        terms: tuple[float, ...],
-        keys: Sequence[int],
-        /,
-    ) -> list[str]:
-        """Return the workers of the least cost."""
         ...
 
     def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:

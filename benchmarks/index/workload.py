@@ -143,16 +143,6 @@ class Workload:
         if depth > path.shared:
             self._sessions[worker].setdefault(number, None)
 
-    def held_depth(self, worker: int, number: int) -> int:
-        """Return how many blocks of the path the worker holds: the oracle of every answer."""
-        depth = 0
-        for seed, _, used in self.paths[number].pieces:
-            have = min(self._held[worker].get(seed, 0), used)
-            depth += have
-            if have < used:
-                break
-        return depth
-
     def churn(self, events: int) -> list[Change]:
         """Return changes of about ten blocks each, half of them evictions."""
         out: list[Change] = []

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, cast
 WRK: Final = shutil.which("wrk")
 PATH: Final = "/v1/chat/completions"
 HOT_PREFIXES: Final = 64
-UNITS: Final = {"us": 1.0, "ms": 1e3, "s": 1e6}
 LENGTH: Final = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 DEADLINE_S: Final = 30.0
 

@@ -269,16 +269,6 @@ class StateWanted(Message, frozen=True, tag="state-wanted"):
     router: str
 
 
-class Register(Message, frozen=True, tag="register"):
-    """A router introduces itself to a worker; the worker answers with its `WorkerHeartbeat`.
-
-    `block_size` is the router's: the worker refuses when its own differs, so that both logs tell.
-    """
-
-    router: str
-    block_size: int
-
-
 class Dump(Message, frozen=True, tag="dump"):
     """Append all that is held to the journal anew, for every replica; `reason` is for the log."""
 

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.compiled` uses no other. */
-#define NATIVE_VERSION 6
+#define NATIVE_VERSION 7
 
-extern PyMethodDef native_hashing_methods[], native_cost_methods[], native_home_methods[];
+extern PyMethodDef native_hashing_methods[], native_home_methods[];
 
 #endif

@@ -1,190 +1,288 @@
-/* What a request costs at each of many workers, and where it costs least: core.quick_cost, to the
- * last bit, hence no fused multiply and add.
+/* What a request costs at each of many workers, and where it costs least: runs the program of any
+ * core.cost.expression.Expression over columns of numbers, one of each term, as core.cost.quick
+ * does, to the last bit, hence no fused multiply and add. No formula is written in C.
  */
-#include "loads.h"
+#include "costs.h"
 
-#define STACK_COSTS 1024
-#define MEMORY_MARGIN 0.95      /* core.weighing.MEMORY_MARGIN */
-#define LEAST_MS_PER_TOKEN 1e-4 /* core.cost.LEAST_MS_PER_TOKEN */
+#include <string.h>
 
-/* One request; the terms are those that the twin in Python reads from its Weighing. */
+enum { STACK_COSTS = 1024 };
+
 typedef struct {
-    uint64_t question;
-    PyObject *keys;        /* tuple; prefill-decode alone */
-    PyObject *memory_wait; /* worker state -> ms; predicted-time alone */
-    long long block_size, prompt_tokens, blocks, stride;
-    double now, fleet, weight, contention, followers, decode_weight, step_tokens, margin;
-} Asked;
+    double number;
+    const double *column; /* NULL: `number` for every worker */
+} Value;
 
-static uint64_t questions;
+/* Python's max and min keep the first of equals. */
+#define SUM(a, b) ((a) + (b))
+#define DIFFERENCE(a, b) ((a) - (b))
+#define PRODUCT(a, b) ((a) * (b))
+#define QUOTIENT(a, b) ((a) / (b))
+#define LARGER(a, b) ((b) > (a) ? (b) : (a))
+#define SMALLER(a, b) ((b) < (a) ? (b) : (a))
 
-/* Note at the workers that hold any of the prompt how much, so that the others need no look-up:
- * 7 ns each, half of what a worker takes.
- */
-static int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known) {
-    PyObject *worker, *depth;
-    Py_ssize_t place = 0;
-    asked->question = ++questions;
-    while (PyDict_Next(overlaps, &place, &worker, &depth)) {
-        PyObject *state = PyDict_GetItemWithError(known, worker);
-        long long blocks = PyLong_AsLongLong(depth);
-        if (PyErr_Occurred()) {
+#define APPLY(operation)                                                                          \
+    if (left.column == NULL && right.column == NULL) {                                            \
+        number = operation(left.number, right.number);                                            \
+    } else if (right.column == NULL) {                                                            \
+        for (Py_ssize_t i = 0; i < count; i++) {                                                  \
+            to[i] = operation(left.column[i], right.number);                                      \
+        }                                                                                         \
+    } else if (left.column == NULL) {                                                             \
+        for (Py_ssize_t i = 0; i < count; i++) {                                                  \
+            to[i] = operation(left.number, right.column[i]);                                      \
+        }                                                                                         \
+    } else {                                                                                      \
+        for (Py_ssize_t i = 0; i < count; i++) {                                                  \
+            to[i] = operation(left.column[i], right.column[i]);                                   \
+        }                                                                                         \
+    }                                                                                             \
+    break;
+
+static int has_zero(Value value, Py_ssize_t count) {
+    int zeros = value.column == NULL && value.number == 0.0;
+    for (Py_ssize_t i = 0; value.column != NULL && i < count; i++) {
+        zeros |= value.column[i] == 0.0;
+    }
+    return zeros;
+}
+
+/* Join two values of `count` workers; a column of them is written to `to`, which may hold `left`. */
+static int join(char operation, Value left, Value right, Py_ssize_t count, double *to,
+                Value *joined) {
+    double number = 0.0;
+    switch (operation) {
+    case '+':
+        APPLY(SUM)
+    case '-':
+        APPLY(DIFFERENCE)
+    case '*':
+        APPLY(PRODUCT)
+    case 'M':
+        APPLY(LARGER)
+    case 'm':
+        APPLY(SMALLER)
+    default:
+        if (has_zero(right, count)) {
+            PyErr_SetString(PyExc_ZeroDivisionError, "a cost formula divides by zero");
             return -1;
         }
-        if (state != NULL && Py_IS_TYPE(state, &worker_state_type)) {
-            ((WorkerState *)state)->asked = asked->question;
-            ((WorkerState *)state)->overlap = blocks;
+        APPLY(QUOTIENT)
+    }
+    int single = left.column == NULL && right.column == NULL;
+    *joined = (Value){number, single ? NULL : to};
+    return 0;
+}
+
+/* What a run of a program holds of a chunk of workers. */
+typedef struct {
+    double terms[TERMS][CHUNK], kept[KEPT][CHUNK], stack[DEPTH][CHUNK];
+    Value found[KEPT];
+    uint32_t filled; /* bits of terms */
+} Bench;
+
+static Value constant(const Step *step, const Asked *asked, const Value *found) {
+    switch (step->operation) {
+    case 'f':
+        return (Value){asked->facts[step->place], NULL};
+    case 'w':
+        return (Value){asked->weights[step->place], NULL};
+    case 'k':
+        return found[step->place];
+    default:
+        return (Value){step->number, NULL};
+    }
+}
+
+static Value keep(Bench *bench, int place, Value value, Py_ssize_t count) {
+    if (value.column != NULL) {
+        memcpy(bench->kept[place], value.column, (size_t)count * sizeof *value.column);
+        value.column = bench->kept[place];
+    }
+    return bench->found[place] = value;
+}
+
+/* Write what a program gives `count` workers, at most a chunk of them. */
+static int run(const Program *program, const Asked *asked, WorkerState *const *states,
+               Py_ssize_t count, double *costs) {
+    Bench bench;
+    Value stack[DEPTH];
+    int depth = 0;
+    bench.filled = 0;
+    for (const Step *step = program->steps; step < program->steps + program->count; step++) {
+        switch (step->operation) {
+        case 't':
+            if (!(bench.filled >> step->place & 1) &&
+                terms[step->place].fill(asked, states, count, bench.terms[step->place]) < 0) {
+                return -1;
+            }
+            bench.filled |= UINT32_C(1) << step->place;
+            stack[depth++] = (Value){0.0, bench.terms[step->place]};
+            break;
+        case 'f':
+        case 'w':
+        case 'n':
+        case 'k':
+            stack[depth++] = constant(step, asked, bench.found);
+            break;
+        case '=':
+            stack[depth - 1] = keep(&bench, step->place, stack[depth - 1], count);
+            break;
+        default:
+            depth--;
+            if (join(step->operation, stack[depth - 1], stack[depth], count,
+                     bench.stack[depth - 1], &stack[depth - 1]) < 0) {
+                return -1;
+            }
         }
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        costs[i] = stack[0].column == NULL ? stack[0].number : stack[0].column[i];
     }
     return 0;
 }
 
-static inline long long overlap_at(const Asked *asked, const WorkerState *state) {
-    return state->asked == asked->question ? state->overlap : 0;
-}
-
-/* What the request loses there by failures on average, ms: core.weighing.Weighing.failure_ms. */
-static inline double failure_ms(const Asked *asked, const WorkerState *state) {
-    double tokens = (double)asked->prompt_tokens + asked->step_tokens;
-    return state->failure_share * (state->lost_ms + asked->fleet * tokens);
-}
-
-static int cost_predicted_time(const Asked *asked, WorkerState *state, double *cost) {
-    const Loads *loads = state->loads;
-    long long overlap = overlap_at(asked, state);
-    double rate = asked->fleet * state->prefill->factor;
-    long long uncached = asked->prompt_tokens - overlap * asked->block_size;
-    double own = asked->weight * rate * ((double)(uncached > 0 ? uncached : 0) + asked->step_tokens);
-    double wait = 0.0;
-    if (loads->prefill_tokens) {
-        wait = loads_wait_ms(loads, rate, asked->now, asked->step_tokens);
-    }
-    double delayed = 1.0 + asked->contention * (double)loads->active_requests +
-                     asked->followers * own;
-    double slowed = (wait + own) * delayed;
-    *cost = slowed + asked->decode_weight * rate * (double)loads->prompt_tokens;
-    long long most = loads->active_blocks + loads->expected_blocks + asked->blocks;
-    if (state->capacity_blocks &&
-        (double)most / (double)state->capacity_blocks > MEMORY_MARGIN) {
-        PyObject *waits = PyObject_CallOneArg(asked->memory_wait, (PyObject *)state);
-        double more = waits == NULL ? -1.0 : PyFloat_AsDouble(waits);
-        Py_XDECREF(waits);
-        if (PyErr_Occurred()) {
+static int price_chunk(const Formula *self, const Asked *asked, WorkerState *const *states,
+                       Py_ssize_t count, double *costs) {
+    double more[CHUNK];
+    int fails = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!Py_IS_TYPE(states[i], &worker_state_type)) {
+            PyErr_Format(PyExc_TypeError, "a WorkerState, not %.100s",
+                         Py_TYPE(states[i])->tp_name);
             return -1;
         }
-        *cost += more;
+        fails |= states[i]->failure_share != 0.0;
     }
-    if (state->failure_share != 0.0) {
-        *cost += failure_ms(asked, state);
-    }
-    return 0;
-}
-
-static int cost_prefill_decode(const Asked *asked, WorkerState *state, double *cost) {
-    long long overlap = overlap_at(asked, state), shared = 0;
-    const Loads *loads = state->loads;
-    if (overlap > 0 && PyTuple_GET_SIZE(asked->keys) > 0) {
-        Py_INCREF(loads); /* comparing keys may run anything */
-        shared = loads_shared_blocks(loads, asked->keys, asked->stride, overlap);
-        Py_DECREF(loads);
-        loads = state->loads;
-    }
-    if (shared < 0) {
+    if (run(&self->price, asked, states, count, costs) < 0 ||
+        (fails && run(&self->failure, asked, states, count, more) < 0)) {
         return -1;
     }
-    long long uncached = asked->prompt_tokens - overlap * asked->block_size;
-    long long needed = loads->active_blocks + asked->blocks - shared;
-    long long work = loads->prefill_tokens + (uncached > 0 ? uncached : 0);
-    *cost = asked->weight * ((double)work / (double)asked->block_size) + (double)needed;
-    if (state->failure_share != 0.0) {
-        double rate = asked->fleet * state->prefill->factor;
-        rate = rate > LEAST_MS_PER_TOKEN ? rate : LEAST_MS_PER_TOKEN;
-        *cost += failure_ms(asked, state) / rate / (double)asked->block_size;
+    for (Py_ssize_t i = 0; fails && i < count; i++) {
+        costs[i] = states[i]->failure_share != 0.0 ? costs[i] + more[i] : costs[i];
     }
     return 0;
 }
 
-typedef int (*Formula)(const Asked *asked, WorkerState *state, double *cost);
-
 /* Return the names, in order, of those whose cost counts as least. */
-static PyObject *find_ties(const Asked *asked, PyObject *states, Formula formula) {
-    double stack[STACK_COSTS], *costs = stack, limit = 0.0;
-    Py_ssize_t count = PyTuple_GET_SIZE(states), done = 0;
-    if (count > STACK_COSTS && (costs = PyMem_Malloc((size_t)count * sizeof *costs)) == NULL) {
-        return PyErr_NoMemory();
-    }
-    PyObject *ties = PyList_New(0);
-    for (; ties != NULL && done < count; done++) {
-        PyObject *state = PyTuple_GET_ITEM(states, done);
-        if (!Py_IS_TYPE(state, &worker_state_type)) {
-            PyErr_Format(PyExc_TypeError, "a WorkerState, not %.100s", Py_TYPE(state)->tp_name);
-            break;
+static PyObject *least(const Formula *self, const Asked *asked, PyObject *states, double *costs) {
+    Py_ssize_t count = PyTuple_GET_SIZE(states);
+    WorkerState *const *all = (WorkerState *const *)((PyTupleObject *)states)->ob_item;
+    double limit = 0.0;
+    for (Py_ssize_t done = 0; done < count; done += CHUNK) {
+        Py_ssize_t some = count - done < CHUNK ? count - done : CHUNK;
+        if (price_chunk(self, asked, all + done, some, costs + done) < 0) {
+            return NULL;
         }
-        if (formula(asked, (WorkerState *)state, costs + done) < 0) {
-            break;
+        for (Py_ssize_t i = done; i < done + some; i++) {
+            limit = i == 0 || costs[i] < limit ? costs[i] : limit;
         }
-        limit = done == 0 || costs[done] < limit ? costs[done] : limit;
     }
     limit = limit * (1.0 + asked->margin);
-    for (Py_ssize_t i = 0; done == count && ties != NULL && i < count; i++) {
-        PyObject *worker = ((WorkerState *)PyTuple_GET_ITEM(states, i))->worker;
-        if (costs[i] <= limit && PyList_Append(ties, worker) < 0) {
+    PyObject *ties = PyList_New(0);
+    for (Py_ssize_t i = 0; ties != NULL && i < count; i++) {
+        if (costs[i] <= limit && PyList_Append(ties, all[i]->worker) < 0) {
             Py_CLEAR(ties);
         }
-    }
-    if (costs != stack) {
-        PyMem_Free(costs);
-    }
-    if (done < count) {
-        Py_CLEAR(ties);
     }
     return ties;
 }
 
-/* predicted_time_ties(states, known, overlaps, terms, memory_wait) */
-static PyObject *predicted_time_ties(PyObject *module, PyObject *args) {
-    Asked asked = {0};
-    PyObject *states, *known, *overlaps;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLdddddddd)O", &PyTuple_Type, &states, &PyDict_Type,
-                          &known, &PyDict_Type, &overlaps, &asked.block_size, &asked.prompt_tokens, &asked.blocks,
-                          &asked.now, &asked.fleet, &asked.weight, &asked.contention,
-                          &asked.followers, &asked.decode_weight, &asked.step_tokens,
-                          &asked.margin, &asked.memory_wait) ||
-        note_overlaps(&asked, overlaps, known) < 0) {
-        return NULL;
+static int read_weights(Asked *asked, PyObject *weights) {
+    asked->weights_count = PyTuple_GET_SIZE(weights);
+    if (asked->weights_count > MOST_WEIGHTS) {
+        PyErr_Format(PyExc_ValueError, "at most %d weights", MOST_WEIGHTS);
+        return -1;
     }
-    return find_ties(&asked, states, cost_predicted_time);
+    for (Py_ssize_t i = 0; i < asked->weights_count; i++) {
+        asked->weights[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
-/* prefill_decode_ties(states, known, overlaps, terms, keys) */
-static PyObject *prefill_decode_ties(PyObject *module, PyObject *args) {
-    Asked asked = {0};
-    PyObject *states, *known, *overlaps, *keys;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLdddd)O", &PyTuple_Type, &states, &PyDict_Type, &known,
-                          &PyDict_Type, &overlaps, &asked.block_size, &asked.prompt_tokens, &asked.blocks,
-                          &asked.stride, &asked.weight, &asked.fleet, &asked.step_tokens,
-                          &asked.margin, &keys)) {
+/* find_ties(states, known, overlaps, request, weights) */
+static PyObject *formula_find_ties(Formula *self, PyObject *args) {
+    Asked asked;
+    PyObject *states, *known, *overlaps, *weights, *keys;
+    if (!PyArg_ParseTuple(args, "O!O!O!(LLLLLdddddOO)O!", &PyTuple_Type, &states, &PyDict_Type,
+                          &known, &PyDict_Type, &overlaps, &asked.block_size,
+                          &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
+                          &asked.stride, &asked.now, &asked.fleet, &asked.step_tokens,
+                          &asked.arrivals_per_ms, &asked.margin, &keys, &asked.memory_wait,
+                          &PyTuple_Type, &weights)) {
         return NULL;
     }
     if (asked.stride < 1 || asked.block_size < 1) {
         return PyErr_Format(PyExc_ValueError, "block size and stride are at least 1");
     }
+    if (read_weights(&asked, weights) < 0) {
+        return NULL;
+    }
+    if (asked.weights_count < self->weights) {
+        return PyErr_Format(PyExc_ValueError, "the formula has %zd weights", self->weights);
+    }
     if (note_overlaps(&asked, overlaps, known) < 0) {
         return NULL;
     }
+    asked.facts[BLOCK_SIZE] = (double)asked.block_size;
+    asked.facts[PROMPT_TOKENS] = (double)asked.prompt_tokens;
+    asked.facts[REQUEST_BLOCKS] = (double)asked.request_blocks;
+    asked.facts[STEP_TOKENS] = asked.step_tokens;
+    asked.facts[ARRIVALS_PER_MS] = asked.arrivals_per_ms;
+    double stack[STACK_COSTS], *costs = stack;
+    size_t count = (size_t)PyTuple_GET_SIZE(states);
+    if (count > STACK_COSTS && (costs = PyMem_Malloc(count * sizeof *costs)) == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *ties = NULL;
     asked.keys = PySequence_Tuple(keys);
-    PyObject *ties =
-        asked.keys == NULL ? NULL : find_ties(&asked, states, cost_prefill_decode);
-    Py_XDECREF(asked.keys);
+    if (asked.keys != NULL) {
+        ties = least(self, &asked, states, costs);
+        Py_DECREF(asked.keys);
+    }
+    if (costs != stack) {
+        PyMem_Free(costs);
+    }
     return ties;
 }
 
-PyMethodDef native_cost_methods[] = {
-    {"predicted_time_ties", predicted_time_ties, METH_VARARGS,
-     "Return the workers where a request has the least predicted time."},
-    {"prefill_decode_ties", prefill_decode_ties, METH_VARARGS,
-     "Return the workers where a request has the least prefill and decode blocks."},
+static void formula_dealloc(Formula *self) {
+    PyMem_Free(self->price.steps);
+    PyMem_Free(self->failure.steps);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"price", "failure", NULL};
+    PyObject *price, *failure;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!", names, &PyTuple_Type, &price,
+                                     &PyTuple_Type, &failure)) {
+        return NULL;
+    }
+    Formula *self = (Formula *)type->tp_alloc(type, 0);
+    if (self != NULL && (read_program(self, price, &self->price) < 0 ||
+                         read_program(self, failure, &self->failure) < 0)) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static PyMethodDef formula_methods[] = {
+    {"find_ties", (PyCFunction)formula_find_ties, METH_VARARGS,
+     "Return the workers where a request costs least."},
     {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject formula_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Formula",
+    .tp_doc = "A cost formula's program.",
+    .tp_basicsize = sizeof(Formula),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = formula_new,
+    .tp_dealloc = (destructor)formula_dealloc,
+    .tp_methods = formula_methods,
 };

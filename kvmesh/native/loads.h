@@ -34,7 +34,7 @@ typedef struct {
     long long overlap; /* blocks in that question */
 } WorkerState;
 
-extern PyTypeObject loads_type, ratio_type, worker_state_type;
+extern PyTypeObject loads_type, ratio_type, worker_state_type, formula_type;
 
 /* Prepare the names of a booking's attributes, once; -1 with MemoryError set. */
 int loads_ready(void);

@@ -5,14 +5,15 @@
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "kvmesh._native",
-    .m_doc = "The hash chain, the block table and the loads of kvmesh.core, compiled.",
+    .m_doc = "The hash chain, the block table, the loads and the costs of kvmesh.core, compiled.",
     .m_size = -1,
     .m_methods = native_hashing_methods,
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
-    PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type};
+    PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
+                             &formula_type};
     if (search_ready() < 0 || loads_ready() < 0) {
         return NULL;
     }
@@ -23,7 +24,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     }
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && (PyModule_AddIntConstant(module, "VERSION", NATIVE_VERSION) < 0 ||
-                           PyModule_AddFunctions(module, native_cost_methods) < 0 ||
                            PyModule_AddFunctions(module, native_home_methods) < 0)) {
         Py_CLEAR(module);
     }

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost.formulas import DEFAULT_WEIGHTS
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS
 from kvmesh.errors import ConfigError
 
 Weighting = Mapping[str, float]

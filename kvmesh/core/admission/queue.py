@@ -2,11 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, takewhile
 from typing import Final, Literal
 
 import msgspec
+from sortedcontainers import SortedDict
 
 QueuePolicy = Literal["fcfs", "wspt", "priority"]
 
@@ -69,20 +69,25 @@ class AdmissionStatistics(msgspec.Struct, frozen=True):
     waited_s: float
 
 
-class _Tenant:
-    """What waits, and of that what was asked in vain in the look under way."""
+Rank = tuple[float, int]
+"""What the policy says, then the order of arrival: the least is next."""
 
-    __slots__ = ("asked", "deficit", "heap")
+
+class _Tenant:
+    """What waits, by rank; `asked` of it, the first, were asked in vain in the look under way."""
+
+    __slots__ = ("asked", "deficit", "waiting")
 
     def __init__(self) -> None:
         self.deficit = 0
-        self.heap: list[tuple[float, int, WaitingRequest]] = []
-        self.asked: list[tuple[float, int, WaitingRequest]] = []
+        self.waiting: SortedDict[Rank, WaitingRequest] = SortedDict()
+        self.asked = 0
 
-    def put_back(self) -> None:
-        """Have everything wait again."""
-        while self.asked:
-            heappush(self.heap, self.asked.pop())
+    def next(self) -> WaitingRequest | None:
+        """Return the next to be asked."""
+        if self.asked == len(self.waiting):
+            return None
+        return self.waiting.peekitem(self.asked)[1]
 
 
 class HoldQueue:
@@ -95,7 +100,7 @@ class HoldQueue:
 
     def __init__(self, options: AdmissionOptions) -> None:
         self.options = options
-        self._held: dict[str, WaitingRequest] = {}
+        self._held: dict[str, tuple[Rank, WaitingRequest]] = {}
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
         self._serial = count()
         self._interval_s = _FIRST_GUESS_S
@@ -112,16 +117,17 @@ class HoldQueue:
         tenant = self._tenants.get(held.tenant)
         if len(self._held) >= options.max_queued:
             return self._refuse(UNAVAILABLE, f"{len(self._held)} requests are waiting already")
-        if tenant is not None and len(tenant.heap) >= options.max_queued_per_tenant:
-            reason = f"{len(tenant.heap)} requests of this tenant are waiting already"
+        if tenant is not None and len(tenant.waiting) >= options.max_queued_per_tenant:
+            reason = f"{len(tenant.waiting)} requests of this tenant are waiting already"
             return self._refuse(TOO_MANY_REQUESTS, reason)
         if held.request_id in self._held:
             return self._refuse(TOO_MANY_REQUESTS, f"request {held.request_id} waits already")
         held = msgspec.structs.replace(held, queued_s=now, tokens=max(1, held.tokens))
         if tenant is None:
             tenant = self._tenants[held.tenant] = _Tenant()
-        self._held[held.request_id] = held
-        heappush(tenant.heap, (self._rank(held), next(self._serial), held))
+        rank = self._rank(held), next(self._serial)
+        self._held[held.request_id] = rank, held
+        tenant.waiting[rank] = held
         self._counts["held"] += 1
         return None
 
@@ -136,45 +142,45 @@ class HoldQueue:
         passed_over: list[_Tenant] = []
         while len(passed_over) < min(len(self._held), MAX_ASKED):
             name, tenant = next(iter(self._tenants.items()))
-            if not tenant.heap:
+            held = tenant.next()
+            if held is None:
                 self._tenants.move_to_end(name)
                 continue
-            held = tenant.heap[0][2]
             if tenant.deficit < held.tokens:
                 tenant.deficit += max(1, self.options.quantum_tokens)
             if tenant.deficit < held.tokens:
                 self._tenants.move_to_end(name)
                 continue
-            entry = heappop(tenant.heap)
             if not admit(held):
-                tenant.asked.append(entry)
+                tenant.asked += 1
                 passed_over.append(tenant)
                 self._tenants.move_to_end(name)
                 continue
-            del self._held[held.request_id]
             tenant.deficit -= held.tokens
+            self._drop(held)
             self._end_turn(name, tenant)
             self._waited_s += max(0.0, now - held.queued_s)
             self._note_release(now)
             released.append(held)
         for tenant in passed_over:
-            tenant.put_back()
+            tenant.asked = 0
         return released
 
     def cancel(self, request_id: str) -> bool:
         """Forget a request whose client went away; False when it does not wait here."""
-        held = self._held.get(request_id)
-        if held is None:
+        if request_id not in self._held:
             return False
-        self._drop([held])
+        self._drop(self._held[request_id][1])
         self._counts["cancelled"] += 1
         return True
 
     def expire(self, now: float) -> list[WaitingRequest]:
         """Drop and return the requests that waited `max_wait_s`; answer them 503."""
         limit = now - self.options.max_wait_s
-        late = [held for held in self._held.values() if held.queued_s <= limit]
-        self._drop(late)
+        held = (one for _, one in self._held.values())
+        late = list(takewhile(lambda one: one.queued_s <= limit, held))
+        for one in late:
+            self._drop(one)
         self._counts["expired"] += len(late)
         return late
 
@@ -201,21 +207,17 @@ class HoldQueue:
         return 0.0
 
     def _end_turn(self, name: str, tenant: _Tenant) -> None:
-        if not tenant.heap:
-            if not tenant.asked:
-                del self._tenants[name]
-        elif tenant.deficit < tenant.heap[0][2].tokens:
+        held = tenant.next()
+        if held is not None and tenant.deficit < held.tokens:
             self._tenants.move_to_end(name)
 
-    def _drop(self, gone: list[WaitingRequest]) -> None:
-        for held in gone:
-            del self._held[held.request_id]
-        for name in {held.tenant for held in gone}:
-            tenant = self._tenants[name]
-            tenant.heap = [entry for entry in tenant.heap if entry[2].request_id in self._held]
-            heapify(tenant.heap)
-            if not tenant.heap:
-                del self._tenants[name]
+    def _drop(self, held: WaitingRequest) -> None:
+        """Take a request out. O(log waiting)."""
+        rank, _ = self._held.pop(held.request_id)
+        tenant = self._tenants[held.tenant]
+        del tenant.waiting[rank]
+        if not tenant.waiting:
+            del self._tenants[held.tenant]
 
     def _note_release(self, now: float) -> None:
         self._counts["released"] += 1

@@ -45,7 +45,6 @@ class PrefixSpill:
         self._homes: OrderedDict[int, frozenset[str]] = OrderedDict()
         self._max_families = max_families
         self._sent_ms: dict[str, float] = {}
-        self.spilled = 0
 
     def choose(
         self, names: Sequence[str], start: str, prompt_chars: int, heats: Mapping[str, BucketHeat]
@@ -63,7 +62,6 @@ class PrefixSpill:
         prices = {name: self._price(name, heats[name], tokens[name]) for name in ranked}
         best = min(ranked, key=prices.__getitem__)
         chosen = best if prices[home] > prices[best] + MARGIN_MS else home
-        self.spilled += chosen != home
         heat = heats[chosen]
         spent_ms = tokens[chosen] * heat.ms_per_token / max(1, heat.workers)
         self._sent_ms[chosen] = self._sent_ms.get(chosen, 0.0) + spent_ms

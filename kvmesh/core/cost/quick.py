@@ -1,159 +1,244 @@
-"""The two usual costs without a `Candidate`: the same numbers to the last bit, ten times sooner."""
+"""Formulas for many workers at once, without a `Candidate` for each: the same numbers to the last
+bit, ten times sooner.
+"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+from operator import attrgetter
 from typing import Final, cast
+
+from msgspec.structs import astuple
 
 from kvmesh.compiled import NATIVE, Native
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import LEAST_MS_PER_TOKEN
+from kvmesh.core.cost.expression import Expression, Step
+from kvmesh.core.cost.formulas import COSTS, Cost
 from kvmesh.core.cost.selection import tie_limit
+from kvmesh.core.cost.terms import Weights
 from kvmesh.core.cost.weighing import MEMORY_MARGIN, Weighing
 from kvmesh.core.workers.state import WorkerState
 
-Costing = Callable[[WorkerState], float]
-"""Worker -> what the formula gives its `Candidate`."""
+States = tuple[WorkerState, ...]
 
-FindTies = Callable[
-    [tuple[WorkerState, ...], Mapping[WorkerId, WorkerState], Weighing], list[WorkerId]
-]
+FindTies = Callable[[States, Mapping[WorkerId, WorkerState], Weighing], list[WorkerId]]
 """Workers (at least one), the same by name, perhaps with others -> those whose cost counts as
 least, in order: all are looked at.
 """
 
+_FACTS: Final = {
+    "block_size": "block_size",
+    "prompt_tokens": "prompt_tokens",
+    "request_blocks": "request_blocks",
+    "step_tokens": "speeds.steps.step_tokens",
+    "arrivals_per_ms": "arrivals_per_ms",
+}
+SCALARS: Final[Mapping[str, str]] = _FACTS | {
+    name: f"weights.{name}" for name in Weights.__struct_fields__
+}
+"""Terms that are one number for all workers, and where a `Weighing` has them."""
 
-def prefill_decode_costing(weighing: Weighing) -> Costing:
-    """Return `cost.prefill_decode` for one request."""
-    weight = weighing.weights.overlap_score_weight
-    size, prompt, blocks = weighing.block_size, weighing.prompt_tokens, weighing.request_blocks
-    overlap_of, keys, stride = weighing.overlaps.get, weighing.keys, weighing.stride
-
-    def cost(state: WorkerState) -> float:
-        loads = state.loads
-        uncached, needed = prompt, loads.active_blocks + blocks
-        overlap = overlap_of(state.worker)
-        if overlap:
-            uncached = prompt - overlap * size
-            if loads.shared:
-                needed -= loads.shared_blocks(keys, stride, overlap)
-        work = loads.prefill_tokens + (uncached if uncached > 0 else 0)  # noqa: FURB136  # 60 ns sooner
-        price = weight * (work / size) + needed
-        if not state.failure_share:
-            return price
-        rate = weighing.speeds.fleet_ms_per_token * state.prefill.factor
-        rate = max(rate, LEAST_MS_PER_TOKEN)
-        return price + weighing.failure_ms(state) / rate / size
-
-    return cost
+Column = Callable[[Weighing, States], Iterable[float]]
 
 
-def predicted_time_costing(weighing: Weighing) -> Costing:
-    """Return `cost.predicted_time` for one request."""
-    weights, speeds, now = weighing.weights, weighing.speeds, weighing.now
-    weight, contention = weights.overlap_score_weight, weights.contention
-    decode_weight, step_tokens = weights.decode_weight, speeds.steps.step_tokens
-    followers = weights.followers * weighing.arrivals_per_ms
-    size, prompt, overlap_of = weighing.block_size, weighing.prompt_tokens, weighing.overlaps.get
-    fleet = speeds.fleet_ms_per_token
-    blocks = weighing.request_blocks + weighing.output_blocks
-
-    def cost(state: WorkerState) -> float:
-        loads, capacity = state.loads, state.capacity_blocks
-        rate = fleet * state.prefill.factor
-        uncached = prompt - overlap_of(state.worker, 0) * size
-        own = weight * rate * ((uncached if uncached > 0 else 0) + step_tokens)  # noqa: FURB136  # 60 ns sooner
-        wait = loads.wait_ms(rate, now, step_tokens) if loads.prefill_tokens else 0.0
-        delayed = 1.0 + contention * loads.active_requests + followers * own
-        slowed = (wait + own) * delayed
-        busy = slowed + decode_weight * rate * loads.prompt_tokens
-        most_blocks = loads.active_blocks + loads.expected_blocks + blocks
-        if capacity and most_blocks / capacity > MEMORY_MARGIN:
-            busy += weighing.memory_wait_of(state)
-        return busy + weighing.failure_ms(state) if state.failure_share else busy
-
-    return cost
+def _attribute(path: str) -> Column:
+    read = attrgetter(path)
+    return lambda _, states: map(read, states)
 
 
-def pure_find_ties(costing: Callable[[Weighing], Costing]) -> FindTies:
-    """Return what weighs worker by worker with `costing`."""
+def _overlap_blocks(weighing: Weighing, states: States) -> Iterable[int]:
+    overlap_of = weighing.overlaps.get
+    return [overlap_of(state.worker, 0) for state in states]
+
+
+def _uncached_tokens(weighing: Weighing, states: States) -> Iterable[int]:
+    prompt, size, overlap_of = weighing.prompt_tokens, weighing.block_size, weighing.overlaps.get
+    uncached = [prompt - overlap_of(state.worker, 0) * size for state in states]
+    return uncached if min(uncached) >= 0 else [max(0, one) for one in uncached]
+
+
+def _decode_blocks(weighing: Weighing, states: States) -> Iterable[int]:
+    blocks, keys, stride = weighing.request_blocks, weighing.keys, weighing.stride
+    overlap_of = weighing.overlaps.get
+    return [
+        loads.active_blocks
+        + blocks
+        - (loads.shared_blocks(keys, stride, overlap_of(worker, 0)) if loads.shared else 0)
+        for worker, loads in ((state.worker, state.loads) for state in states)
+    ]
+
+
+def _ms_per_token(weighing: Weighing, states: States) -> Iterable[float]:
+    fleet = weighing.speeds.fleet_ms_per_token
+    return [fleet * state.prefill.factor for state in states]
+
+
+def _wait_ms(weighing: Weighing, states: States) -> Iterable[float]:
+    now, speeds = weighing.now, weighing.speeds
+    fleet, step_tokens = speeds.fleet_ms_per_token, speeds.steps.step_tokens
+    return [
+        loads.wait_ms(fleet * state.prefill.factor, now, step_tokens)
+        if (loads := state.loads).prefill_tokens
+        else 0.0
+        for state in states
+    ]
+
+
+def _memory_wait_ms(weighing: Weighing, states: States) -> Iterable[float]:
+    blocks, memory_wait_of = (
+        weighing.request_blocks + weighing.output_blocks,
+        weighing.memory_wait_of,
+    )
+    return [
+        # With what is shared counted twice, which is sooner said: mostly there is room enough.
+        memory_wait_of(state)
+        if (capacity := state.capacity_blocks)
+        and ((loads := state.loads).active_blocks + loads.expected_blocks + blocks) / capacity
+        > MEMORY_MARGIN
+        else 0.0
+        for state in states
+    ]
+
+
+def _failure_ms(weighing: Weighing, states: States) -> Iterable[float]:
+    return map(weighing.failure_ms, states)
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "overlap_blocks": _overlap_blocks,
+    "uncached_tokens": _uncached_tokens,
+    "prefill_tokens": _attribute("loads.prefill_tokens"),
+    "active_blocks": _attribute("loads.active_blocks"),
+    "decode_blocks": _decode_blocks,
+    "active_requests": _attribute("loads.active_requests"),
+    "outstanding_tokens": _attribute("loads.prompt_tokens"),
+    "capacity_blocks": _attribute("capacity_blocks"),
+    "ms_per_token": _ms_per_token,
+    "wait_ms": _wait_ms,
+    "memory_wait_ms": _memory_wait_ms,
+    "failure_share": _attribute("failure_share"),
+    "failure_ms": _failure_ms,
+}
+"""The terms of each worker, as `Weighing.candidate` has them; in C those of kvmesh/native/costs.c.
+"""
+
+
+def is_quick(cost: Cost) -> bool:
+    """Return whether a formula is arithmetic over `SCALARS` and `COLUMNS` alone, to minimise."""
+    if not isinstance(cost.formula, Expression) or cost.maximise:
+        return False
+    return all(
+        not one.names("f") and SCALARS.keys() | COLUMNS.keys() >= set(one.names("c"))
+        for one in (cost.formula, cost.failure)
+    )
+
+
+class _Columns:
+    """An expression over columns of terms."""
+
+    def __init__(self, expression: Expression) -> None:
+        names = expression.names("c") + expression.names("w")
+        scalars = [name for name in names if name in SCALARS]
+        columns = [name for name in names if name in COLUMNS]
+        self._scalars = [attrgetter(SCALARS[name]) for name in scalars]
+        self._columns = [COLUMNS[name] for name in columns]
+        self._function = expression.over(scalars + columns)
+
+    def costs(self, weighing: Weighing, states: States) -> list[float]:
+        """Return what it gives each worker."""
+        scalars = [repeat(read(weighing)) for read in self._scalars]
+        columns = [column(weighing, states) for column in self._columns]
+        return list(map(self._function, states, *scalars, *columns))
+
+
+def pure_costs(cost: Cost) -> Callable[[Weighing, States], list[float]]:
+    """Return what computes what a quick formula gives each of some workers, failure included."""
+    assert isinstance(cost.formula, Expression)
+    price, failure = _Columns(cost.formula), _Columns(cost.failure)
+
+    def costs(weighing: Weighing, states: States) -> list[float]:
+        prices = price.costs(weighing, states)
+        if not any(state.failure_share for state in states):
+            return prices
+        failures = failure.costs(weighing, states)
+        return [
+            paid + lost if state.failure_share else paid
+            for paid, lost, state in zip(prices, failures, states, strict=True)
+        ]
+
+    return costs
+
+
+def pure_find_ties(cost: Cost) -> FindTies:
+    """Return what weighs all workers by a quick formula."""
+    find_costs = pure_costs(cost)
 
     def find_ties(
-        states: tuple[WorkerState, ...], known: Mapping[WorkerId, WorkerState], weighing: Weighing
+        states: States, known: Mapping[WorkerId, WorkerState], weighing: Weighing
     ) -> list[WorkerId]:
         del known
-        costs = list(map(costing(weighing), states))
+        costs = find_costs(weighing, states)
         limit = tie_limit(min(costs), weighing.cost.margin)
         return [one.worker for one, cost in zip(states, costs, strict=True) if cost <= limit]
 
     return find_ties
 
 
-def native_prefill_decode_ties(native: Native) -> FindTies:
-    """Return the compiled `prefill_decode_costing`, asked for all workers at once."""
+def native_find_ties(native: Native, cost: Cost) -> FindTies:
+    """Return the compiled `pure_find_ties`."""
+    assert isinstance(cost.formula, Expression)
+    price, failure = (tuple(map(_native_step, one.program)) for one in (cost.formula, cost.failure))
+    run = native.Formula(price, failure).find_ties
+    latest = Weights()
+    weights = astuple(latest)
 
     def find_ties(
-        states: tuple[WorkerState, ...], known: Mapping[WorkerId, WorkerState], weighing: Weighing
+        states: States, known: Mapping[WorkerId, WorkerState], weighing: Weighing
     ) -> list[WorkerId]:
-        terms = (
+        nonlocal latest, weights
+        if weighing.weights is not latest:
+            latest = weighing.weights
+            weights = astuple(latest)
+        speeds = weighing.speeds
+        request = (
             weighing.block_size,
             weighing.prompt_tokens,
             weighing.request_blocks,
+            weighing.output_blocks,
             weighing.stride,
-            weighing.weights.overlap_score_weight,
-            weighing.speeds.fleet_ms_per_token,
-            weighing.speeds.steps.step_tokens,
-            weighing.cost.margin,
-        )
-        ties = native.prefill_decode_ties(states, known, weighing.overlaps, terms, weighing.keys)
-        return cast("list[WorkerId]", ties)
-
-    return find_ties
-
-
-def native_predicted_time_ties(native: Native) -> FindTies:
-    """Return the compiled `predicted_time_costing`, asked for all workers at once."""
-
-    def find_ties(
-        states: tuple[WorkerState, ...], known: Mapping[WorkerId, WorkerState], weighing: Weighing
-    ) -> list[WorkerId]:
-        weights, speeds = weighing.weights, weighing.speeds
-        terms = (
-            weighing.block_size,
-            weighing.prompt_tokens,
-            weighing.request_blocks + weighing.output_blocks,
             weighing.now,
             speeds.fleet_ms_per_token,
-            weights.overlap_score_weight,
-            weights.contention,
-            weights.followers * weighing.arrivals_per_ms,
-            weights.decode_weight,
             speeds.steps.step_tokens,
+            weighing.arrivals_per_ms,
             weighing.cost.margin,
+            weighing.keys,
+            weighing.memory_wait_of,
         )
-        waits = weighing.memory_wait_of
-        return cast(
-            "list[WorkerId]",
-            native.predicted_time_ties(states, known, weighing.overlaps, terms, waits),
-        )
+        return cast("list[WorkerId]", run(states, known, weighing.overlaps, request, weights))
 
     return find_ties
 
 
-COSTINGS: Final[Mapping[str, Callable[[Weighing], Costing]]] = {
-    "prefill-decode": prefill_decode_costing,
-    "predicted-time": predicted_time_costing,
-}
-"""By the name of the formula; the weights must not be negative."""
+def _native_step(step: Step) -> Step:
+    """Return a step as the compiled core knows it: a weight by its place in `Weights`."""
+    if not isinstance(step, str):
+        return float(step)
+    holder, _, name = step.rpartition(".")
+    return Weights.__struct_fields__.index(name) if holder == "w" else name
 
-PURE_COSTS: Final[Mapping[str, FindTies]] = {
-    name: pure_find_ties(costing) for name, costing in COSTINGS.items()
-}
 
-QUICK_COSTS: Final[Mapping[str, FindTies]] = (
-    PURE_COSTS
-    if NATIVE is None
-    else {
-        "prefill-decode": native_prefill_decode_ties(NATIVE),
-        "predicted-time": native_predicted_time_ties(NATIVE),
-    }
-)
-"""The same, compiled where there is a compiled core."""
+def quick_find_ties(cost: Cost) -> FindTies | None:
+    """Return what weighs all workers by a formula at once, compiled where there is a compiled core
+    that runs it; None for one that is not quick.
+    """
+    if not is_quick(cost):
+        return None
+    try:
+        return native_find_ties(NATIVE, cost) if NATIVE else pure_find_ties(cost)
+    except ValueError:  # too long for it
+        return pure_find_ties(cost)
+
+
+QUICK_COSTS: Final[Mapping[str, FindTies]] = {
+    cost.name: find_ties for cost in COSTS.values() if (find_ties := quick_find_ties(cost))
+}
+"""What weighs all workers by a formula at once, by its name, of those that can be."""

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import Candidate, Cost, Fleet, Weights
+from kvmesh.core.cost.formulas import Cost
+from kvmesh.core.cost.terms import Candidate, Fleet, Weights
 from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState
@@ -99,13 +100,6 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             failure_ms=self.failure_ms(state) if state.failure_share else 0.0,
         )
 
-    def failure_ms(self, state: WorkerState) -> float:
-        """Return what this request loses by failures there on average, ms: what has gone by when
-        it fails, and its whole prefill elsewhere.
-        """
-        tokens = self.prompt_tokens + self.speeds.steps.step_tokens
-        return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)
-
     def memory_wait_of(self, state: WorkerState) -> float:
         """Return `memory_wait_ms` with what the request shares there counted once."""
         overlap = self.overlaps.get(state.worker, 0)
@@ -122,3 +116,10 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         if usage <= MEMORY_MARGIN:
             return 0.0
         return (usage - MEMORY_MARGIN) * self.speeds.residence_ms(state.worker)
+
+    def failure_ms(self, state: WorkerState) -> float:
+        """Return what this request loses by failures there on average, ms: what has gone by when
+        it fails, and its whole prefill elsewhere.
+        """
+        tokens = self.prompt_tokens + self.speeds.steps.step_tokens
+        return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)

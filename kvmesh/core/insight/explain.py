@@ -1,20 +1,16 @@
 """A decision as JSON: every weighed worker's overlap, load, cost terms, and the choice."""
 
-import re
-from typing import Final
-
 import msgspec
 
-from kvmesh.core.cost.formulas import Cost, Fleet, Weights
+from kvmesh.core.cost.formulas import Cost
+from kvmesh.core.cost.terms import Fleet, Weights
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.left_out import LeftOut
 
-_FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
-
 
 class CandidateView(msgspec.Struct, frozen=True):
-    """One worker as it was weighed, terms as in `core.cost.formulas.Candidate`.
+    """One worker as it was weighed, terms as in `core.cost.terms.Candidate`.
 
     `failure_share` of requests there fail, which costs `failure_ms`. `formula` is the debug log's
     line.
@@ -145,5 +141,4 @@ def why(decision: Decision) -> str:
 
 def formula_in_words(cost: Cost) -> str:
     """Return the formula with names in place of numbers."""
-    words = _FIELD.sub(r"\1", cost.expression)
-    return f"{cost.name} = {words}"
+    return f"{cost.name} = {cost.formula.text}"

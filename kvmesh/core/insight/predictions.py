@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import Candidate
+from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.workers.info import Trust
 
 Verdict = Literal["unlike", "nothing", "hit", "over", "under"]

@@ -5,6 +5,7 @@ from math import ceil, log
 from typing import Final
 
 import msgspec
+from sortedcontainers import SortedDict
 
 KEPT_S: Final = 600
 """Seconds that are remembered."""
@@ -55,7 +56,7 @@ class Traffic:
 
     def __init__(self, *, kept_s: int = KEPT_S) -> None:
         self._kept_s = kept_s
-        self._seconds: dict[int, TrafficSecond] = {}
+        self._seconds: SortedDict[int, TrafficSecond] = SortedDict()
 
     def at(self, now: float) -> TrafficSecond:
         """Return the counters of the present second, to be counted up."""
@@ -63,13 +64,13 @@ class Traffic:
         found = self._seconds.get(second)
         if found is None:
             found = self._seconds[second] = TrafficSecond(second)
-            for old in [one for one in self._seconds if one <= second - self._kept_s]:
-                del self._seconds[old]
+            while self._seconds.peekitem(0)[0] <= second - self._kept_s:
+                self._seconds.popitem(0)
         return found
 
     def since(self, second: int) -> list[TrafficSecond]:
         """Return the seconds from `second` on, oldest first; the live objects."""
-        return [self._seconds[one] for one in sorted(self._seconds) if one >= second]
+        return [self._seconds[one] for one in self._seconds.irange(second)]
 
 
 def sketch_add(sketch: Sketch, ms: float) -> None:

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Final
 
 import msgspec
+from sortedcontainers import SortedDict
 
 from kvmesh.core.health.health import BACKOFF_S, MAX_BACKOFF_S, Answer, Health
 from kvmesh.core.health.outcomes import Attempt
@@ -94,7 +95,7 @@ class Membership:
     ) -> None:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self.signs = Signs(dead_after_s)
-        self._members: dict[str, _Member] = {}
+        self._members: SortedDict[str, _Member] = SortedDict()
         self._usable: tuple[str, ...] = ()
         self._usable_until = -NEVER
 
@@ -106,7 +107,7 @@ class Membership:
 
     def members(self) -> tuple[str, ...]:
         """Return every member, usable or not, sorted."""
-        return tuple(sorted(self._members))
+        return tuple(self._members)
 
     def epoch(self, member: str) -> int | None:
         """Return the member's incarnation."""
@@ -248,14 +249,13 @@ class Membership:
 
     def usable(self, now: float) -> tuple[str, ...]:
         """Return the members that may be given work now, sorted: not given up, ready, not draining,
-        admitted by `health`. O(1) until something changes, then O(members log members); the same
+        admitted by `health`. O(1) until something changes, then O(members); the same
         object as before while the answer is.
         """
         if now < self._usable_until:
             return self._usable
-        names = sorted(
-            name for name, one in self._members.items() if one.ready and not one.draining
-        )
+        members = self._members  # its items() takes twice as long
+        names = [name for name in members if (one := members[name]).ready and not one.draining]
         admitted, self._usable_until = self.health.admit(names, now)
         usable = tuple(admitted)
         if usable != self._usable:
@@ -269,7 +269,7 @@ class Membership:
         usable, health = frozenset(self.usable(now)), self.health
         return tuple(
             name
-            for name, one in sorted(self._members.items())
+            for name, one in self._members.items()
             if name not in usable
             and one.ready
             and not one.draining
@@ -293,7 +293,7 @@ class Membership:
 
     def view(self, now: float) -> list[MemberView]:
         """Return every member for people, sorted by name."""
-        return [self._view(name, one, now) for name, one in sorted(self._members.items())]
+        return [self._view(name, one, now) for name, one in self._members.items()]
 
     def _view(self, name: str, one: _Member, now: float) -> MemberView:
         failures, attempts = self.health.recent(name)

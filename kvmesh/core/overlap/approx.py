@@ -1,18 +1,18 @@
 """An index of what workers probably hold: what was sent to them lately."""
 
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import count
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 import msgspec
+from sortedcontainers import SortedDict
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
+from kvmesh.core.index.prefix_index import Groups, by_worker
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.table import clear_released
 from kvmesh.core.overlap.leases import Leases
@@ -71,8 +71,8 @@ class ApproxIndex:
         self._slots = Slots()
         self._table = new_table()
         self._leases: dict[WorkerId, Leases] = {}
-        self._ends: list[tuple[float, int, Leases]] = []
-        self._serial = count()
+        self._ends: SortedDict[float, deque[Leases]] = SortedDict()
+        self._next_end = inf
         self._pruning = False
         self._cleaning: Iterator[int] | None = None
         self._entries = self._expired = self._pruned = self._displaced = self._revoked = 0
@@ -89,7 +89,7 @@ class ApproxIndex:
         `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
         the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
         """
-        if self._ends and self._ends[0][0] <= now:
+        if self._next_end <= now:
             self.expire(now, _SLICE)
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
         blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
@@ -100,7 +100,8 @@ class ApproxIndex:
         leases = self._leases.get(worker) or self._admit(worker)
         news, new_end = leases.extend(blocks, until)
         if new_end:
-            heappush(self._ends, (until, next(self._serial), leases))
+            self._ends.setdefault(until, deque()).append(leases)
+            self._next_end = min(self._next_end, until)
         if news:
             self._store(leases, news)
         if self._pruning or self._entries > self._max_entries:
@@ -111,10 +112,10 @@ class ApproxIndex:
 
         `budget` bounds the entries dropped in this call, about 0.5 us each.
         """
-        if not self._ends or self._ends[0][0] > now:
+        if self._next_end > now:
             return True
         left = self._entries + 1 if budget is None else budget
-        while (leases := self._first()) is not None and self._ends[0][0] <= now:
+        while (leases := self._first()) is not None and self._next_end <= now:
             if left <= 0:
                 return False
             gone = self._drop(leases, left)
@@ -206,10 +207,13 @@ class ApproxIndex:
     def _first(self) -> Leases | None:
         """Return whose lease ends first of all, None when there are none."""
         while self._ends:
-            end, _, leases = self._ends[0]
-            if leases.earliest() == end:
-                return leases
-            heappop(self._ends)
+            self._next_end, holders = self._ends.peekitem(0)
+            while holders:
+                if holders[0].earliest() == self._next_end:
+                    return holders[0]
+                holders.popleft()
+            del self._ends[self._next_end]
+        self._next_end = inf
         return None
 
     def _drop(self, leases: Leases, at_most: int) -> int:
@@ -232,42 +236,6 @@ class ApproxIndex:
             self._pruned += gone
             at_most -= gone
             self._pruning = gone < excess
-
-
-class CombinedIndex:
-    """Two views as one: a worker's prefix is the longer of what either says.
-
-    E.g. the event-fed index and an `ApproxIndex` with a TTL of 5 s: a prompt just routed then
-    counts as cached before its events arrive, and a burst of siblings goes to the same worker.
-    """
-
-    def __init__(self, first: PrefixIndex, second: PrefixIndex) -> None:
-        self._first = first
-        self._second = second
-
-    def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
-        """Return the longer prefix length, in blocks, per worker that either view has."""
-        matches = self._first.find_matches(hashes)
-        for depth, workers in self._second.find_groups(hashes):
-            for worker in workers:
-                if depth > matches.get(worker, 0):
-                    matches[worker] = depth
-        return matches
-
-    def find_groups(self, hashes: Hashes) -> Groups:
-        """Return disjoint (depth, workers), deepest first. O(workers) when both have any."""
-        groups = self._first.find_groups(hashes)
-        others = self._second.find_groups(hashes)
-        if not groups or not others:
-            return groups or others
-        matches = by_worker(groups)
-        for depth, workers in others:
-            for worker in workers:
-                matches[worker] = max(depth, matches.get(worker, 0))
-        by_depth: dict[int, list[WorkerId]] = {}
-        for worker, depth in matches.items():
-            by_depth.setdefault(depth, []).append(worker)
-        return [(depth, tuple(by_depth[depth])) for depth in sorted(by_depth, reverse=True)]
 
 
 def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:

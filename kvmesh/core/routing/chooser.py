@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import NO_FLEET, cost_named, score_of, survey
+from kvmesh.core.cost.formulas import cost_named, score_of
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
     Random,
@@ -18,6 +18,7 @@ from kvmesh.core.cost.selection import (
     pick,
     two_of,
 )
+from kvmesh.core.cost.terms import NO_FLEET, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
@@ -137,7 +138,7 @@ class Chooser:
         )
         cost, weights = weighing.cost, weighing.weights
         fleet = survey(candidates, weights)
-        formula = cost.formula
+        formula = cost.formula.function
         scores = tuple(
             [
                 score_of(cost, one, fleet, weights)

@@ -6,7 +6,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.cost.formulas import Candidate, Cost, Fleet, Weights, formula_line
+from kvmesh.core.cost.formulas import Cost, formula_line
+from kvmesh.core.cost.terms import Candidate, Fleet, Weights
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.workers.info import WorkerInfo
 

@@ -4,7 +4,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost.formulas import Candidate
+from kvmesh.core.cost.expression import Expression
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, NO_FLEET, Candidate
 
 SLACK: Final = 5.0
 """An answer is overdue that takes so many times as long as predicted, and --hang-s more."""
@@ -12,6 +13,9 @@ SLACK: Final = 5.0
 UNKNOWN_OUTPUT_TOKENS: Final = 512
 UNKNOWN_INTERVAL_MS: Final = 50.0
 LONGER: Final = 4.0
+
+PREDICTED_MS: Final = Expression("wait_ms + own_ms")
+"""When a candidate will have prefilled this request."""
 
 
 class Usual(msgspec.Struct, frozen=True):
@@ -33,7 +37,7 @@ def patience_s(
     stream. Where no stream has shown the time of a token, an answer may take `LONGER` times as long
     as the usual one.
     """
-    predicted_ms = chosen.wait_ms + chosen.own_ms
+    predicted_ms = PREDICTED_MS.function(chosen, NO_FLEET, DEFAULT_WEIGHTS)
     if whole_tokens is not None:
         predicted_ms += _decoding_ms(whole_tokens or UNKNOWN_OUTPUT_TOKENS, usual)
     return hang_s + SLACK * predicted_ms / 1000.0

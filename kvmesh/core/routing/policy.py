@@ -5,7 +5,8 @@ from typing import Final, cast, get_args
 
 import msgspec
 
-from kvmesh.core.cost.formulas import Weights, cost_named
+from kvmesh.core.cost.formulas import cost_named
+from kvmesh.core.cost.terms import Weights
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.errors import ConfigError
 

@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost.formulas import Candidate, Cost, Weights, cost_named, score_of, survey
+from kvmesh.core.cost.formulas import Cost, cost_named, score_of
+from kvmesh.core.cost.terms import Candidate, Weights, survey
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from heapq import heappop, heappush
 from typing import Final
 
 import xxhash
@@ -15,6 +14,7 @@ from kvmesh.errors import NoWorkerError, RequestError
 from kvmesh.mocker.model.faults import Fault
 from kvmesh.mocker.model.request import Step
 from kvmesh.report.statistics import RequestOutcome
+from kvmesh.runtime.agenda import Agenda
 from kvmesh.simulator.fleet.engine import FleetEngine, make_engines
 from kvmesh.simulator.fleet.faults import make_plans
 from kvmesh.simulator.fleet.options import FleetOptions
@@ -71,13 +71,14 @@ class SimulatedFleet:
         )
         for router in self.routers:
             router.hold(options.max_backlog_ms, options.queue_policy)
+        self._agenda = Agenda[Action]()
+        self._at = self._agenda.enter
         self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)
         self._index = index
         self._oracle = Oracle() if policy.mode == "direct" else None
         self._plans = make_plans(options.faults, options.seed)
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
-        self._heap: list[tuple[float, int, Action]] = []
-        self._pushed = self._sent = 0
+        self._sent = 0
         for request in requests:
             if request.is_first:
                 self._at(request.trace.timestamp_ms / MS / speedup, partial(self._send, request))
@@ -87,11 +88,11 @@ class SimulatedFleet:
 
     def advance(self, events: int) -> bool:
         """Do about so many events; False when every request has ended."""
-        heap, total = self._heap, len(self._requests)
+        agenda, total = self._agenda, len(self._requests)
         for _ in range(events):
             if len(self.outcomes) == total:
                 return False
-            self.now, _, action = heappop(heap)
+            self.now, action = agenda.take()
             action(self.now)
         return True
 
@@ -100,11 +101,6 @@ class SimulatedFleet:
         while self.advance(1024):
             pass
         return self.outcomes
-
-    def _at(self, time_s: float, action: Action) -> None:
-        """Do `action` then; of one time, in the order of calls."""
-        self._pushed += 1
-        heappush(self._heap, (time_s, self._pushed, action))
 
     def _send(self, request: FleetRequest, now: float) -> None:
         self._sent += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from kvmesh.core.cost.formulas import DEFAULT_WEIGHTS, Weights
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Weights
 from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest
@@ -16,7 +16,7 @@ class Oracle:
     """Names each request's engine from the engines' true state: no delay, no estimate.
 
     It sees the step under way, the queue, the caches and the step times, not the future. It takes
-    the engine of least `(W + P) (1 + g n + f r P)`, which is `cost.predicted_time` with the truth
+    the engine of least `(W + P) (1 + g n + f r P)`, which is `PREDICTED_TIME` with the truth
     put in: so a measure of what better information is worth, not a bound on better decisions.
     """
 

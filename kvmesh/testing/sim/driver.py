@@ -9,7 +9,6 @@
 The same seed gives the same run, step by step, in every process (`fingerprint`).
 """
 
-import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ import msgspec
 
 from kvmesh.actors.kernel import Actor, Effect, Log, Message, Send, Wake
 from kvmesh.actors.messages import Started
+from kvmesh.runtime.agenda import Agenda
 from kvmesh.testing.sim.faults import Faults, SimFaults
 
 
@@ -97,8 +97,7 @@ class Simulation:
         self.on_start: list[Callable[[Process], None]] = []
         self.struck: Counter[str] = Counter()
         self.logged: Counter[str] = Counter()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._scheduled = 0
+        self._agenda = Agenda[Callable[[], None]]()
         self.at(self.faults.plan.mischief_s, self._make_mischief)
 
     def add(self, plan: ProcessPlan) -> Process:
@@ -109,13 +108,12 @@ class Simulation:
 
     def at(self, after_s: float, action: Callable[[], None]) -> None:
         """Do something `after_s` seconds from now; equal times keep their order."""
-        self._scheduled += 1
-        heapq.heappush(self._events, (self.now + max(0.0, after_s), self._scheduled, action))
+        self._agenda.enter(self.now + max(0.0, after_s), action)
 
     def run(self, until_s: float) -> None:
         """Let virtual time pass up to `until_s`."""
-        while self._events and self._events[0][0] <= until_s:
-            self.now, _, action = heapq.heappop(self._events)
+        while self._agenda.next_s() <= until_s:
+            self.now, action = self._agenda.take()
             action()
         self.now = max(self.now, until_s)
 

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import COSTS, NO_FLEET, Weights, score_of
-from kvmesh.core.cost.quick import COSTINGS, PURE_COSTS, QUICK_COSTS
+from kvmesh.core.cost.formulas import COSTS, score_of
+from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties
+from kvmesh.core.cost.terms import NO_FLEET, Weights
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.loads import Booking, Demand, Loads, new_loads
@@ -186,7 +187,7 @@ def test_the_same_workers_cost_least(cost: str, seed: int) -> None:
         weighing = fleet.weighing(cost)
 
         found = QUICK_COSTS[cost](fleet.native, fleet.known, weighing)
-        assert found == PURE_COSTS[cost](fleet.pure, {}, weighing)
+        assert found == pure_find_ties(COSTS[cost])(fleet.pure, {}, weighing)
 
 
 @pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
@@ -194,8 +195,8 @@ def test_the_same_workers_cost_least(cost: str, seed: int) -> None:
 def test_each_cost_is_the_same_to_the_last_bit(cost: str, seed: int) -> None:
     fleet = TwoFleets(seed, workers=12)
     weighing = fleet.weighing(cost)
-    costs = list(map(COSTINGS[cost](weighing), fleet.pure))
-    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
+    costs = pure_costs(COSTS[cost])(weighing, fleet.pure)
+    pure, native = pure_find_ties(COSTS[cost]), QUICK_COSTS[cost]
 
     # A margin at which a worker just about ties tells a cost from its neighbours.
     for one in costs if min(costs) > 0.0 else ():
@@ -236,18 +237,18 @@ def test_a_price_of_failure_is_the_same_to_the_last_bit_and_never_a_discount(
     for twins in (fleet.pure, fleet.native):
         twins[0].failure_share = twins[0].lost_ms = 0.0
         twins[0].prefill.factor = factor
-    well = COSTINGS[cost](weighing)(fleet.pure[0])
+    well = pure_costs(COSTS[cost])(weighing, fleet.pure)[0]
     for twins in (fleet.pure, fleet.native):
         twins[0].failure_share, twins[0].lost_ms = share, lost_ms
 
-    failing = COSTINGS[cost](weighing)(fleet.pure[0])
+    failing = pure_costs(COSTS[cost])(weighing, fleet.pure)[0]
     candidate = weighing.candidate(fleet.pure[0], 0)
     published = score_of(COSTS[cost], candidate, NO_FLEET, weighing.weights)
 
     assert failing == published
     assert well <= failing < inf
-    pure, native = PURE_COSTS[cost], QUICK_COSTS[cost]
-    other = COSTINGS[cost](weighing)(fleet.pure[1])
+    pure, native = pure_find_ties(COSTS[cost]), QUICK_COSTS[cost]
+    other = pure_costs(COSTS[cost])(weighing, fleet.pure)[1]
     least, most = sorted((failing, other))
     # A margin at which the dearer one just about ties tells its cost from its neighbours.
     for margin in (most / least - 1.0, nextafter(most / least, 0.0) - 1.0) if least > 0.0 else ():

@@ -41,18 +41,31 @@ def pure_state() -> WorkerState:
     return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
 
 
-def ask_time(states: object = (), overlaps: object = None, terms: object = None) -> object:
+REQUEST = (16, 100, 7, 0, 1, 1.0, 0.05, 0.0, 0.1, 0.05, (), lambda _: "long")
+WEIGHTS = (1.0, 0.4)
+FORMULA = ("ms_per_token", 0, "*", "memory_wait_ms", "+", 1, "decode_blocks", "*", "+")
+
+
+def ask(
+    states: object = (),
+    *,
+    known: object = None,
+    overlaps: object = None,
+    weights: object = WEIGHTS,
+    formula: object = FORMULA,
+    **request: object,
+) -> object:
     native: Any = NATIVE
-    usual = (16, 100, 7, 1.0, 0.05, 1.0, 0.4, 0.1, 0.05, 0.0, 0.05)
-    given_terms = usual if terms is None else terms
-    return native.predicted_time_ties(
-        states, {W: 1}, {} if overlaps is None else overlaps, given_terms, lambda _: "long"
+    asked = list(REQUEST)
+    for name, value in request.items():
+        asked[("size", "prompt", "", "", "stride", "", "", "", "", "", "keys").index(name)] = value
+    return native.Formula(formula, ("failure_ms",)).find_ties(
+        states,
+        {W: 1} if known is None else known,
+        {} if overlaps is None else overlaps,
+        tuple(asked),
+        weights,
     )
-
-
-def ask_blocks(terms: tuple[object, ...], keys: object = ()) -> object:
-    native: Any = NATIVE
-    return native.prefill_decode_ties((native_state(),), {}, {}, terms, keys)
 
 
 def full_state() -> Any:
@@ -91,15 +104,38 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "a state of pure loads": lambda native: native.WorkerState("w", Loads(W), Ratio(), None, None),
     "a state without loads": lambda _: setattr(native_state(), "loads", Loads(W)),
     "a state that lost its loads": lambda _: delattr(native_state(), "loads"),
-    "costs of a list": lambda _: ask_time([]),
-    "costs of strangers": lambda _: ask_time((1,)),
-    "costs of pure states": lambda _: ask_time((pure_state(),)),
-    "overlaps in a list": lambda _: ask_time((native_state(),), []),
-    "overlaps in words": lambda _: ask_time((native_state(),), {W: "1"}),
-    "terms in a list": lambda _: ask_time((native_state(),), {}, []),
-    "too few terms": lambda _: ask_time((native_state(),), {}, (1, 2)),
-    "terms in words": lambda _: ask_time((native_state(),), {}, ("",) * 11),
-    "waits in words": lambda _: ask_time((full_state(),)),
+    "costs of a list": lambda _: ask([]),
+    "costs of strangers": lambda _: ask((1,)),
+    "costs of pure states": lambda _: ask((pure_state(),)),
+    "overlaps in a list": lambda _: ask((native_state(),), overlaps=[]),
+    "overlaps in words": lambda _: ask((native_state(),), overlaps={W: "1"}),
+    "a request in words": lambda _: ask((native_state(),), size="", prompt=""),
+    "weights in a list": lambda _: ask((native_state(),), weights=[]),
+    "weights in words": lambda _: ask((native_state(),), weights=("", "")),
+    "too few weights": lambda _: ask((native_state(),), weights=(1.0,)),
+    "too many weights": lambda _: ask((native_state(),), weights=(1.0,) * 100),
+    "waits in words": lambda _: ask((full_state(),)),
+    "no stride": lambda _: ask((native_state(),), stride=0),
+    "no block size": lambda _: ask((native_state(),), size=0),
+    "keys in a number": lambda _: ask((native_state(),), keys=1),
+    "a formula of nothing": lambda _: ask(formula=()),
+    "a formula in a list": lambda _: ask(formula=[1.0]),
+    "a formula of two": lambda _: ask(formula=(1.0, 2.0)),
+    "an operator alone": lambda _: ask(formula=("+",)),
+    "an operator of one": lambda _: ask(formula=(1.0, "*")),
+    "what is kept of nothing": lambda _: ask(formula=("=own", 1.0)),
+    "what was not kept": lambda _: ask(formula=("own",)),
+    "too much kept": lambda _: ask(formula=(1.0, *(f"={number}" for number in range(9)))),
+    "a term nobody knows": lambda _: ask(formula=("luck",)),
+    "a term without a name": lambda _: ask(formula=("",)),
+    "a term of bytes": lambda _: ask(formula=(b"wait_ms",)),
+    "a term of half a character": lambda _: ask(formula=("\ud800",)),
+    "a negative weight": lambda _: ask(formula=(-1,)),
+    "a weight far away": lambda _: ask(formula=(32,)),
+    "a weight beyond": lambda _: ask(formula=(1 << 70,)),
+    "a formula too deep": lambda _: ask(formula=(*(1.0,) * 40, *("+",) * 39)),
+    "a formula alone": lambda native: native.Formula((1.0,)),
+    "a formula whose failure is none": lambda native: native.Formula((1.0,), ("luck",)),
     "home alone": lambda native: native.find_home(["w"]),
     "home of nobody": lambda native: native.find_home([], {}, [1]),
     "home of numbers": lambda native: native.find_home([1], {}, [1]),
@@ -108,9 +144,6 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "home of words": lambda native: native.find_home(["w"], {}, "w"),
     "home of no block": lambda native: native.find_home(["w"], {}, 1),
     "home of a large block": lambda native: native.find_home(["w"], {}, [1 << 64]),
-    "no stride": lambda _: ask_blocks((16, 1, 1, 0, 1.0, 0.0)),
-    "no block size": lambda _: ask_blocks((0, 1, 1, 1, 1.0, 0.0)),
-    "keys in a number": lambda _: ask_blocks((16, 1, 1, 1, 1.0, 0.0), 1),
 }
 
 
@@ -120,8 +153,15 @@ def test_misuse_is_an_error(misuse: str) -> None:
         MISUSES[misuse](NATIVE)
 
 
+def test_a_division_by_zero_is_python_s() -> None:
+    with pytest.raises(ZeroDivisionError):
+        ask((native_state(),), formula=(1.0, 0.0, "/"))
+    with pytest.raises(ZeroDivisionError):
+        ask((native_state(), native_state()), formula=(1.0, "failure_share", "/"))
+
+
 def test_a_fleet_of_nobody_has_nobody_cheapest() -> None:
-    assert ask_time(()) == []
+    assert ask(()) == []
 
 
 def test_loads_and_states_give_their_memory_back() -> None:
@@ -132,7 +172,7 @@ def test_loads_and_states_give_their_memory_back() -> None:
             state.loads.begin(booking, 2, 1.0)
             state.gaps = (1, 2)
             state.loads = new_loads(W)
-            ask_time((state,), {W: 3})
+            assert ask((state,), known={W: state}, overlaps={W: 3}) == [W]
 
     live()
     tracemalloc.start()

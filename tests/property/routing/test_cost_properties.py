@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import COSTS, Candidate, Cost, Weights, formula_line, survey
+from kvmesh.core.cost.formulas import COSTS, Cost, formula_line
 from kvmesh.core.cost.selection import choose_least, softmax_probabilities
+from kvmesh.core.cost.terms import Candidate, Weights, survey
 
 counts = st.integers(0, 10**12)
 times = st.floats(0, 1e12)
@@ -85,7 +86,7 @@ def test_every_score_is_finite_and_can_be_written_out(
     whole = survey(fleet, weights)
 
     for one in fleet:
-        score = cost.formula(one, whole, weights)
+        score = cost.formula.function(one, whole, weights)
 
         assert isfinite(score)
         assert formula_line(cost, score, one, whole, weights).startswith(
@@ -104,7 +105,7 @@ def test_more_overlap_never_costs_more(
         one, overlap_blocks=less, uncached_tokens=one.prompt_tokens - less * one.block_size
     )
 
-    with_more, with_less = (cost.formula(each, whole, weights) for each in (one, fewer))
+    with_more, with_less = (cost.formula.function(each, whole, weights) for each in (one, fewer))
 
     assert price(cost, with_more) <= price(cost, with_less)
 
@@ -129,7 +130,7 @@ def test_more_load_never_costs_less(
         memory_wait_ms=one.memory_wait_ms + data.draw(times),
     )
 
-    idle, busy = (cost.formula(each, whole, weights) for each in (one, busier))
+    idle, busy = (cost.formula.function(each, whole, weights) for each in (one, busier))
 
     assert price(cost, idle) <= price(cost, busy)
 
@@ -148,7 +149,10 @@ def test_the_order_of_the_workers_changes_neither_scores_nor_choice(
 
     def scores(candidates: list[Candidate]) -> dict[WorkerId, float]:
         whole = survey(candidates, weights)
-        return {one.worker: price(cost, cost.formula(one, whole, weights)) for one in candidates}
+        return {
+            one.worker: price(cost, cost.formula.function(one, whole, weights))
+            for one in candidates
+        }
 
     before, after = scores(fleet), scores(shuffled)
     chosen = fleet[choose_least(list(before.values()), NoDraw())].worker

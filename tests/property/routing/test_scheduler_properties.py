@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.cost.formulas import Weights
+from kvmesh.core.cost.terms import Weights
 from kvmesh.core.health.health import Answer
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.index.index import KvIndex

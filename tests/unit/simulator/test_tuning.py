@@ -1,6 +1,7 @@
 import pytest
 
-from kvmesh.core.cost.formulas import COSTS, Weights
+from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.terms import Weights
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.errors import ConfigError
 from kvmesh.simulator.tuning import TUNED, Search, Weighting, tuned_weights

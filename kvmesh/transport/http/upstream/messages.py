@@ -76,11 +76,6 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
     status: int = 0
     retry_after_s: float = 0.0
 
-    @property
-    def responded(self) -> bool:
-        """Return whether any byte of a response arrived."""
-        return self.stage == "mid_response"
-
 
 class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.

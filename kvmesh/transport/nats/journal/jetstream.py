@@ -18,7 +18,6 @@ from kvmesh.transport.nats.link.connection import NatsConnection
 from kvmesh.transport.nats.link.troubles import NO_ROOM
 
 STREAM_NOT_FOUND: Final = 10059
-STREAM_NAME_IN_USE: Final = 10058
 MESSAGE_NOT_FOUND: Final = 10037
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
 TOO_LITTLE_ROOM: Final = (10028, 10047)

@@ -30,7 +30,6 @@ ATTEMPT_TIMEOUT_S = 2
 FLUSH_TIMEOUT_S = 1
 CLOSE_TIMEOUT_S = 2.0
 SAME_ERROR_QUIET_S = 10.0
-NO_PENDING_LIMIT = 0
 
 
 class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):

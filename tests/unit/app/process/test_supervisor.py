@@ -40,7 +40,7 @@ async def test_a_child_whose_log_folder_is_gone_is_started_when_it_is_back(
 
     def has_said() -> bool:
         nonlocal said
-        said += capsys.readouterr().out
+        said += "".join(capsys.readouterr())
         return "child cannot be started" in said
 
     await eventually(has_said)
@@ -83,7 +83,7 @@ async def test_a_nats_server_whose_folder_cannot_be_written_is_started_when_it_c
         shutil.rmtree(store)
         store.write_text("a file where the folder was")
         server.kill()
-        await eventually(lambda: "child cannot be started" in capsys.readouterr().out)
+        await eventually(lambda: "child cannot be started" in "".join(capsys.readouterr()))
 
         store.unlink()
 

@@ -15,6 +15,7 @@ from kvmesh.app.serve.placement import LEFT_S, NEVER_SERVED, Placement
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, NO_FLEET
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Verdict
@@ -23,6 +24,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.observe import get_logger
@@ -203,7 +205,8 @@ def test_a_first_byte_is_overdue_long_after_it_was_expected(served: bool, times:
     if served:
         routing.scheduler.workers.note(W1, SERVED, 50.0)
     placement = routing.place()
-    expected_s = 5.0 * (placement.decision.chosen.wait_ms + placement.decision.chosen.own_ms) / 1e3
+    chosen = placement.decision.chosen
+    expected_s = 5.0 * PREDICTED_MS.function(chosen, NO_FLEET, DEFAULT_WEIGHTS) / 1e3
 
     assert not placement.is_overdue(100.0 + 10.0 * times + expected_s - 0.01)
     assert placement.is_overdue(100.0 + 10.0 * times + expected_s + 0.01)

@@ -2,25 +2,23 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import (
     COSTS,
-    DEFAULT_WEIGHTS,
-    Candidate,
-    Weights,
+    DYNAMO,
+    LMETRIC,
+    OVERLAP_LOAD,
+    OVERLAP_USAGE_WAITING,
+    PREBLE,
+    PREDICTED_TIME,
+    PREFILL_DECODE,
+    SGLANG,
     cost_named,
-    dynamo,
     formula_line,
-    lmetric,
-    overlap_load,
-    overlap_usage_waiting,
-    preble,
-    predicted_time,
-    prefill_decode,
     score_of,
-    sglang,
-    survey,
 )
 from kvmesh.core.cost.selection import choose_least
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, Weights, survey
 from kvmesh.errors import ConfigError
 
 ALONE = survey([Candidate(WorkerId("w"), 16, 100)], DEFAULT_WEIGHTS)
@@ -42,7 +40,7 @@ def test_overlap_minus_load_chooses_the_worked_example() -> None:
         make_candidate("w3", uncached_tokens=400, cache_usage=0.80),
     ]
 
-    scores = [overlap_load(one, ALONE, DEFAULT_WEIGHTS) for one in fleet]
+    scores = [OVERLAP_LOAD.formula.function(one, ALONE, DEFAULT_WEIGHTS) for one in fleet]
 
     assert scores == pytest.approx([-0.15, 0.00, -0.05])
     assert choose_least([-score for score in scores], NoDraw()) == 1
@@ -55,18 +53,24 @@ def test_overlap_usage_waiting_counts_overlap_twice_and_waiting_against_the_most
     ]
     whole = survey(fleet, DEFAULT_WEIGHTS)
 
-    scores = [overlap_usage_waiting(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    scores = [OVERLAP_USAGE_WAITING.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
 
     assert scores == pytest.approx([2 * 0.5 - 0.2 - 0.25, -0.1 - 1.0])
     [one] = alone = [make_candidate(uncached_tokens=1600, waiting_requests=1)]
-    assert overlap_usage_waiting(one, survey(alone, DEFAULT_WEIGHTS), DEFAULT_WEIGHTS) == -1.0
+    assert (
+        OVERLAP_USAGE_WAITING.formula.function(one, survey(alone, DEFAULT_WEIGHTS), DEFAULT_WEIGHTS)
+        == -1.0
+    )
 
 
 def test_prefill_decode_weighs_prefill_against_decode() -> None:
     candidate = make_candidate(prefill_tokens=1000, uncached_tokens=608, decode_blocks=25)
 
-    assert prefill_decode(candidate, ALONE, DEFAULT_WEIGHTS) == 125.5
-    assert prefill_decode(candidate, ALONE, Weights(overlap_score_weight=2.0)) == 226.0
+    assert PREFILL_DECODE.formula.function(candidate, ALONE, DEFAULT_WEIGHTS) == 125.5
+    assert (
+        PREFILL_DECODE.formula.function(candidate, ALONE, Weights(overlap_score_weight=2.0))
+        == 226.0
+    )
 
 
 def test_the_formula_line_is_the_fields() -> None:
@@ -77,7 +81,7 @@ def test_the_formula_line_is_the_fields() -> None:
 
     line = formula_line(
         COSTS["prefill-decode"],
-        prefill_decode(candidate, ALONE, weights),
+        PREFILL_DECODE.formula.function(candidate, ALONE, weights),
         candidate,
         ALONE,
         weights,
@@ -94,11 +98,11 @@ def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
     whole = survey([idle, busy], DEFAULT_WEIGHTS)
     decay = Weights(overlap_score_credit_decay=0.5, decode_active_request_weight=10.0)
 
-    assert dynamo(idle, whole, DEFAULT_WEIGHTS) == 100 - 50 + 110
-    assert dynamo(busy, whole, DEFAULT_WEIGHTS) == 300 - 50 + 110
-    assert dynamo(busy, whole, decay) == 300 - 25 + 110 + 40
-    assert dynamo(idle, whole, decay) == 100 - 50 + 110
-    assert dynamo(idle, whole, Weights(overlap_score_credit=9.0)) == 110
+    assert DYNAMO.formula.function(idle, whole, DEFAULT_WEIGHTS) == 100 - 50 + 110
+    assert DYNAMO.formula.function(busy, whole, DEFAULT_WEIGHTS) == 300 - 50 + 110
+    assert DYNAMO.formula.function(busy, whole, decay) == 300 - 25 + 110 + 40
+    assert DYNAMO.formula.function(idle, whole, decay) == 100 - 50 + 110
+    assert DYNAMO.formula.function(idle, whole, Weights(overlap_score_credit=9.0)) == 110
 
 
 def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> None:
@@ -107,14 +111,14 @@ def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> Non
     whole = survey([less, more], DEFAULT_WEIGHTS)
     decay = Weights(overlap_score_credit_decay=1.0)
 
-    assert dynamo(less, whole, decay) == 31 / 16 - 1
-    assert dynamo(more, whole, decay) == 32 / 16 - 1 / 2
+    assert DYNAMO.formula.function(less, whole, decay) == 31 / 16 - 1
+    assert DYNAMO.formula.function(more, whole, decay) == 32 / 16 - 1 / 2
 
 
 def test_lmetric_multiplies_prefill_work_by_requests() -> None:
     candidate = make_candidate(prefill_tokens=1000, uncached_tokens=600, active_requests=4)
 
-    assert lmetric(candidate, ALONE, DEFAULT_WEIGHTS) == 1600 * 5
+    assert LMETRIC.formula.function(candidate, ALONE, DEFAULT_WEIGHTS) == 1600 * 5
 
 
 def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
@@ -124,14 +128,14 @@ def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
     fleet = [longest, equal, idle]
     whole = survey(fleet, DEFAULT_WEIGHTS)
 
-    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    costs = [PREBLE.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
 
     assert choose_least(costs, NoDraw()) == 1
     total = 9000 + 640 + 8000 + 640 + 1600
     assert whole.total_work == total
     assert costs == [9000, 8000, 1 + total]
     busy = make_candidate("w4", prefill_tokens=10, outstanding_tokens=100, uncached_tokens=1600)
-    assert preble(busy, whole, DEFAULT_WEIGHTS) == 1 + total + 15
+    assert PREBLE.formula.function(busy, whole, DEFAULT_WEIGHTS) == 1 + total + 15
     line = formula_line(COSTS["preble"], 8000.0, equal, whole, DEFAULT_WEIGHTS)
     assert line == (
         "Formula for w2: 8000.0 = work 8000 + 0.05 * 0, own 640, longest match 60"
@@ -147,7 +151,7 @@ def test_preble_explores_unless_more_than_half_is_cached(overlap: int) -> None:
     fleet = [full, free]
     whole = survey(fleet, DEFAULT_WEIGHTS)
 
-    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    costs = [PREBLE.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
 
     evicted = 95 + (100 - overlap) - 100
     assert costs == [7 + evicted * 16, 7]
@@ -160,7 +164,7 @@ def test_preble_explores_by_load_eviction_and_own_prefill() -> None:
     fleet = [full, free]
     whole = survey(fleet, DEFAULT_WEIGHTS)
 
-    costs = [preble(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    costs = [PREBLE.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
 
     assert costs == [90 * 16 + 1600, 100 + 50 + 1600]
 
@@ -171,7 +175,7 @@ def test_sglang_takes_the_best_match_the_smallest_tree_or_the_shortest_queue() -
     small = make_candidate("w2", overlap_blocks=10, cached_blocks=5, active_requests=1, **blocks)
 
     def costs(*fleet: Candidate, weights: Weights = DEFAULT_WEIGHTS) -> list[float]:
-        return [sglang(one, survey(fleet, weights), weights) for one in fleet]
+        return [SGLANG.formula.function(one, survey(fleet, weights), weights) for one in fleet]
 
     assert costs(match, small) == [-40, -10]
     assert costs(match, small, weights=Weights(cache_threshold=0.5)) == [9, 5]
@@ -196,7 +200,7 @@ def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
         memory_wait_ms=7.0,
     )
 
-    cost = predicted_time(candidate, ALONE, DEFAULT_WEIGHTS)
+    cost = PREDICTED_TIME.formula.function(candidate, ALONE, DEFAULT_WEIGHTS)
 
     assert cost == pytest.approx((50 + 100) * 5.0 + 0.05 * 0.1 * 20_000 + 7)
 
@@ -210,7 +214,7 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
         arrivals_per_ms=0.002,
     )
 
-    cost = predicted_time(candidate, ALONE, Weights(followers=2.0))
+    cost = PREDICTED_TIME.formula.function(candidate, ALONE, Weights(followers=2.0))
 
     assert cost == pytest.approx((50 + 100) * (1 + 2.0 * 0.002 * 100))
     line = formula_line(COSTS["predicted-time"], cost, candidate, ALONE, Weights(followers=2.0))
@@ -229,7 +233,9 @@ def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
 
 
 def test_an_empty_prompt_has_no_overlap() -> None:
-    assert make_candidate(prompt_tokens=0).overlap_score == 0.0
+    empty = make_candidate(prompt_tokens=0)
+
+    assert OVERLAP_LOAD.formula.function(empty, ALONE, DEFAULT_WEIGHTS) == 0.0
 
 
 def test_a_logit_is_written_with_three_digits() -> None:
@@ -260,14 +266,16 @@ def test_failing_makes_every_formula_worse_by_its_own_unit(name: str) -> None:
         "overlap-usage-waiting": -0.25,
         "overlap-load": -0.25,
     }
-    assert scores[0] == cost.formula(well, ALONE, DEFAULT_WEIGHTS)
+    assert scores[0] == cost.formula.function(well, ALONE, DEFAULT_WEIGHTS)
     assert scores[1] - scores[0] == pytest.approx(worse[name])
 
 
 def test_a_worker_of_unknown_speed_has_a_finite_price() -> None:
     failing = make_candidate(failure_share=1.0, failure_ms=200.0, ms_per_token=0.0)
 
-    assert failing.failure_tokens == 200.0 / 1e-4
+    failure = Expression("failure_tokens").function(failing, ALONE, DEFAULT_WEIGHTS)
+
+    assert failure == 200.0 / 1e-4
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import COSTS, NO_FLEET, Weights, score_of
-from kvmesh.core.cost.quick import COSTINGS, PURE_COSTS, QUICK_COSTS
+from kvmesh.core.cost.expression import Expression
+from kvmesh.core.cost.formulas import COSTS, Cost, score_of
+from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties, quick_find_ties
+from kvmesh.core.cost.terms import NO_FLEET, Weights
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.members.membership import Membership
@@ -66,7 +68,7 @@ class Case:
         )
 
     def quick_cost(self, overlap: int, now: float) -> float:
-        return COSTINGS[self.cost.name](self.weighing(overlap, now))(self.state)
+        return pure_costs(self.cost)(self.weighing(overlap, now), (self.state,))[0]
 
     def published_cost(self, overlap: int, now: float) -> float:
         candidate = self.weighing(overlap, now).candidate(self.state, 0)
@@ -98,7 +100,7 @@ def test_a_quick_cost_of_hardly_anything_uncached_is_the_published_one(
     assert case.quick_cost(PROMPT_BLOCKS, 9.0) == case.published_cost(PROMPT_BLOCKS, 9.0)
 
 
-@pytest.mark.parametrize("cost", sorted(QUICK_COSTS))
+@pytest.mark.parametrize("cost", ["predicted-time", "prefill-decode", "lmetric"])
 @pytest.mark.parametrize("overlap", [0, 6, PROMPT_BLOCKS])
 def test_failing_requests_cost_what_they_lose_and_their_prefill_elsewhere(
     cost: str, overlap: int
@@ -110,7 +112,11 @@ def test_failing_requests_cost_what_they_lose_and_their_prefill_elsewhere(
 
     fleet = case.speeds.fleet_ms_per_token
     lost_ms = 0.25 * (400.0 + fleet * (case.prompt_tokens + 48.0))
-    lost = lost_ms if cost == "predicted-time" else lost_ms / (fleet * 1.75) / SIZE
+    lost = {
+        "predicted-time": lost_ms,
+        "prefill-decode": lost_ms / (fleet * 1.75) / SIZE,
+        "lmetric": lost_ms / (fleet * 1.75) * 4,
+    }[cost]
     assert case.quick_cost(overlap, 9.0) == pytest.approx(well + lost)
     assert case.quick_cost(overlap, 9.0) == case.published_cost(overlap, 9.0)
 
@@ -147,8 +153,10 @@ class Fleet:
             arrivals_per_ms=0.01,
         )
         states, known = self.workers.states(self.workers.everyone(0.0)), self.workers.known
-        found = QUICK_COSTS[self.cost.name](states, known, weighing)
-        assert PURE_COSTS[self.cost.name](states, known, weighing) == found
+        quick = quick_find_ties(self.cost)
+        assert quick is not None
+        found = quick(states, known, weighing)
+        assert pure_find_ties(self.cost)(states, known, weighing) == found
         return found
 
     def load(self, worker: str, tokens: int) -> None:
@@ -199,3 +207,30 @@ def test_workers_within_the_margin_of_learned_speeds_are_as_cheap() -> None:
         fleet.speeds.prefill_ratio(name).factor = 1.0 + 0.03 * number
 
     assert fleet.find([]) == ["w0", "w1"]
+
+
+def test_formulas_that_look_at_the_fleet_or_decide_between_cases_are_not_quick() -> None:
+    others = {"dynamo", "preble", "sglang", "overlap-usage-waiting", "overlap-load"}
+
+    assert QUICK_COSTS.keys() == COSTS.keys() - others
+
+
+@pytest.mark.parametrize(
+    ("formula", "failure"),
+    [("waiting_requests", "1"), ("wait_ms + max_waiting", "1"), ("wait_ms", "cached_blocks")],
+)
+def test_a_formula_of_other_terms_is_not_quick(formula: str, failure: str) -> None:
+    assert quick_find_ties(Cost("own", Expression(formula), Expression(failure))) is None
+
+
+def test_a_formula_too_long_for_the_compiled_core_is_quick_all_the_same() -> None:
+    nested = "wait_ms"
+    for _ in range(40):
+        nested = f"1 + ({nested})"
+    cost = Cost("own", Expression(nested), Expression("failure_ms"))
+    fleet = Fleet("lmetric")
+    fleet.cost = cost
+    fleet.load("w0", 100)
+
+    assert quick_find_ties(cost) is not None
+    assert fleet.find([]) == list(NAMES[1:])

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import Candidate
+from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.insight.predictions import (
     AnswerSeen,
     Doubt,

@@ -1,9 +1,8 @@
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.index.index import KvIndex
-from kvmesh.core.overlap.approx import ApproxIndex, CombinedIndex
+from kvmesh.core.overlap.approx import ApproxIndex
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -325,30 +324,6 @@ def test_workers_that_come_and_go_do_not_use_up_slots() -> None:
         pass
     index.record(A, [1], 0.0)
     assert index.find_matches(BlockHashes.of([1], 1)) == {A: 1}
-
-
-@pytest.mark.parametrize(("exact", "routed"), [(True, False), (False, True), (True, True)])
-def test_of_two_views_the_longer_prefix_counts(exact: bool, routed: bool) -> None:
-    events, decisions = KvIndex(), ApproxIndex()
-    expected: dict[WorkerId, int] = {}
-    if exact:
-        events.apply(A, Stored(ROOT, pack_hashes(PROMPT[:30])))
-        events.apply(B, Stored(ROOT, pack_hashes(PROMPT[:20])))
-        expected |= {A: 30, B: 20}
-    if routed:
-        decisions.record(A, PROMPT[:10], 0.0)
-        decisions.record(B, PROMPT[:25], 0.0)
-        decisions.record(C, PROMPT[:25], 0.0)
-        decisions.record(D, PROMPT[:1], 0.0)
-        expected |= {A: max(10, expected.get(A, 0)), B: 25, C: 25, D: 1}
-    both = CombinedIndex(events, decisions)
-
-    groups = both.find_groups(prompt(50))
-
-    assert both.find_matches(prompt(50)) == expected
-    assert {worker: depth for depth, workers in groups for worker in workers} == expected
-    depths = [depth for depth, _ in groups]
-    assert depths == sorted(set(depths), reverse=True)
 
 
 def test_a_full_worker_gives_up_what_ends_first_even_if_it_is_newest() -> None:

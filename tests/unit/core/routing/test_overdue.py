@@ -1,5 +1,5 @@
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import Candidate
+from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.routing.overdue import LONGER, SLACK, Usual, patience_s
 
 # 200 ms of wait, and 1000 tokens of 0.1 ms each.

@@ -3,7 +3,8 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.cost.formulas import DEFAULT_WEIGHTS, Candidate, cost_named, survey
+from kvmesh.core.cost.formulas import cost_named
+from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, survey
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.shadow_policy import (

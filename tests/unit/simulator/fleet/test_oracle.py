@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import Weights
+from kvmesh.core.cost.terms import Weights
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest
 from kvmesh.mocker.model.timing import PROFILES, TimingProfile

@@ -1,0 +1,139 @@
+"""What a cost formula may name: terms of one worker, of all workers, and weights."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """One worker as this request sees it. Tokens and blocks are counts, `_ms` milliseconds.
+
+    `overlap_blocks` of the request's `request_blocks` are cached there. Load, without this
+    request: `prefill_tokens` uncached tokens still to prefill, `active_blocks` KV blocks in use,
+    `active_requests`, `outstanding_tokens` their prompt tokens. With it: `decode_blocks`.
+    `cache_usage` 0..1, `waiting_requests` and `capacity_blocks` (0: unknown) come from the engine
+    where it reports, else from bookings. `cached_blocks` is the size of its cached tree. A step's
+    fixed time is worth `step_tokens`; `arrivals_per_ms` is a worker's usual part of all requests.
+    `failure_share` of the requests there fail beyond what is usual; `failure_ms` is what this one
+    loses by that on average: the time until it fails, and its prompt's anew elsewhere.
+    """
+
+    worker: WorkerId
+    block_size: int
+    prompt_tokens: int
+    overlap_blocks: int = 0
+    request_blocks: int = 0
+    uncached_tokens: int = 0
+    prefill_tokens: int = 0
+    active_blocks: int = 0
+    decode_blocks: int = 0
+    active_requests: int = 0
+    outstanding_tokens: int = 0
+    waiting_requests: int = 0
+    cache_usage: float = 0.0
+    capacity_blocks: int = 0
+    cached_blocks: int = 0
+    wait_ms: float = 0.0
+    ms_per_token: float = 0.0
+    step_tokens: float = 0.0
+    arrivals_per_ms: float = 0.0
+    memory_wait_ms: float = 0.0
+    failure_share: float = 0.0
+    failure_ms: float = 0.0
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """What a formula may know about all candidates at once."""
+
+    max_waiting: int
+    min_prefill_tokens: int
+    max_overlap_blocks: int
+    min_requests: int
+    max_requests: int
+    total_work: float
+
+
+NO_FLEET: Final = Fleet(0, 0, 0, 0, 0, 0.0)
+"""For formulas that look at one candidate alone."""
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """The numbers in the formulas, named as the field names them.
+
+    `overlap_score_weight` multiplies prefill work (Dynamo's prefill_load_scale);
+    `overlap_score_credit` is what a cached block is worth, `overlap_score_credit_decay` how fast
+    that fades on a worker with more backlog than the least; `decode_active_request_weight` adds
+    block-equivalents per active request. `contention` (g) is how much each request already there
+    makes a prefill dearer, `followers` (f) each that will come until it is done; `decode_weight`
+    (d) prices outstanding prompt tokens in prefilled ones, `outstanding_weight` for Preble's cost.
+    `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold` are SGLang's.
+    """
+
+    overlap_score_weight: float = 1.0
+    overlap_score_credit: float = 1.0
+    overlap_score_credit_decay: float = 0.0
+    decode_active_request_weight: float = 0.0
+    contention: float = 0.4
+    followers: float = 0.5
+    decode_weight: float = 0.05
+    outstanding_weight: float = 0.05
+    cache_threshold: float = 0.3
+    balance_abs_threshold: int = 64
+    balance_rel_threshold: float = 1.5
+
+
+DEFAULT_WEIGHTS: Final = Weights()
+
+DERIVED: Final[Mapping[str, str]] = {
+    "own_ms": "ms_per_token * (uncached_tokens + step_tokens)",
+    "prefill_blocks": "(prefill_tokens + uncached_tokens) / block_size",
+    "overlap_score": "(prompt_tokens - uncached_tokens) / max(1, prompt_tokens)",
+    "failure_tokens": "failure_ms / max(ms_per_token, 0.0001)",
+}
+"""Terms that follow from a candidate's: how long this request's own prefill takes there, prefill
+work queued there plus its own, the cached share of the prompt, and how many tokens are prefilled in
+`failure_ms` (finite while the speed is unknown).
+"""
+
+FORMATS: Final[Mapping[str, str]] = {
+    "overlap_score_weight": ".1f",
+    "overlap_score": ".3f",
+    "cache_usage": ".3f",
+    "decode_blocks": ".1f",
+    "prefill_blocks": ".1f",
+    "wait_ms": ".1f",
+    "own_ms": ".1f",
+    "memory_wait_ms": ".1f",
+    "failure_ms": ".1f",
+    "failure_tokens": ".1f",
+    "ms_per_token": ".4f",
+    "arrivals_per_ms": ".4f",
+}
+"""How a term is printed; the others as they are."""
+
+
+def outstanding_work(candidate: Candidate, weights: Weights) -> float:
+    """Return a worker's load in prefilled tokens: prefill backlog plus the price of decoding."""
+    return candidate.prefill_tokens + weights.outstanding_weight * candidate.outstanding_tokens
+
+
+def survey(candidates: Sequence[Candidate], weights: Weights) -> Fleet:
+    """Return what the formulas may know about `candidates` (at least one) as a whole."""
+    requests = [one.active_requests for one in candidates]
+    price = weights.outstanding_weight
+    return Fleet(
+        max_waiting=max([one.waiting_requests for one in candidates]),
+        min_prefill_tokens=min([one.prefill_tokens for one in candidates]),
+        max_overlap_blocks=max([one.overlap_blocks for one in candidates]),
+        min_requests=min(requests),
+        max_requests=max(requests),
+        total_work=sum(
+            [
+                one.prefill_tokens + price * one.outstanding_tokens + one.uncached_tokens
+                for one in candidates
+            ]
+        ),
+    )

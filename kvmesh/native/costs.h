@@ -1,0 +1,69 @@
+/* A cost formula's program and what it runs over: one request, and the terms of workers. */
+#ifndef KVMESH_COSTS_H
+#define KVMESH_COSTS_H
+
+#include "loads.h"
+
+/* Workers are looked at so many at a time: a step is decoded once for all of them, and its columns
+ * stay in the first-level cache.
+ */
+enum { CHUNK = 64, DEPTH = 16, KEPT = 8, MOST_WEIGHTS = 32 };
+
+enum { BLOCK_SIZE, PROMPT_TOKENS, REQUEST_BLOCKS, STEP_TOKENS, ARRIVALS_PER_MS, FACTS };
+
+/* One request; what core.cost.weighing.Weighing has. */
+typedef struct {
+    uint64_t question;
+    PyObject *keys;        /* tuple */
+    PyObject *memory_wait; /* worker state -> ms */
+    long long block_size, prompt_tokens, request_blocks, output_blocks, stride;
+    double now, fleet, step_tokens, arrivals_per_ms, margin;
+    double facts[FACTS], weights[MOST_WEIGHTS];
+    Py_ssize_t weights_count;
+} Asked;
+
+/* Write one term of `count` workers; -1 with an error set. */
+typedef int (*Fill)(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
+                    double *column);
+
+typedef struct {
+    const char *name;
+    Fill fill;
+} Term;
+
+/* Terms of each worker. */
+enum { TERMS = 13 };
+extern const Term terms[];
+
+/* Terms that are one number for all workers. */
+extern const char *const facts[FACTS];
+
+typedef struct {
+    char operation; /* '+', '-', '*', '/', 'M'ax, 'm'in; 't'erm, 'f'act, 'w'eight, 'n'umber;
+                     * '=': keep a number, 'k'ept */
+    int place;      /* among terms, facts, weights, what is kept */
+    double number;
+} Step;
+
+typedef struct {
+    Step *steps;
+    Py_ssize_t count;
+} Program;
+
+typedef struct {
+    PyObject_HEAD
+    Program price, failure;
+    Py_ssize_t weights; /* at least so many are needed */
+} Formula;
+
+/* Note at the workers that hold any of the prompt how much, so that the others need no look-up:
+ * 7 ns each, half of what a worker takes. -1 with an error set.
+ */
+int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known);
+
+/* Read a tuple of core.cost.expression.Step into a program that is to be freed; -1 with an error
+ * set.
+ */
+int read_program(Formula *self, PyObject *from, Program *program);
+
+#endif

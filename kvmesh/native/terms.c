@@ -1,0 +1,135 @@
+/* The terms of workers that a compiled cost formula may name, as core.cost.weighing.Weighing has
+ * them, to the last bit. A term is a function here and a line in `terms`; its twin in Python is in
+ * core.cost.quick.COLUMNS.
+ */
+#include "costs.h"
+
+#define MEMORY_MARGIN 0.95 /* core.cost.weighing.MEMORY_MARGIN */
+
+static uint64_t questions;
+
+int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known) {
+    PyObject *worker, *depth;
+    Py_ssize_t place = 0;
+    asked->question = ++questions;
+    while (PyDict_Next(overlaps, &place, &worker, &depth)) {
+        PyObject *state = PyDict_GetItemWithError(known, worker);
+        long long blocks = PyLong_AsLongLong(depth);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        if (state != NULL && Py_IS_TYPE(state, &worker_state_type)) {
+            ((WorkerState *)state)->asked = asked->question;
+            ((WorkerState *)state)->overlap = blocks;
+        }
+    }
+    return 0;
+}
+
+static inline long long overlap_at(const Asked *asked, const WorkerState *state) {
+    return state->asked == asked->question ? state->overlap : 0;
+}
+
+static inline double rate_of(const Asked *asked, const WorkerState *state) {
+    return asked->fleet * state->prefill->factor;
+}
+
+#define TERM(name, value)                                                                         \
+    static int fill_##name(const Asked *asked, WorkerState *const *states, Py_ssize_t count,      \
+                           double *column) {                                                      \
+        (void)asked;                                                                              \
+        for (Py_ssize_t i = 0; i < count; i++) {                                                  \
+            const WorkerState *state = states[i];                                                 \
+            column[i] = (double)(value);                                                          \
+        }                                                                                         \
+        return 0;                                                                                 \
+    }
+
+static inline long long uncached_at(const Asked *asked, const WorkerState *state) {
+    long long uncached = asked->prompt_tokens - overlap_at(asked, state) * asked->block_size;
+    return uncached > 0 ? uncached : 0;
+}
+
+static inline double wait_at(const Asked *asked, const WorkerState *state) {
+    return state->loads->prefill_tokens
+               ? loads_wait_ms(state->loads, rate_of(asked, state), asked->now, asked->step_tokens)
+               : 0.0;
+}
+
+/* core.cost.weighing.Weighing.failure_ms */
+static inline double failure_at(const Asked *asked, const WorkerState *state) {
+    double tokens = (double)asked->prompt_tokens + asked->step_tokens;
+    return state->failure_share != 0.0
+               ? state->failure_share * (state->lost_ms + asked->fleet * tokens)
+               : 0.0;
+}
+
+TERM(overlap_blocks, overlap_at(asked, state))
+TERM(uncached_tokens, uncached_at(asked, state))
+TERM(prefill_tokens, state->loads->prefill_tokens)
+TERM(active_blocks, state->loads->active_blocks)
+TERM(active_requests, state->loads->active_requests)
+TERM(outstanding_tokens, state->loads->prompt_tokens)
+TERM(capacity_blocks, state->capacity_blocks)
+TERM(ms_per_token, rate_of(asked, state))
+TERM(wait_ms, wait_at(asked, state))
+TERM(failure_share, state->failure_share)
+TERM(failure_ms, failure_at(asked, state))
+
+static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
+                              double *column) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        long long overlap = overlap_at(asked, states[i]), shared = 0;
+        if (overlap > 0 && PyTuple_GET_SIZE(asked->keys) > 0) {
+            Loads *loads = (Loads *)Py_NewRef(states[i]->loads); /* comparing keys may run anything */
+            shared = loads_shared_blocks(loads, asked->keys, asked->stride, overlap);
+            Py_DECREF(loads);
+        }
+        if (shared < 0) {
+            return -1;
+        }
+        column[i] = (double)(states[i]->loads->active_blocks + asked->request_blocks - shared);
+    }
+    return 0;
+}
+
+/* Only workers that are almost full are asked in full. */
+static int fill_memory_wait_ms(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
+                               double *column) {
+    long long blocks = asked->request_blocks + asked->output_blocks;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        WorkerState *state = states[i];
+        const Loads *loads = state->loads;
+        long long most = loads->active_blocks + loads->expected_blocks + blocks;
+        column[i] = 0.0;
+        if (state->capacity_blocks &&
+            (double)most / (double)state->capacity_blocks > MEMORY_MARGIN) {
+            PyObject *waits = PyObject_CallOneArg(asked->memory_wait, (PyObject *)state);
+            column[i] = waits == NULL ? -1.0 : PyFloat_AsDouble(waits);
+            Py_XDECREF(waits);
+            if (PyErr_Occurred()) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+#define ENTRY(name) {#name, fill_##name}
+
+const Term terms[] = {
+    ENTRY(overlap_blocks), ENTRY(uncached_tokens), ENTRY(prefill_tokens),
+    ENTRY(active_blocks), ENTRY(decode_blocks), ENTRY(active_requests),
+    ENTRY(outstanding_tokens), ENTRY(capacity_blocks), ENTRY(ms_per_token),
+    ENTRY(wait_ms), ENTRY(memory_wait_ms), ENTRY(failure_share), ENTRY(failure_ms),
+};
+_Static_assert(sizeof terms / sizeof *terms == TERMS, "costs.h counts the terms");
+
+const char *const facts[FACTS] = {
+    [BLOCK_SIZE] = "block_size",
+    [PROMPT_TOKENS] = "prompt_tokens",
+    [REQUEST_BLOCKS] = "request_blocks",
+    [STEP_TOKENS] = "step_tokens",
+    [ARRIVALS_PER_MS] = "arrivals_per_ms",
+};
+
