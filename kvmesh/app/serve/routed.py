@@ -60,7 +60,7 @@ class RoutedRequest:
         self._refusal: Problem | None = None
         context.counters.requests += 1
         context.budget.deposit()
-        forwarding.scope.holds(self._give_back)
+        forwarding.scope.held.append(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""
@@ -250,7 +250,8 @@ class RoutedRequest:
         """Give the worker back that was chosen last; return whether it was not before."""
         if self._placement is None:
             return False
-        self._context.hangs.discard(self)
+        if not self._status:
+            self._context.hangs.discard(self)
         return self._placement.release(attempt)
 
     def _give_back(self) -> None:
