@@ -496,7 +496,33 @@ async def test_a_malformed_response_is_a_failure(
     assert failure_of(await pools.ask(upstream.origin)) == ("mid_response", "malformed")
 
 
-async def test_a_head_alone_is_followed_by_an_empty_body(pools: Pool, upstream: Upstream) -> None:
+@pytest.mark.parametrize("end", [b"1\r\nb\r\n0\r\n\r\n", b"1;odd\r\nb\r\n0\r\n\r\n", b"1\r\nb\r"])
+async def test_streams_whose_heads_differ_by_the_date_are_read_alike(
+    pools: Pool, upstream: Upstream, end: bytes
+) -> None:
+    async def script(turn: Turn) -> None:
+        date = b"Date: Sun, 22 Nov 2026 14:20:%02d GMT" % len(upstream.turns)
+        lines = (b"HTTP/1.1 200 OK", date, b"X-Kept: yes", b"Transfer-Encoding: chunked")
+        turn.send(b"\r\n".join(lines), b"\r\n\r\n")
+        await asyncio.sleep(0.02)
+        turn.send(b"1\r\na\r\n")
+        await asyncio.sleep(0.02)
+        turn.send(end)
+        if end.endswith(b"\r"):
+            await asyncio.sleep(0.02)
+            turn.send(b"\n0\r\n\r\n")
+
+    upstream.script = script
+
+    for _ in range(3):
+        sink = await pools.ask(upstream.origin)
+        assert (sink.status, sink.body, sink.calls[-1]) == (200, b"ab", "end")
+        assert (b"x-kept", b"yes") in sink.headers
+    assert upstream.connections == 1
+    assert pools.pool._state.hosts[upstream.origin].known_stream is not None
+
+
+async def test_a_head_alone_is_told_without_a_body(pools: Pool, upstream: Upstream) -> None:
     async def script(turn: Turn) -> None:
         turn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n")
         await asyncio.sleep(0.05)
@@ -504,7 +530,7 @@ async def test_a_head_alone_is_followed_by_an_empty_body(pools: Pool, upstream: 
 
     upstream.script = script
 
-    assert (await pools.ask(upstream.origin)).calls == ["head", "body", "body", "end"]
+    assert (await pools.ask(upstream.origin)).calls == ["head", "body", "end"]
 
 
 async def test_an_answer_to_head_has_no_body_and_ends_the_connection(

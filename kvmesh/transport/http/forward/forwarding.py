@@ -151,7 +151,7 @@ class Forward:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
         held = self._held
         if held is not None:
-            if data and (body := held.take(data)):
+            if body := held.take(data):
                 self._commit(held.head, body)
             return
         if self._gate is not None:

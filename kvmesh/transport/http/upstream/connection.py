@@ -190,7 +190,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._begin_response(sink, data, body)
             if self._sink is not sink:
                 return
-        if body or before is HEAD:
+        if body:
             sink.on_body(body)
             if self._sink is not sink:
                 return
@@ -233,10 +233,8 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         if start < len(data):
             self._parse(sink, data[start:])
-        else:
-            sink.on_body(b"")
-            if self._sink is sink and not self._paused:
-                self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+        elif not self._paused:
+            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
         return True
 
     def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:

@@ -91,7 +91,6 @@ OnChunk = Callable[[bytes, int], None]
 class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
-    `on_head` is followed by an `on_body` in the same turn, of nothing if no more has arrived.
     While `on_chunk` is set, whole chunks of the body may go to it instead of `on_body`.
     `on_failure` may come at any point; nothing comes after `cancel`. What one of these raises is
     passed to `crash`, which is then the last.
