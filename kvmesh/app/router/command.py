@@ -141,7 +141,7 @@ class RouterServer:
         )
 
     def _find_probe(self, worker: str) -> Probe | None:
-        beat = self.router.heartbeat(WorkerId(worker))
+        beat = self.router.heartbeats.get(WorkerId(worker))
         return Probe.of(beat.worker, beat.url, beat.health_path) if beat is not None else None
 
     def _mesh(self) -> MeshPart:
@@ -195,6 +195,7 @@ class RouterServer:
             ),
             open_requests=set(),
             tell=self.mesh.tell,
+            released=self.mesh.released,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
             routing=routing,
@@ -300,7 +301,7 @@ class RouterServer:
             sequences.expire(now)
             share.adopt()
             for worker in context.routing.predictions.workers():
-                if context.router.heartbeat(worker) is None:
+                if context.router.heartbeats.get(worker) is None:
                     context.routing.predictions.forget(worker)
 
 

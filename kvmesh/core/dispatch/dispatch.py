@@ -18,6 +18,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 
 EVERY: Final = 32
@@ -110,9 +111,10 @@ class Dispatch:
         and `given` is its decision when its turn comes; a refusal, or an error that waiting would
         not help. Raises `NoWorkerError` where none are held.
         """
+        binding = self.binding
         decision, one.given = one.given, None
         if decision is None:
-            if one.asked_s < 0.0 and self.binding.holding:
+            if one.asked_s < 0.0 and (binding.bounded or binding.waiting):
                 one.asked_s = now
                 answer = self._ask(one.request, now)
                 if not isinstance(answer, Decision):
@@ -140,10 +142,13 @@ class Dispatch:
             scheduler.grow(request_id, tokens, now)
         return first
 
-    def release(self, one: Dispatched, attempt: Attempt, now: float) -> None:
-        """Give the worker back that was decided on last, and take what its attempt showed."""
+    def release(self, one: Dispatched, attempt: Attempt, now: float) -> Booking | None:
+        """Give the worker back that was decided on last, and take what its attempt showed; return
+        the booking, None when it was released before.
+        """
         booking = self.scheduler.finish(one.request.request_id, now, attempt)
         one.output_tokens = booking.output_tokens if booking is not None else 0
+        return booking
 
     def finished(
         self,

@@ -142,7 +142,7 @@ class FleetRouter:
             pinned_worker=named,
             excluded=errand.failed,
         )
-        if not self._binding.holding:
+        if not (self._binding.bounded or self._binding.waiting):
             return self.scheduler.schedule(wanted, now)
         decision = self._binding.ask(wanted, now)
         if decision is None:
@@ -166,7 +166,7 @@ class FleetRouter:
         Every attempt comes through here once, whether it was answered or not.
         """
         self.ended[end.worker, end.kind] += 1
-        booking = self.sequences.booking(end.request_id)
+        booking = self.sequences.bookings.get(end.request_id)
         attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
         self.scheduler.finish(end.request_id, now, attempt)
         self._settle(now)
@@ -174,7 +174,7 @@ class FleetRouter:
 
     def peer_ended(self, request_id: str, worker: WorkerId, attempt: Attempt, now: float) -> None:
         """Learn how an attempt of a peer's ended, also one that was over before it was told of."""
-        booking = self.sequences.booking(request_id)
+        booking = self.sequences.bookings.get(request_id)
         if booking is not None and booking.worker == worker:
             self.scheduler.finish(request_id, now, attempt)
         else:
@@ -188,7 +188,7 @@ class FleetRouter:
 
     def demand(self, request_id: str) -> tuple[WorkerId, Demand] | None:
         """Return what to tell the peers of a request booked here; None when it has ended."""
-        booking = self.sequences.booking(request_id)
+        booking = self.sequences.bookings.get(request_id)
         if booking is None:
             return None
         demand = Demand(
