@@ -20,7 +20,6 @@ from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.insight.explain import DecisionView, view_decision
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
@@ -124,7 +123,7 @@ class KvRouter:
             membership=self._membership,
             sequences=self._sequences,
             index=self._index,
-            routed=ThinnedIndex(ApproxIndex()),
+            routed=ApproxIndex(thinned=True),
         )
         if sessions is not None and sessions.affinity != "off":
             self._scheduler.sessions = Sessions(sessions)

@@ -32,9 +32,9 @@ class Dispatched(msgspec.Struct):
 
     `visible_id` is the id that the client knows. `given` is what admission decided when the turn
     came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the
-    last one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of
-    then, None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those
-    counted when its last booking was released.
+    last one, made at `sent_s`, `by_cache` if caches counted in it; `told` tokens of the prompt its
+    worker's own events had told of then, None where that proves nothing. `waiting`: no token was
+    seen. `output_tokens` are those counted when its last booking was released.
     """
 
     request: RouteRequest
@@ -46,6 +46,7 @@ class Dispatched(msgspec.Struct):
     record: DecisionRecord | None = None
     decision: Decision | None = None
     sent_s: float = 0.0
+    by_cache: bool = False
     told: int | None = None
     waiting: bool = True
     output_tokens: int = 0
@@ -229,7 +230,8 @@ class Dispatch:
         else:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
-        if self._follows_events and decision.by_cache and self.predictions.may_look(now):
+        one.by_cache = decision.by_cache
+        if self._follows_events and one.by_cache and self.predictions.may_look(now):
             trust = self.scheduler.workers.info(decision.worker).trust
             if is_evidence(decision.chosen, trust):
                 one.told = decision.told_blocks * self.scheduler.options.block_size
@@ -248,7 +250,7 @@ class Dispatch:
         tokens.reported += usage.prompt_tokens
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted
-        if not decision.by_cache or request.approximate:
+        if not one.by_cache or request.approximate:
             return
         answer = AnswerSeen(
             prompt=request.prompt_tokens,

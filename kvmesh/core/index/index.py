@@ -1,6 +1,6 @@
 """Which worker holds which block: the index that events are folded into."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -147,6 +147,14 @@ class KvIndex:
         if not 0 <= tier < len(self._tiers):
             return 0
         return self._tiers[tier].blocks(worker)
+
+    def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return how many blocks each of `workers` holds in device memory."""
+        table = self._only_table
+        if table is None:
+            return [self.blocks(worker) for worker in workers]
+        holdings = table.holdings
+        return [holdings[one].blocks if one in holdings else 0 for one in workers]
 
     def truncated(self, worker: WorkerId) -> bool:
         """Return whether the cap took blocks from `worker` since it was last cleared."""

@@ -19,8 +19,8 @@ _DEPTH: Final = itemgetter(0)
 class SizedIndex(PrefixIndex, Protocol):
     """An index that also knows how much each worker holds."""
 
-    def blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks `worker` holds."""
+    def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return how many blocks each of `workers` holds."""
         ...
 
 
@@ -41,7 +41,12 @@ class TieredIndex(SizedIndex, Protocol):
 
 
 class RoutedIndex(SizedIndex, Protocol):
-    """An index fed by routing decisions: what is sent to a worker will soon be cached there."""
+    """An index fed by routing decisions: what is sent to a worker will soon be cached there.
+
+    Before `next_end` there is nothing to `expire`.
+    """
+
+    next_end: float
 
     def record(
         self,
@@ -123,7 +128,8 @@ class OverlapView:
         told = index.find_groups(hashes) if index is not None else []
         routed: Groups = []
         if self._routed is not None:
-            self._routed.expire(now, _EXPIRED_AT_ONCE)
+            if self._routed.next_end <= now:
+                self._routed.expire(now, _EXPIRED_AT_ONCE)
             routed = self._routed.find_groups(hashes)
         groups = told
         if routed:
@@ -184,11 +190,16 @@ class OverlapView:
             if expected:
                 self._routed.revoke(worker, pack_hashes(expected))
 
-    def cached_blocks(self, worker: WorkerId) -> int:
-        """Return the size of a worker's cached tree in the view that counts for it."""
-        if self._index is not None and worker not in self._distrusted:
-            return self._index.blocks(worker)
-        return self._routed.blocks(worker) if self._routed is not None else 0
+    def cached_blocks(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return the size of each worker's cached tree in the view that counts for it."""
+        index, distrusted = self._index, self._distrusted
+        if index is not None and not distrusted:
+            return index.sizes(workers)
+        routed = [0] * len(workers) if self._routed is None else self._routed.sizes(workers)
+        if index is None:
+            return routed
+        sizes = zip(workers, index.sizes(workers), routed, strict=True)
+        return [guess if worker in distrusted else told for worker, told, guess in sizes]
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget what decisions said of a worker that left; events are the index's own affair."""

@@ -23,7 +23,6 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
@@ -102,7 +101,7 @@ class FleetRouter:
             membership=membership,
             sequences=self.sequences,
             index=index,
-            routed=ThinnedIndex(ApproxIndex()),
+            routed=ApproxIndex(thinned=True),
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
