@@ -31,10 +31,10 @@ class Dispatched(msgspec.Struct):
     """One request on its way: what was asked, decided and seen so far. Times in seconds.
 
     `visible_id` is the id that the client knows. `given` is what admission decided when the turn
-    came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the
-    last one, made at `sent_s`, `by_cache` if caches counted in it; `told` tokens of the prompt its
-    worker's own events had told of then, None where that proves nothing. `waiting`: no token was
-    seen. `output_tokens` are those counted when its last booking was released.
+    came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the last
+    one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of then,
+    None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those counted
+    when its last booking was released.
     """
 
     request: RouteRequest
@@ -46,7 +46,6 @@ class Dispatched(msgspec.Struct):
     record: DecisionRecord | None = None
     decision: Decision | None = None
     sent_s: float = 0.0
-    by_cache: bool = False
     told: int | None = None
     waiting: bool = True
     output_tokens: int = 0
@@ -204,7 +203,7 @@ class Dispatch:
         """Do as `scheduler.schedule` and measure its phases, at the price of a second look."""
         phases, timer = self.phases, self._timer
         began = timer()
-        request.hashes.upto(len(request.hashes))
+        request.hashes.upto(request.hashes.blocks)
         hashed = timer()
         self.scheduler.overlaps.find_groups(request.hashes, now)
         found = timer()
@@ -230,8 +229,7 @@ class Dispatch:
         else:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
-        one.by_cache = decision.by_cache
-        if self._follows_events and one.by_cache and self.predictions.may_look(now):
+        if self._follows_events and decision.by_cache and self.predictions.may_look(now):
             trust = self.scheduler.workers.info(decision.worker).trust
             if is_evidence(decision.chosen, trust):
                 one.told = decision.told_blocks * self.scheduler.options.block_size
@@ -250,7 +248,7 @@ class Dispatch:
         tokens.reported += usage.prompt_tokens
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted
-        if not one.by_cache or request.approximate:
+        if not decision.by_cache or request.approximate:
             return
         answer = AnswerSeen(
             prompt=request.prompt_tokens,

@@ -12,10 +12,11 @@ from sortedcontainers import SortedDict
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.prefix_index import Groups, by_worker
+from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.table import clear_released
 from kvmesh.core.overlap.leases import Leases
+from kvmesh.core.overlap.overlaps import by_worker
 from kvmesh.core.overlap.thinned import WHOLE_BLOCKS, Thinned, depth_of, thin
 
 DEFAULT_TTL_S: Final = 120.0
@@ -185,7 +186,7 @@ class ApproxIndex:
 
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return disjoint (depth, workers), deepest first; complexity as `KvIndex.find_groups`."""
-        if self._thinned and (blocks := len(hashes)) > WHOLE_BLOCKS:
+        if self._thinned and (blocks := hashes.blocks) > WHOLE_BLOCKS:
             drops = self._table.find_drops(Thinned(hashes), self._slots.live)
             drops = [(min(depth_of(kept), blocks), mask) for kept, mask in drops]
         else:
@@ -254,4 +255,4 @@ class ApproxIndex:
 
 
 def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:
-    return hashes if isinstance(hashes, Sequence) else hashes.upto(len(hashes))
+    return hashes if isinstance(hashes, Sequence) else hashes.upto(hashes.blocks)

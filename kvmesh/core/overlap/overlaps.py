@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
-from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
+from kvmesh.core.index.prefix_index import Groups, PrefixIndex
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
@@ -205,3 +205,13 @@ class OverlapView:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
         if self._routed is not None:
             self._routed.remove_worker(worker)
+
+
+def by_worker(groups: Groups) -> dict[WorkerId, int]:
+    """Return the depth of the first group, the deepest, that each worker is in; they may overlap
+    here.
+    """
+    matches: dict[WorkerId, int] = {}
+    for depth, workers in reversed(groups):
+        matches.update(dict.fromkeys(workers, depth))
+    return matches

@@ -20,18 +20,15 @@ class Thinned:
     hash stands for all before it, so nothing wrong is ever believed.
     """
 
-    __slots__ = ("_hashes",)
+    __slots__ = ("_hashes", "blocks")
 
     def __init__(self, hashes: Hashes) -> None:
         self._hashes = hashes
-
-    def __len__(self) -> int:
-        """Return how many blocks are kept, the last one included."""
-        return WHOLE_BLOCKS - (WHOLE_BLOCKS - len(self._hashes)) // STRIDE
+        self.blocks = WHOLE_BLOCKS - (WHOLE_BLOCKS - hashes.blocks) // STRIDE
 
     def upto(self, count: int) -> "array[int]":
         """Return the first `count` of the kept hashes or more."""
-        return thin(self._hashes.upto(depth_of(count)), len(self._hashes))
+        return thin(self._hashes.upto(depth_of(count)), self._hashes.blocks)
 
 
 def thin(hashes: Sequence[int], blocks: int) -> "array[int]":

@@ -233,6 +233,7 @@ def _decision(
         cost=weighing.cost,
         fleet=weighed.fleet,
         weights=weighing.weights,
+        by_cache=weighing.policy == weighing.cost.name,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
     )

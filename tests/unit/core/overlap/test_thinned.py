@@ -85,4 +85,4 @@ def test_what_is_looked_for_is_as_much_as_was_kept(blocks: int) -> None:
 
     index.record(A, LONG[:blocks], 0.0, 5.0)
 
-    assert len(Thinned(of(LONG[:blocks]))) == index.blocks(A)
+    assert Thinned(of(LONG[:blocks])).blocks == index.blocks(A)
