@@ -71,6 +71,7 @@ class StaticWorkers:
         self.draining = False
         self._looked = False
         self._router = router
+        self._known = router.scheduler.workers
         self._bucket = options.bucket
         self._secret_mark = secret_mark(options.secret)
         self._index = index
@@ -111,12 +112,12 @@ class StaticWorkers:
             return "draining"
         if not self._looked:
             return "looking at the workers"
-        panic = self._router.scheduler.workers.panic
+        panic = self._known.panic
         return "" if self._registry.answering or panic else "no worker answers"
 
     def warnings(self) -> tuple[str, ...]:
         """Return why workers are routed by less than their events, one line each."""
-        panic = (PANIC,) if self._router.scheduler.workers.panic else ()
+        panic = (PANIC,) if self._known.panic else ()
         if self._index is None:
             return panic
         reasons = self._registry.reasons.items()
@@ -127,7 +128,7 @@ class StaticWorkers:
         return {
             "kv_events": self._index is not None,
             "workers_answering": sorted(self._registry.answering),
-            "panic": self._router.scheduler.workers.panic,
+            "panic": self._known.panic,
             "warnings": self.warnings(),
             "engines": {one.static.worker: one.statistics() for one in self._engines},
         }

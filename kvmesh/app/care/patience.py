@@ -40,7 +40,7 @@ class Patience:
         self.held += 1
         self._had.add(scope)
         self._waiting[scope] = proceed, self._clock() + self.wait_s
-        scope.holds(partial(self._forget, scope))
+        scope.held.append(partial(self._forget, scope))
         self._begun.set()
         return True
 

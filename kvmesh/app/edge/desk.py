@@ -63,7 +63,7 @@ class EdgeRequest:
         self._forbidden: Refuse | None = None
         session.requests[message.n] = self
         scope.tell = self._refuse
-        scope.holds(self._leave)
+        scope.held.append(self._leave)
 
     def begin(self, context: RoutingContext, message: Ask) -> None:
         """Offer a worker."""

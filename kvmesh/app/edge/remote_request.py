@@ -88,7 +88,7 @@ class RemoteRequest:
         self._excluded: set[WorkerId] = set()
         self.deadline_s = NEVER
         self.spoke = -1
-        self.scope.holds(self._give_back)
+        self.scope.held.append(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Ask for the next worker and wait, or go where the answer says."""

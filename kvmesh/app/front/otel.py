@@ -58,7 +58,7 @@ class OpenTelemetryTracer:
                 "kvmesh.request_id": exchange.request_id.decode("latin-1"),
             },
         )
-        exchange.scope.holds(partial(_end, span))
+        exchange.scope.held.append(partial(_end, span))
         return TracedPlan(plan, span)
 
     def close(self) -> None:

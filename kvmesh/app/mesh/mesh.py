@@ -50,6 +50,7 @@ class RouterMesh:
         self.draining = False
         self._settings = settings
         self._router = router
+        self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self.indexer = Indexer(
             IndexReplica(index),
             IndexerOptions(
@@ -94,12 +95,12 @@ class RouterMesh:
             return "catching up with the journal"
         if self.indexer.awaits_workers(time.monotonic()):
             return "waiting for the heartbeats of known workers"
-        usable = self._router.scheduler.workers.membership.usable(time.monotonic())
+        usable = self._known.membership.usable(time.monotonic())
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
         """Return whether the plane is silent, and which workers' events do not count in full."""
-        info = self._router.scheduler.workers.info
+        info = self._known.info
         trusts = ((beat.worker, info(beat.worker).trust) for beat in self._router.workers())
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
         lines = by_reason(doubted, "KV events do not count in full")
@@ -119,12 +120,12 @@ class RouterMesh:
             created=self.indexer.replica.created,
             digest=claim.digest,
             scope=claim.scope,
-            active_requests=self._router.scheduler.sequences.statistics().active_requests,
+            active_requests=self._sequences.statistics().active_requests,
             models=self._router.models(),
             draining=self.draining,
             heat=self._router.heat(time.monotonic()),
             admission=self._router.admission,
-            workers=self._router.scheduler.workers.membership.members(),
+            workers=self._known.membership.members(),
             left_out=self._router.left_out(time.monotonic()),
         )
 

@@ -41,6 +41,7 @@ class SharingMesh:
         self._url = ""
         self._settings = settings
         self._router = router
+        self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self._static = static
         self.link = PeerLink(
             settings, router_id, router, self.heartbeat, hears_workers=static is None
@@ -61,7 +62,7 @@ class SharingMesh:
             return self._static.why_not()
         if waiting := self.link.waiting():
             return waiting
-        usable = self._router.scheduler.workers.membership.usable(time.monotonic())
+        usable = self._known.membership.usable(time.monotonic())
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
@@ -79,11 +80,11 @@ class SharingMesh:
             url=self._url,
             ready=not self.why_not(),
             epoch=self.link.epoch,
-            active_requests=self._router.scheduler.sequences.statistics().active_requests,
+            active_requests=self._sequences.statistics().active_requests,
             models=self._router.models(),
             draining=self.draining,
             admission=self._router.admission,
-            workers=self._router.scheduler.workers.membership.members(),
+            workers=self._known.membership.members(),
             left_out=self._router.left_out(time.monotonic()),
         )
 

@@ -47,7 +47,7 @@ class BucketPlan:
         self._sent = False
         self._status = 0
         self.sent_s = 0.0
-        forwarding.scope.holds(self._give_back)
+        forwarding.scope.held.append(self._give_back)
 
     @property
     def worker(self) -> str:

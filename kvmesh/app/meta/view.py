@@ -212,7 +212,9 @@ class MetaView:
         """Return every known replica: in its own words, or why it has none."""
         now = time.monotonic()
         rows: list[ReplicaRow] = []
-        for replica in self._meta.table.replicas():
+        table = self._meta.table
+        membership = table.membership
+        for replica in table.replicas():
             known = self._known.get(replica.name)
             said = known.overview if known is not None else None
             own = (
@@ -220,7 +222,7 @@ class MetaView:
                 if said
                 else None
             )
-            why_not = self._meta.table.membership.why_not(replica.name, now) or ""
+            why_not = membership.why_not(replica.name, now) or ""
             if known is not None and said is not None and not known.answers:
                 why_not = why_not or "does not answer"
             if own is None:

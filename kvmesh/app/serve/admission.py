@@ -105,7 +105,7 @@ class AdmissionGate:
         A request whose `scope` ends while it waits loses its place.
         """
         self.waiting[request_id] = scope, told
-        scope.holds(partial(self.leave, request_id))
+        scope.held.append(partial(self.leave, request_id))
         self.load_fell()
 
     def leave(self, request_id: str) -> None:

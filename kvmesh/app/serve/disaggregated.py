@@ -70,7 +70,7 @@ class DisaggregatedRequest:
         self._booked = ""
         self._task: asyncio.Task[None] | None = None
         self._blameless = False
-        self._forwarding.scope.holds(self._end_prefill)
+        self._forwarding.scope.held.append(self._end_prefill)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Return the decode worker, once the prefill is done or on its way."""

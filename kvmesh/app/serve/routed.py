@@ -60,7 +60,7 @@ class RoutedRequest:
         self._refusal: Problem | None = None
         context.counters.requests += 1
         context.budget.deposit()
-        forwarding.scope.holds(self._give_back)
+        forwarding.scope.held.append(self._give_back)
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose and book the next worker, or wait for one."""

@@ -106,7 +106,7 @@ class LiveFeed:
             return
         exchange.write(b"retry: %d\n\n" % RETRY_MS)
         self._clients[exchange] = _Client(exchange)
-        exchange.scope.holds(partial(self._clients.pop, exchange, None))
+        exchange.scope.held.append(partial(self._clients.pop, exchange, None))
         self._wake.set()
 
     async def run(self) -> None:

@@ -35,14 +35,17 @@ def _drop(*_: object) -> EventDict:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Log nothing: what is kept of a log keeps an error's frames."""
+    """Log nothing: what is kept of a log keeps an error's frames; forget what was made before."""
     processors = structlog.get_config()["processors"]
     before = list(processors)
     processors[:] = [_drop]
     logging.disable()
+    gc.collect()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         logging.disable(logging.NOTSET)
         processors[:] = before
 

@@ -144,7 +144,7 @@ function renderTiles(overview) {
   const queued = replicas.reduce((all, one) => all + one.queued, 0);
   const best = minute.cached ?? minute.predicted;
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1),
-    `${count(counters.requests ?? 0)} so far, ${count(["cut", "unserved", "refused", "errors_passed_on"].reduce((all, name) => all + (counters[name] ?? 0), 0))} failed`,
+    `${count(counters.requests ?? 0)} so far, ${count(["cut", "unserved", "refused", "crashed", "errors_passed_on"].reduce((all, name) => all + (counters[name] ?? 0), 0))} failed`,
     (last.failed ?? 0) + (last.refused ?? 0) ? "bad" : "");
   tile("cached", minute.cached === null ? "Prompt cached (predicted)" : "Prompt cached", percent(best),
     minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}`);

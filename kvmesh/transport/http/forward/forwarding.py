@@ -92,7 +92,7 @@ class Forward:
         """
         self._plan = plan
         exchange, pool, options = self._exchange, self._pool, self._options
-        self.scope.holds(self._over)
+        self.scope.held.append(self._over)
         self.scope.tell = self._tell_crash
         if pool.refuses(exchange.request.body):
             self._answer(_POISON, "refused")

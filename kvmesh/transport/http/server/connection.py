@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is None and not self._writing_paused and not self._lingering:
             if not self.transport.is_closing():
                 self._rest()
-        else:
+        elif ready:
             self._hold_back()
 
     def _hold_back(self) -> None:

@@ -89,7 +89,7 @@ class Exchange:
         self._held = b""
         self._begun = 0
         scope.tell = self._tell_crash
-        scope.holds(self._let_go)
+        scope.held.append(self._let_go)
 
     @property
     def started(self) -> bool:

@@ -56,7 +56,9 @@ class Request:
 
         What can be made again goes with it.
         """
-        self.uncharge()
+        if self.budget is not None:
+            self.budget.used -= len(self.body)
+            self.budget = None
         self.body = b""
         self.block = self.values_seen = None
 

@@ -39,9 +39,10 @@ class RequestIds:
 class Scope:
     """Ends a request once, however it ends.
 
-    What a request holds (a booking, a place in a queue, a timer, a call, a task) is registered with
-    `holds` by whoever gives it, and given back by `end`: the newest first, each whatever becomes of
-    the others. So what was built on something else goes before it, and the connection goes last.
+    What a request holds (a booking, a place in a queue, a timer, a call, a task) is put into `held`
+    by whoever gives it, as a call that gives it back and does nothing where nothing is left. `end`
+    makes these calls: the newest first, each whatever becomes of the others. So what was built on
+    something else goes before it, and the connection goes last.
 
     Whoever calls into a request from the event loop, a timer or another request does so by `enter`,
     or catches what it raises and passes it to `crash`.
@@ -50,7 +51,7 @@ class Scope:
     client, or whoever sent the request, of an error of ours.
     """
 
-    __slots__ = ("_held", "_report", "kind", "over", "request_id", "status", "tell")
+    __slots__ = ("_report", "held", "kind", "over", "request_id", "status", "tell")
 
     def __init__(self, request_id: bytes, report: Report) -> None:
         self.request_id = request_id
@@ -59,11 +60,7 @@ class Scope:
         self.over = False
         self.tell: Callable[[Problem], None] | None = None
         self._report = report
-        self._held: list[Callable[[], object]] = []
-
-    def holds(self, release: Callable[[], object]) -> None:
-        """Have `release` called when the request ends; it must do nothing where nothing is left."""
-        self._held.append(release)
+        self.held: list[Callable[[], object]] = []
 
     def enter(self, entry: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Call into the request from outside: not when it is over; what it raises ends it."""
@@ -77,7 +74,7 @@ class Scope:
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run `work` for the request until either ends; what it raises ends the request."""
         task = asyncio.get_running_loop().create_task(work)
-        self._held.append(task.cancel)
+        self.held.append(task.cancel)
         task.add_done_callback(self._work_done)
         return task
 
@@ -100,7 +97,7 @@ class Scope:
             return
         self.over = True
         self.tell = None
-        held = self._held
+        held = self.held
         while held:
             release = held.pop()
             try:
