@@ -13,7 +13,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
-from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions, is_evidence
+from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
@@ -229,10 +229,10 @@ class Dispatch:
         else:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
-        if self._follows_events and decision.by_cache and self.predictions.may_look(now):
+        predictions = self.predictions
+        if self._follows_events and decision.by_cache and now >= predictions.look_at_s:
             trust = self.scheduler.workers.info(decision.worker).trust
-            if is_evidence(decision.chosen, trust):
-                one.told = decision.told_blocks * self.scheduler.options.block_size
+            one.told = predictions.told(decision.chosen, decision.told_blocks, trust, now)
 
     def _compare(
         self, one: Dispatched, decision: Decision, usage: Usage | None, now: float

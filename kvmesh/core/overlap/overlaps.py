@@ -31,8 +31,9 @@ class TieredIndex(SizedIndex, Protocol):
         """Tell `watcher` of packed blocks that leave a worker's device memory."""
         ...
 
-    def tier_count(self) -> int:
-        """Return how many tiers were ever used; 1: device memory alone."""
+    @property
+    def tiers(self) -> Sequence[object]:
+        """Return the tiers of memory that were ever used, the device's first."""
         ...
 
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
@@ -135,7 +136,7 @@ class OverlapView:
         if routed:
             groups = sorted(told + routed, key=_DEPTH, reverse=True) if told else routed
         overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
-        if device_only or index is None or index.tier_count() == 1:
+        if device_only or index is None or len(index.tiers) == 1:
             return Found(overlaps, groups, told)
         return Found(overlaps, groups, told, self._add_slower(index, hashes, overlaps))
 
