@@ -19,7 +19,6 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import WorkerInfo
@@ -43,7 +42,7 @@ class Fleet:
             membership=membership,
             sequences=ActiveSequences(BLOCK_SIZE),
             index=index,
-            routed=ThinnedIndex(ApproxIndex()),
+            routed=ApproxIndex(thinned=True),
         )
         self._rng = Random(2)
         self._system = [self._rng.randrange(1 << 16) for _ in range(SHARED_BLOCKS * BLOCK_SIZE)]

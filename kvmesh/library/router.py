@@ -20,7 +20,6 @@ from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.insight.explain import DecisionView, view_decision
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
@@ -124,7 +123,7 @@ class KvRouter:
             membership=self._membership,
             sequences=self._sequences,
             index=self._index,
-            routed=ThinnedIndex(ApproxIndex()),
+            routed=ApproxIndex(thinned=True),
         )
         if sessions is not None and sessions.affinity != "off":
             self._scheduler.sessions = Sessions(sessions)
@@ -200,7 +199,7 @@ class KvRouter:
         an id that is booked already or a token that is no u32, `ConfigError` for an unknown cost
         formula. About 25 us, hashing included, for 1,000 tokens cached at one of 8 workers.
         """
-        if self._sequences.booking(request_id) is not None:
+        if self._sequences.bookings.get(request_id) is not None:
             raise RequestError(f"request {request_id!r} is booked already: free it first")
         request = self._request(request_id, token_ids, options)
         decision = self._scheduler.schedule(request, now)

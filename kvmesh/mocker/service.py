@@ -90,7 +90,7 @@ class GenerationService:
         session_id = request.session_id or (session.decode("latin-1") if session else None)
         labels = self.models.labels(request, session_id)
         rank = self._choose_rank(reply)
-        long = self._tokenizer.should_offload(len(reply.request.body))
+        long = len(reply.request.body) > self._tokenizer.inline_characters
         if not long and self.meeting is None:
             self._start(reply, request, labels, rank, self._tokenize(request))
             return

@@ -242,7 +242,8 @@ static int bisect(Search *self, Py_ssize_t high) {
 static int search(Search *self) {
     Py_ssize_t low = 0, last;
     Holders found;
-    if (ask(self, 1) < 0) {
+    Py_ssize_t asked = AHEAD;
+    if (ask(self, asked) < 0) {
         return -1;
     }
     while (low < self->count) {
@@ -258,7 +259,12 @@ static int search(Search *self) {
             return -1;
         }
         if (last == low) {
-            if (ask(self, low + 1 + (low >> 2 > AHEAD ? low >> 2 : AHEAD)) < 0) {
+            /* Fewer than were asked for are all there are. */
+            if (self->count < asked) {
+                break;
+            }
+            asked = low + 1 + (low >> 2 > AHEAD ? low >> 2 : AHEAD);
+            if (ask(self, asked) < 0) {
                 return -1;
             }
             last = self->count - 1;

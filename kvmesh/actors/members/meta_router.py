@@ -95,7 +95,7 @@ class MetaRouter:
 
     def began(self, replica: str, now: float) -> None:
         """Take that an answer of a replica begins."""
-        self.table.membership.began(replica, now)
+        self.table.membership.health.began(replica, now)
 
     def url(self, replica: str) -> str:
         """Return where a replica is; "" for one that is gone."""

@@ -103,7 +103,7 @@ class ReplicaSync:
         """Fold one message; see `messages` for what each means."""
         match message:
             case Booked(request_id):
-                booking = self._sequences.booking(request_id)
+                booking = self._sequences.bookings.get(request_id)
                 return self._queue(self._placed(booking)) if booking is not None else ()
             case FirstToken(request_id):
                 return self._queue(Prefilled(request_id))

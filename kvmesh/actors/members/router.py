@@ -19,6 +19,7 @@ MOST_LEFT_OUT: Final = 64
 class Router:
     """Where workers are and what they serve. Told by the registry, read directly by requests.
 
+    `heartbeats` are the last signs of life of those that are not gone.
     `mismatched` are workers whose KV blocks have another size than this router hashes with,
     `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
     match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
@@ -38,7 +39,7 @@ class Router:
         self.prefillers: set[WorkerId] = set()
         self.admission = SharedLimits()
         self._block_size = block_size
-        self._heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002 - the kernel's signature
         """Fold one message; all others than those named above are ignored."""
@@ -46,7 +47,7 @@ class Router:
             case WorkerSeen(heartbeat):
                 return self._on_worker(heartbeat)
             case WorkerGone(worker):
-                self._heartbeats.pop(worker, None)
+                self.heartbeats.pop(worker, None)
                 self.mismatched.pop(worker, None)
                 self.strangers.discard(worker)
                 self.prefillers.discard(worker)
@@ -55,13 +56,9 @@ class Router:
             case _:
                 return ()
 
-    def heartbeat(self, worker: WorkerId) -> WorkerHeartbeat | None:
-        """Return the worker's last sign of life; None when it is gone."""
-        return self._heartbeats.get(worker)
-
     def models(self) -> tuple[str, ...]:
         """Return every model some worker serves, sorted."""
-        return tuple(sorted({model for one in self._heartbeats.values() for model in one.models}))
+        return tuple(sorted({model for one in self.heartbeats.values() for model in one.models}))
 
     def heat(self, now: float) -> BucketHeat:
         """Return how busy the bucket is: its least busy worker's backlog. O(workers)."""
@@ -84,19 +81,19 @@ class Router:
 
     def workers(self) -> tuple[WorkerHeartbeat, ...]:
         """Return the last heartbeat of every worker, sorted by name."""
-        return tuple(one for _, one in sorted(self._heartbeats.items()))
+        return tuple(one for _, one in sorted(self.heartbeats.items()))
 
     def _on_worker(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker = heartbeat.worker
-        before = self._heartbeats.get(worker)
-        self._heartbeats[worker] = heartbeat
+        before = self.heartbeats.get(worker)
+        self.heartbeats[worker] = heartbeat
         if PREFILL in heartbeat.labels:
             self.prefillers.add(worker)
         else:
             self.prefillers.discard(worker)
         if heartbeat.adapters != (before.adapters if before else ()):
             self.adapters.clear()
-            self.adapters.update(*(one.adapters for one in self._heartbeats.values()))
+            self.adapters.update(*(one.adapters for one in self.heartbeats.values()))
         return (*self._check_secret(heartbeat), *self._check_block_size(heartbeat))
 
     def _check_secret(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:

@@ -8,11 +8,9 @@ from functools import partial
 import msgspec
 
 from kvmesh.actors.engine_messages import EngineSilent
-from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.members.static_registry import StaticRegistry
 from kvmesh.actors.messages import (
-    Finished,
     RouterHeartbeat,
     WorkerGone,
     WorkerHeartbeat,
@@ -33,6 +31,7 @@ from kvmesh.core.engines.registry import needs_naming
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.disaggregation import role_marks
+from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
 from kvmesh.runtime.aio import AioDriver
@@ -72,7 +71,7 @@ class StaticWorkers:
         self.draining = False
         self._looked = False
         self._router = router
-        self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
+        self._known = router.scheduler.workers
         self._bucket = options.bucket
         self._secret_mark = secret_mark(options.secret)
         self._index = index
@@ -147,12 +146,12 @@ class StaticWorkers:
         """Return that nothing is ever compared."""
         return 0, 0
 
-    def tell(self, message: Message) -> None:
+    tell: None = None
+    """Nobody: a router alone has no replicas."""
+
+    def released(self, booking: Booking) -> None:
         """Note which engines were given something to store: events must follow."""
-        if self._index is None or not isinstance(message, Finished):
-            return
-        booking = self._sequences.booking(message.request_id)
-        if booking is None or booking.uncached_tokens <= self._block_size:
+        if self._index is None or booking.uncached_tokens <= self._block_size:
             return
         if booking.prefilling and booking.streams:
             return

@@ -42,34 +42,26 @@ class HangWatch:
     """Finds workers that take requests and do not answer them.
 
     One that does not answer its health check either is given up by all that wait there; one that
-    does, only by requests that are long overdue.
+    does, only by requests that are long overdue. `waiting` are the requests that were sent, in that
+    order, and that no answer began of: who sends one enters it and takes it out.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.given_up = 0
         self._clock = clock
-        self._waiting: dict[Waiter, None] = {}
+        self.waiting: dict[Waiter, None] = {}
         self._asked_s: dict[str, float] = {}
         self._slow: dict[str, int] = {}
-
-    def add(self, waiter: Waiter) -> None:
-        """Watch a request that is being sent."""
-        self._waiting.pop(waiter, None)
-        self._waiting[waiter] = None
-
-    def discard(self, waiter: Waiter) -> None:
-        """Watch no longer: its answer began, or it is over."""
-        self._waiting.pop(waiter, None)
 
     def due(self, now: float) -> list[str]:
         """Return the workers to ask now. O(requests that wait for long)."""
         due: set[str] = set()
-        for waiter in self._waiting:
+        for waiter in self.waiting:
             if now < waiter.sent_s + ASK_AFTER_S:
                 break
             if now >= self._asked_s.get(waiter.worker, 0.0) + ASK_EVERY_S:
                 due.add(waiter.worker)
-        if not self._waiting:
+        if not self.waiting:
             self._asked_s.clear()
             self._slow.clear()
         for worker in due:
@@ -87,7 +79,7 @@ class HangWatch:
             self._give_up(worker, "it does not answer its health check", overdue_only=False)
 
     def _give_up(self, worker: str, why: str, *, overdue_only: bool) -> None:
-        for waiter in [one for one in self._waiting if one.worker == worker]:
+        for waiter in [one for one in self.waiting if one.worker == worker]:
             waiter.forwarding.scope.enter(self._leave, waiter, why, overdue_only=overdue_only)
 
     def _leave(self, waiter: Waiter, why: str, *, overdue_only: bool) -> None:

@@ -210,7 +210,7 @@ def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
     return Ask(
         n=n,
         visible_id=visible_id,
-        hashes=pack_hashes(hashes.upto(len(hashes))),
+        hashes=pack_hashes(hashes.upto(hashes.blocks)),
         request_id=request.request_id,
         prompt_tokens=request.prompt_tokens,
         expected_output_tokens=request.expected_output_tokens,

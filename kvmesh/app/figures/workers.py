@@ -41,7 +41,7 @@ class WorkerFacts:
 # fmt: off
 WORKERS: Final = Table[WorkerFacts](
     Figure("gauge", "kvmesh_worker_cached_blocks",
-           lambda one: one.scheduler.overlaps.cached_blocks(one.worker),
+           lambda one: one.scheduler.overlaps.cached_blocks((one.worker,))[0],
            "KV blocks a worker is known to hold.",
            shown=Shown("cached_blocks", dashboard="Blocks cached", top="cached", narrow="p2",
                        replicas="max")),

@@ -129,6 +129,9 @@ class RouterMesh:
             left_out=self._router.left_out(time.monotonic()),
         )
 
+    released: None = None
+    """Nobody: workers publish for themselves."""
+
     def tell(self, message: Message) -> None:
         """Pass a booking on to the other replicas."""
         if self._driver is not None:

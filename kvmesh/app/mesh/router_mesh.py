@@ -1,6 +1,6 @@
 """What a router asks of its part of the mesh, whichever it is."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kvmesh.actors.kernel import Message
@@ -8,6 +8,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.workers.loads import Booking
 
 
 class MeshPart(Protocol):
@@ -42,8 +43,14 @@ class MeshPart(Protocol):
         """Return how many digests of peers were compared, and how many differed."""
         ...
 
-    def tell(self, message: Message) -> None:
-        """Pass a booking on to the other replicas, if there are any."""
+    @property
+    def tell(self) -> Callable[[Message], None] | None:
+        """Return what passes a booking on to the other replicas; None where there can be none."""
+        ...
+
+    @property
+    def released(self) -> Callable[[Booking], None] | None:
+        """Return whom to tell of each booking that this router released; None for nobody."""
         ...
 
     def doubt(self, worker: WorkerId, doubt: Doubt) -> None:

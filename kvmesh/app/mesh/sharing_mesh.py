@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
@@ -15,6 +15,7 @@ from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.workers.loads import Booking
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
@@ -115,10 +116,13 @@ class SharingMesh:
 
     def tell(self, message: Message) -> None:
         """Pass a booking on to the siblings."""
-        if self._static is not None:
-            self._static.tell(message)
         if self._driver is not None:
             self._driver.post(self.link.replica_sync.name, message)
+
+    @property
+    def released(self) -> Callable[[Booking], None] | None:
+        """Return who has to know of released bookings: the engines' events must follow."""
+        return self._static.released if self._static is not None else None
 
     def doubt(self, worker: WorkerId, doubt: Doubt) -> None:
         """Guesses are expected to miss: nobody can send anything better."""

@@ -71,7 +71,7 @@ class BucketPlan:
             return Problem.from_error(error)
         self._route, self.sent_s = route, now
         self._tried.append(route.replica.name)
-        self._care.hangs.add(self)
+        self._care.hangs.waiting[self] = None
         return Target(route.replica.url)
 
     def _go_on(self) -> None:
@@ -85,7 +85,7 @@ class BucketPlan:
         if self._route is None:
             return True
         replica, now = self._route.replica.name, time.monotonic()
-        self._care.hangs.discard(self)
+        self._care.hangs.waiting.pop(self, None)
         attempt = failed_attempt(
             failure.kind,
             now - self.sent_s,
@@ -113,7 +113,7 @@ class BucketPlan:
         """Trust the replica again. Its own headers already say who it is."""
         del headers
         self._status = status
-        self._care.hangs.discard(self)
+        self._care.hangs.waiting.pop(self, None)
         if self._route is not None and status in SUCCESS:
             self._meta.began(self._route.replica.name, time.monotonic())
         return ()
@@ -136,4 +136,4 @@ class BucketPlan:
         """Count the end, and be watched no longer."""
         scope = self.forwarding.scope
         self._ends.add(scope.kind, scope.status)
-        self._care.hangs.discard(self)
+        self._care.hangs.waiting.pop(self, None)

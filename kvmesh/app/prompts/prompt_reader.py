@@ -76,7 +76,7 @@ class PromptReader:
         check, model, body = self._check, parsed.model or "", request.body
         if check is None or endpoint.kind not in _PROMPTS:
             return self._whole(self._pack(body, endpoint, parsed, text)[0], root)
-        if check.probe.is_trusted(model):
+        if model not in check.probe.doubted:
             prompt = self._whole(self._pack(body, endpoint, parsed, text)[0], root)
         else:
             prompt = self._doubted(check, request, endpoint, root)

@@ -64,7 +64,7 @@ class Reader:
         """
         began = time.perf_counter()
         asked = exchange.request
-        long = self._prompts.tokenizer.should_offload(len(asked.body))
+        long = len(asked.body) > self._prompts.tokenizer.inline_characters
         parsed: Parsed | None = None
         if endpoint.kind == "chat" and not long:
             parsed = read_chat(asked.body)

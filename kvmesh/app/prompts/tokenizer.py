@@ -44,10 +44,14 @@ CHECK_CACHE_BYTES: Final = 1 << 20
 
 
 class Tokenizer(Protocol):
-    """Text and chats to token ids; deterministic, safe to call from several threads."""
+    """Text and chats to token ids; deterministic, safe to call from several threads.
+
+    Text of more than `inline_characters` may hold the event loop for too long, about 2 ms.
+    """
 
     name: str
     vocab_size: int
+    inline_characters: int
 
     def pack_chat(self, chat: ChatInput) -> bytes | str:
         """Return the ids of the rendered chat as little-endian u32, or as code points.
@@ -74,10 +78,6 @@ class Tokenizer(Protocol):
 
     def check_ids(self, ids: Sequence[int]) -> None:
         """Refuse an id outside the vocabulary. Raises `RequestError` naming id and position."""
-        ...
-
-    def should_offload(self, text_length: int) -> bool:
-        """Return whether a text of so many characters may hold the event loop too long."""
         ...
 
 

@@ -57,7 +57,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
@@ -87,7 +86,7 @@ class RouterServer:
         if part is not None:
             self.router_id = part.router_id
         cost = settings.cost
-        self.routed = ApproxIndex()
+        self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size)
         options = msgspec.structs.replace(
@@ -108,7 +107,7 @@ class RouterServer:
             membership=Membership(),
             sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
             index=self.index if settings.kv_events else None,
-            routed=ThinnedIndex(self.routed),
+            routed=self.routed,
         )
         static = parse_workers(settings.worker, empty=True)
         self._guard = url_guard(settings.upstream, [one.url for one in static])
@@ -141,7 +140,7 @@ class RouterServer:
         )
 
     def _find_probe(self, worker: str) -> Probe | None:
-        beat = self.router.heartbeat(WorkerId(worker))
+        beat = self.router.heartbeats.get(WorkerId(worker))
         return Probe.of(beat.worker, beat.url, beat.health_path) if beat is not None else None
 
     def _mesh(self) -> MeshPart:
@@ -195,6 +194,7 @@ class RouterServer:
             ),
             open_requests=set(),
             tell=self.mesh.tell,
+            released=self.mesh.released,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
             routing=routing,
@@ -300,7 +300,7 @@ class RouterServer:
             sequences.expire(now)
             share.adopt()
             for worker in context.routing.predictions.workers():
-                if context.router.heartbeat(worker) is None:
+                if context.router.heartbeats.get(worker) is None:
                     context.routing.predictions.forget(worker)
 
 

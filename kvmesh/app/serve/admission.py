@@ -59,6 +59,8 @@ def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
 class AdmissionGate:
     """Looks on the event loop whether the turn of requests that `dispatch` holds has come, and
     tells them.
+
+    `waiting` are those, by request id: where there are none, `load_fell` has nothing to do.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class AdmissionGate:
         self._binding = dispatch.binding
         self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
-        self._told: dict[str, tuple[Scope, Told]] = {}
+        self.waiting: dict[str, tuple[Scope, Told]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked_s = 0.0
         self._closing_s = float("inf")
@@ -102,18 +104,18 @@ class AdmissionGate:
 
         A request whose `scope` ends while it waits loses its place.
         """
-        self._told[request_id] = scope, told
+        self.waiting[request_id] = scope, told
         scope.held.append(partial(self.leave, request_id))
         self.load_fell()
 
     def leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
-        self._told.pop(request_id, None)
+        self.waiting.pop(request_id, None)
         self._binding.cancel(request_id)
 
     def load_fell(self) -> None:
         """Look soon whether somebody's turn has come."""
-        if self._told:
+        if self.waiting:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -139,7 +141,7 @@ class AdmissionGate:
                 answer(now)
             except Exception as error:  # noqa: BLE001  the gate goes on: others wait, too
                 report("admission queue", error)
-        if self._told:
+        if self.waiting:
             self._look_in(LOOK_EVERY_S)
 
     def _answer_ready(self, now: float) -> None:
@@ -157,7 +159,7 @@ class AdmissionGate:
         late = binding.expire(now)
         if now >= self._closing_s:
             waited = "this router is shutting down; ask another"
-            late = [*self._told]
+            late = [*self.waiting]
         problem = Problem(
             UNAVAILABLE, waited, "queue_timeout", retry_after_s=binding.retry_after_s()
         )
@@ -166,7 +168,7 @@ class AdmissionGate:
             self._tell(request_id, problem)
 
     def _tell(self, request_id: str, answer: Decision | Problem) -> None:
-        waiting = self._told.pop(request_id, None)
+        waiting = self.waiting.pop(request_id, None)
         if waiting is not None:
             scope, told = waiting
             scope.enter(told, answer)

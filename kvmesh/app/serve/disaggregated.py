@@ -130,8 +130,9 @@ class DisaggregatedRequest:
             self._booked = ""
             return self._without_prefill()
         context.open_requests.add(wanted.request_id)
-        context.tell(Booked(wanted.request_id))
-        self._prefiller = prefiller = context.router.heartbeat(decision.worker)
+        if context.tell is not None:
+            context.tell(Booked(wanted.request_id))
+        self._prefiller = prefiller = context.router.heartbeats.get(decision.worker)
         if prefiller is None:
             self._end_prefill()
             return self._without_prefill()
@@ -247,5 +248,8 @@ class DisaggregatedRequest:
         if booked:
             context = self._context
             context.open_requests.discard(booked)
-            context.tell(Finished(booked, attempt))
-            context.scheduler.finish(booked, context.clock(), attempt)
+            if context.tell is not None:
+                context.tell(Finished(booked, attempt))
+            booking = context.scheduler.finish(booked, context.clock(), attempt)
+            if context.released is not None and booking is not None:
+                context.released(booking)

@@ -40,7 +40,8 @@ class Placement:
         self._whole_tokens = None if request.streams else request.expected_output_tokens
         self._open = True
         context.open_requests.add(request.request_id)
-        context.tell(Booked(request.request_id))
+        if context.tell is not None:
+            context.tell(Booked(request.request_id))
 
     @property
     def worker(self) -> WorkerId:
@@ -126,7 +127,11 @@ class Placement:
         self._open = False
         context, request_id = self._context, self._request_id
         context.open_requests.discard(request_id)
-        context.tell(Finished(request_id, attempt))
-        context.routing.release(self._one, attempt, context.clock())
-        context.gate.load_fell()
+        if context.tell is not None:
+            context.tell(Finished(request_id, attempt))
+        booking = context.routing.release(self._one, attempt, context.clock())
+        if context.released is not None and booking is not None:
+            context.released(booking)
+        if context.gate.waiting:
+            context.gate.load_fell()
         return True

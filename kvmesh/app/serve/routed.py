@@ -101,11 +101,11 @@ class RoutedRequest:
         context = self._context
         self._placement = Placement(context, self._one, decision)
         self._attempts += 1
-        heartbeat = context.router.heartbeat(decision.worker)
+        heartbeat = context.router.heartbeats.get(decision.worker)
         if heartbeat is None:
             self._release(UNKNOWN)
             return None
-        context.hangs.add(self)
+        context.hangs.waiting[self] = None
         if context.log.is_enabled_for(DEBUG):
             context.log.debug(
                 "routed",
@@ -139,7 +139,7 @@ class RoutedRequest:
         context.counters.attempts_failed += 1
         if placement is None:
             return True
-        context.hangs.discard(self)
+        context.hangs.waiting.pop(self, None)
         self._blame = self._blame or Blame()
         attempt = placement.fail(failure, self._blame)
         self._failed |= {placement.worker}
@@ -195,7 +195,7 @@ class RoutedRequest:
     def answering(self, status: int) -> None:
         """Take that the worker answers."""
         self._status = status
-        self._context.hangs.discard(self)
+        self._context.hangs.waiting.pop(self, None)
 
     def on_body(self, data: bytes) -> None:
         """See the answer pass."""
@@ -207,8 +207,10 @@ class RoutedRequest:
         """Take the tokens so far: the first ends the prefill, the others grow the booking."""
         context, one = self._context, self._one
         if context.routing.seen(one, tokens, context.clock()):
-            context.gate.load_fell()
-            context.tell(FirstToken(one.request.request_id))
+            if context.gate.waiting:
+                context.gate.load_fell()
+            if context.tell is not None:
+                context.tell(FirstToken(one.request.request_id))
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
@@ -250,8 +252,7 @@ class RoutedRequest:
         """Give the worker back that was chosen last; return whether it was not before."""
         if self._placement is None:
             return False
-        if not self._status:
-            self._context.hangs.discard(self)
+        self._context.hangs.waiting.pop(self, None)
         return self._placement.release(attempt)
 
     def _give_back(self) -> None:
@@ -261,11 +262,14 @@ class RoutedRequest:
         if self._ended:
             return
         request_id = self._one.request.request_id
-        context.hangs.discard(self)
+        context.hangs.waiting.pop(self, None)
         context.gate.leave(request_id)
         context.open_requests.discard(request_id)
         scheduler = context.scheduler
-        if scheduler.sequences.booking(request_id) is not None:
-            scheduler.finish(request_id, context.clock(), UNKNOWN)
-            context.tell(Finished(request_id, UNKNOWN))
+        if scheduler.sequences.bookings.get(request_id) is not None:
+            booking = scheduler.finish(request_id, context.clock(), UNKNOWN)
+            if context.tell is not None:
+                context.tell(Finished(request_id, UNKNOWN))
+            if context.released is not None and booking is not None:
+                context.released(booking)
             context.gate.load_fell()

@@ -22,6 +22,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.wire.headers import Headers
@@ -69,7 +70,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     """What all requests of a router share.
 
     `routing` decides, `decisions` is its log, `gate` tells those it holds of their turn.
-    `open_requests` are those booked and not released; `tell` passes bookings on to the replicas.
+    `open_requests` are those booked and not released; `tell` passes bookings on to the
+    replicas, `released` takes what was released; None: to nobody.
     `ask_suspects` has workers asked at once that a failure made suspect.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
@@ -82,7 +84,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     log: FilteringBoundLogger
     fixed_headers: Headers
     open_requests: set[str]
-    tell: Callable[[Message], None]
+    tell: Callable[[Message], None] | None
+    released: Callable[[Booking], None] | None
     scheduler: Scheduler
     workers: WorkerRegistry
     routing: Dispatch
@@ -108,7 +111,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
         overlaps, _ = scheduler.overlaps.find_groups(hashes, now)
         loads = scheduler.sequences.loads
         best = max(names, key=lambda name: (overlaps.get(name, 0), -loads(name).active_requests))
-        beat = self.router.heartbeat(best)
+        beat = self.router.heartbeats.get(best)
         return None if beat is None else target_of(beat)
 
 

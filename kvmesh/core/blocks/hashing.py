@@ -47,7 +47,8 @@ Tokens = Sequence[int] | TokenBuffer
 class Hashes(Protocol):
     """A prompt's sequence hashes, computed when asked for."""
 
-    def __len__(self) -> int:
+    @property
+    def blocks(self) -> int:
         """Return the number of full blocks."""
         ...
 
@@ -196,13 +197,14 @@ class BlockHashes:
     `tokens` are also a string, whose code points they are. A list of them is read piece by piece,
     a buffer of u32s or a string never converted; none may change until all is hashed: then they are
     let go, since a request may last and a prompt be long. Hashes are kept packed: as integers
-    they take four times the memory, and waiting requests out of the processor's cache.
+    they take four times the memory, and waiting requests out of the processor's cache. `blocks`
+    is the number of full ones.
     `root` is the namespace's (`namespace_root`), or the hash of the block before the first token.
     Raises `RequestError` for bytes that are not whole u32s.
     """
 
     __slots__ = (
-        "_blocks", "_hashes", "_packed", "_root", "_tokens", "block_size", "tokens_count",
+        "_hashes", "_packed", "_root", "_tokens", "block_size", "blocks", "tokens_count",
     )  # fmt: skip
 
     def __init__(self, tokens: Tokens | str, block_size: int, root: int = ROOT) -> None:
@@ -222,7 +224,7 @@ class BlockHashes:
             self.tokens_count //= TOKEN_BYTES
         else:
             self._tokens = read
-        self._blocks = self.tokens_count // block_size
+        self.blocks = self.tokens_count // block_size
 
     @classmethod
     def of(cls, hashes: Sequence[int], block_size: int) -> Self:
@@ -232,7 +234,7 @@ class BlockHashes:
         """
         made = cls((), block_size)
         made.tokens_count = len(hashes) * block_size
-        made._blocks = len(hashes)  # its own constructor
+        made.blocks = len(hashes)
         try:
             made._hashes = hashes if isinstance(hashes, array) else array("Q", hashes)
         except (OverflowError, TypeError) as error:
@@ -248,7 +250,7 @@ class BlockHashes:
 
     def __len__(self) -> int:
         """Return the number of full blocks."""
-        return self._blocks
+        return self.blocks
 
     def upto(self, count: int) -> "array[int]":
         """Return the first `count` hashes or more, all of them when there are fewer.
@@ -256,23 +258,18 @@ class BlockHashes:
         The array is this object's own: do not change it. Raises `RequestError` for a token that is
         no u32.
         """
-        hashes = self._hashes
-        done = len(hashes)
-        if done < count and done < self._blocks:
-            self._hash(done, max(count, done + AHEAD))
-        return hashes
-
-    def _hash(self, done: int, upto: int) -> None:
-        """Hash blocks done, ..., upto - 1, as far as there are so many."""
-        hashes, size = self._hashes, self.block_size
-        count = min(upto, self._blocks) - done
+        hashes, blocks, done = self._hashes, self.blocks, len(self._hashes)
+        if done >= count or done == blocks:
+            return hashes
+        news, size = min(max(count, done + AHEAD), blocks) - done, self.block_size
         seed = hashes[-1] if done else self._root
         if self._packed is not None:
-            hashes.frombytes(pack_chain(seed, self._packed, done * size, size, count))
+            hashes.frombytes(pack_chain(seed, self._packed, done * size, size, news))
         else:
-            hashes.frombytes(chain_tokens(seed, self._tokens, done * size, size, count))
-        if done + count == self._blocks:
+            hashes.frombytes(chain_tokens(seed, self._tokens, done * size, size, news))
+        if done + news == blocks:
             self._packed, self._tokens = None, ()
+        return hashes
 
 
 NO_HASHES: Final[Hashes] = BlockHashes.of((), 1)

@@ -127,7 +127,7 @@ class BucketTable:
         if why == "round-robin":
             self._last_bucket = bucket
         self._sent[name] += 1
-        self.membership.mark_chosen(name, now)
+        self.membership.health.chosen(name, now)
         return BucketRoute(bucket, self._replicas[name], why)
 
     def _last_resort(self, bucket: str, now: float, tried: Collection[str]) -> list[RouterReplica]:

@@ -13,11 +13,12 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
-from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions, is_evidence
+from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import Booking
 from kvmesh.errors import NoWorkerError
 
 EVERY: Final = 32
@@ -30,10 +31,10 @@ class Dispatched(msgspec.Struct):
     """One request on its way: what was asked, decided and seen so far. Times in seconds.
 
     `visible_id` is the id that the client knows. `given` is what admission decided when the turn
-    came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the
-    last one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of
-    then, None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those
-    counted when its last booking was released.
+    came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the last
+    one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of then,
+    None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those counted
+    when its last booking was released.
     """
 
     request: RouteRequest
@@ -110,9 +111,10 @@ class Dispatch:
         and `given` is its decision when its turn comes; a refusal, or an error that waiting would
         not help. Raises `NoWorkerError` where none are held.
         """
+        binding = self.binding
         decision, one.given = one.given, None
         if decision is None:
-            if one.asked_s < 0.0 and self.binding.holding:
+            if one.asked_s < 0.0 and (binding.bounded or binding.waiting):
                 one.asked_s = now
                 answer = self._ask(one.request, now)
                 if not isinstance(answer, Decision):
@@ -140,10 +142,13 @@ class Dispatch:
             scheduler.grow(request_id, tokens, now)
         return first
 
-    def release(self, one: Dispatched, attempt: Attempt, now: float) -> None:
-        """Give the worker back that was decided on last, and take what its attempt showed."""
+    def release(self, one: Dispatched, attempt: Attempt, now: float) -> Booking | None:
+        """Give the worker back that was decided on last, and take what its attempt showed; return
+        the booking, None when it was released before.
+        """
         booking = self.scheduler.finish(one.request.request_id, now, attempt)
         one.output_tokens = booking.output_tokens if booking is not None else 0
+        return booking
 
     def finished(
         self,
@@ -198,7 +203,7 @@ class Dispatch:
         """Do as `scheduler.schedule` and measure its phases, at the price of a second look."""
         phases, timer = self.phases, self._timer
         began = timer()
-        request.hashes.upto(len(request.hashes))
+        request.hashes.upto(request.hashes.blocks)
         hashed = timer()
         self.scheduler.overlaps.find_groups(request.hashes, now)
         found = timer()
@@ -224,10 +229,10 @@ class Dispatch:
         else:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
-        if self._follows_events and decision.by_cache and self.predictions.may_look(now):
+        predictions = self.predictions
+        if self._follows_events and decision.by_cache and now >= predictions.look_at_s:
             trust = self.scheduler.workers.info(decision.worker).trust
-            if is_evidence(decision.chosen, trust):
-                one.told = decision.told_blocks * self.scheduler.options.block_size
+            one.told = predictions.told(decision.chosen, decision.told_blocks, trust, now)
 
     def _compare(
         self, one: Dispatched, decision: Decision, usage: Usage | None, now: float

@@ -45,6 +45,8 @@ class Health:
     While `asks` somebody asks members that are `due` over HTTP and tells `answered`: then a suspect
     is out only until it answers, and an ejected one comes back by an answer and one request at a
     time. Else an ejected member gets that one request when its back-off is over.
+    `out` are those that something speaks against: only of such ones `chosen` has to be told.
+    `stale`: an answer that began, or a request sent, changed who is admitted since `admit`.
     `spared`: members let in although they failed, since too many did; `ejections` since the start.
     """
 
@@ -52,12 +54,13 @@ class Health:
         self, *, backoff_s: float = BACKOFF_S, max_backoff_s: float = MAX_BACKOFF_S
     ) -> None:
         self.asks = False
+        self.stale = True
         self.spared = 0
         self.ejections = 0
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._records: dict[str, MemberRecord] = {}
-        self._out: set[str] = set()
+        self.out: set[str] = set()
         self._noted = NotedFailures()
 
     def note(self, member: str, attempt: Attempt, now: float, request_id: str = "") -> bool:
@@ -93,7 +96,7 @@ class Health:
     def served(self, member: str, now: float) -> bool:
         """Count an answer of a member that nothing speaks against; False: `note` it. 0.3 us."""
         record = self._records.get(member)
-        if record is None or member in self._out:
+        if record is None or member in self.out:
             return False
         record.succeed(now)
         return True
@@ -125,26 +128,30 @@ class Health:
         record.end_streak()
         record.readmit(now)
         self._file(member, record, now)
+        self.stale = True
         return True
 
     def chosen(self, member: str, now: float, request_id: str = "") -> bool:
-        """Note that a request goes there; return whether that changes who is admitted."""
+        """Note that a request goes there; return whether that changes who is admitted: one on trial
+        gets no second one meanwhile.
+        """
         record = self._records.get(member)
         if record is None or record.stage is not Stage.TRICKLE or record.busy:
             return False
         record.busy = True
         record.trial = request_id
         record.until_s = now + TRICKLE_S
+        self.stale = True
         return True
 
     def forget(self, member: str) -> None:
         """Drop what is known of a member: it left, or was started anew."""
         self._records.pop(member, None)
-        self._out.discard(member)
+        self.out.discard(member)
 
     def due(self, now: float) -> list[str]:
         """Return the members to ask over HTTP now, sorted; each is due again a second later."""
-        due = sorted(name for name in self._out if self._records[name].is_due(now))
+        due = sorted(name for name in self.out if self._records[name].is_due(now))
         for name in due:
             self._records[name].asked_s = now
         return due
@@ -179,24 +186,25 @@ class Health:
         of requests, and always one of several: beyond that, and for a member alone, those with the
         best prospects are let in, since to try is better than to reject.
         """
-        if not self._out:
+        self.stale = False
+        if not self.out:
             self.spared = 0
             return list(names), inf
         present = [name for name in names if self.stage(name) is not Stage.DOWN]
         records, unasked_s = self._records, self._unasked_s()
-        out = [one for one in present if one in self._out and records[one].is_out(now, unasked_s)]
+        out = [one for one in present if one in self.out and records[one].is_out(now, unasked_s)]
         allowed = max(1, len(present) // OUT_SHARE) if len(present) > 1 else 0
         out.sort(key=self._prospects, reverse=True)
         self.spared = max(0, len(out) - allowed)
         left_out = frozenset(out[:allowed])
-        until = min((records[name].changes_s(now, unasked_s) for name in self._out), default=inf)
-        for name in self._out.difference(out).intersection(present):
+        until = min((records[name].changes_s(now, unasked_s) for name in self.out), default=inf)
+        for name in self.out.difference(out).intersection(present):
             self._file(name, records[name], now)
         return [name for name in present if name not in left_out], until
 
     def is_left_out(self, member: str, now: float) -> bool:
         """Return whether something speaks against a member, though panic may let it in."""
-        if member not in self._out:
+        if member not in self.out:
             return False
         record = self._records[member]
         return record.stage is Stage.DOWN or record.is_out(now, self._unasked_s())
@@ -234,7 +242,7 @@ class Health:
     def retry_in_s(self, member: str, now: float) -> float:
         """Return how long a member stays ejected or at rest at least, 0 for any other."""
         record = self._records.get(member)
-        if record is None or member not in self._out:
+        if record is None or member not in self.out:
             return 0.0
         until_s = record.until_s if record.stage is Stage.EJECTED else 0.0
         return max(0.0, until_s - now, record.cooling_s - now)
@@ -295,9 +303,9 @@ class Health:
 
     def _file(self, member: str, record: MemberRecord, now: float) -> None:
         if record.stage is not Stage.IN or record.cooling_s > now:
-            self._out.add(member)
+            self.out.add(member)
         else:
-            self._out.discard(member)
+            self.out.discard(member)
 
     def _unasked_s(self) -> float:
         """Return how long a member waits to be asked, at most."""

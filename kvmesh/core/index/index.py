@@ -1,6 +1,6 @@
 """Which worker holds which block: the index that events are folded into."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -33,7 +33,7 @@ class KvIndex:
     is refused and reported as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
     high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled, with
-    the same answers.
+    the same answers. `tiers` are those ever used, the device's first: to be counted by others.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class KvIndex:
         self._new_table = new_table
         self._slots = Slots()
         self._device = Tier(new_table)
-        self._tiers = [self._device]
+        self.tiers = [self._device]
         self._only_table: Table | None = self._device.young
-        self._cap = BlockCap(max_blocks, self._tiers, self._slots)
+        self._cap = BlockCap(max_blocks, self.tiers, self._slots)
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
         self._watchers: list[Callable[[WorkerId, bytes], None]] = []
@@ -87,8 +87,8 @@ class KvIndex:
             missing = len(hashes) >> 3
             if holding is not None:
                 missing = len(table.remove(holding, hashes))
-        elif 0 <= tier < len(self._tiers):
-            missing = self._tiers[tier].remove(worker, hashes)
+        elif 0 <= tier < len(self.tiers):
+            missing = self.tiers[tier].remove(worker, hashes)
         else:
             missing = len(hashes) >> 3
         self._missing += missing
@@ -103,7 +103,7 @@ class KvIndex:
 
     def clear(self, worker: WorkerId) -> None:
         """Forget every block of `worker` in every tier. O(1); `sweep` gives the memory back."""
-        if any(holding.blocks for tier in self._tiers for holding in tier.holdings(worker)):
+        if any(holding.blocks for tier in self.tiers for holding in tier.holdings(worker)):
             self.remove_worker(worker)
             self._slots.assign(worker)
         self._cap.truncated.discard(worker)
@@ -111,7 +111,7 @@ class KvIndex:
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget `worker` and its blocks. O(1); `sweep` gives the memory back."""
         self._slots.release(worker)
-        for tier in self._tiers:
+        for tier in self.tiers:
             tier.forget(worker)
         self._cap.truncated.discard(worker)
         if self._slots.released() > _MAX_RELEASED:
@@ -144,9 +144,17 @@ class KvIndex:
         if tier == 0 and table is not None:
             held = table.holdings.get(worker)
             return 0 if held is None else held.blocks
-        if not 0 <= tier < len(self._tiers):
+        if not 0 <= tier < len(self.tiers):
             return 0
-        return self._tiers[tier].blocks(worker)
+        return self.tiers[tier].blocks(worker)
+
+    def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return how many blocks each of `workers` holds in device memory."""
+        table = self._only_table
+        if table is None:
+            return [self.blocks(worker) for worker in workers]
+        holdings = table.holdings
+        return [holdings[one].blocks if one in holdings else 0 for one in workers]
 
     def truncated(self, worker: WorkerId) -> bool:
         """Return whether the cap took blocks from `worker` since it was last cleared."""
@@ -155,7 +163,7 @@ class KvIndex:
     def worker_digest(self, worker: WorkerId) -> int:
         """Return the sum of the hashes `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
         digest = 0
-        for weight, tier in enumerate(self._tiers):
+        for weight, tier in enumerate(self.tiers):
             for holding in tier.holdings(worker):
                 digest += (2 * weight + 1) * holding.digest
         return digest & _U64
@@ -164,8 +172,8 @@ class KvIndex:
         """Return one number for all that is held and nothing else, 0 for nothing. O(workers)."""
         total = 0
         for worker in self._slots.bits:
-            for number in range(len(self._tiers)):
-                holdings = self._tiers[number].holdings(worker)
+            for number in range(len(self.tiers)):
+                holdings = self.tiers[number].holdings(worker)
                 if any(holding.blocks for holding in holdings):
                     held = sum(holding.digest for holding in holdings) & _U64
                     total += xxh3_64_intdigest(f"{number}:{worker}:{held}".encode())
@@ -173,12 +181,12 @@ class KvIndex:
 
     def statistics(self) -> IndexStatistics:
         """Return sizes and counts. O(workers + shards)."""
-        tables = [table for tier in self._tiers for table in tier.tables()]
+        tables = [table for tier in self.tiers for table in tier.tables()]
         return IndexStatistics(
             workers=len(self._slots.bits),
             blocks=sum(table.size() for table in tables),
             entries=sum(one.blocks for table in tables for one in table.holdings.values()),
-            tiers=len(self._tiers),
+            tiers=len(self.tiers),
             orphans=self._orphans,
             truncated_orphans=self._truncated_orphans,
             truncated_workers=len(self._cap.truncated),
@@ -213,14 +221,10 @@ class KvIndex:
         decode = self._slots.decode
         return [(depth, decode(mask)) for depth, mask in self._find_drops(hashes)]
 
-    def tier_count(self) -> int:
-        """Return how many tiers were ever used; 1: device memory alone."""
-        return len(self._tiers)
-
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
         """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
         found = [self.find_matches(hashes)]
-        for tier in self._tiers[1:]:
+        for tier in self.tiers[1:]:
             matches = found[-1].copy()
             for depth, mask in tier.find_drops(hashes, self._slots.live):
                 for worker in self._slots.decode(mask):
@@ -231,14 +235,14 @@ class KvIndex:
     def freeze(self) -> FrozenIndex:
         """Return a view of everything as it is now, to be read while the index moves on."""
         workers = tuple(self._freeze_worker(*item) for item in self._slots.bits.items())
-        tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self._tiers)
+        tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self.tiers)
         return FrozenIndex(workers, tiers, unclean=self._slots.released() > 0)
 
     def load(self, image: IndexImage, truncated: Iterable[WorkerId] = ()) -> None:
         """Replace everything by a finished `image`, which must not be used any more."""
         self._slots = image.slots
         self._device = image.tiers[0]
-        self._tiers[:] = image.tiers
+        self.tiers[:] = image.tiers
         self._note_age()
         self._cap.adopt(image.slots, truncated)
         self._cleaning = None
@@ -246,7 +250,7 @@ class KvIndex:
     def _clean(self) -> int:
         """Rid one more shard of released bits; return the effort."""
         if self._cleaning is None:
-            tables = [table for tier in self._tiers for table in tier.tables()]
+            tables = [table for tier in self.tiers for table in tier.tables()]
             self._cleaning = clear_released(self._slots, tables)
         blocks = next(self._cleaning, -1)
         if blocks < 0:
@@ -284,7 +288,7 @@ class KvIndex:
         return drops
 
     def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
-        held = [tier.holdings(worker) for tier in self._tiers]
+        held = [tier.holdings(worker) for tier in self.tiers]
         return FrozenWorker(
             worker=worker,
             bit=bit,
@@ -300,6 +304,6 @@ class KvIndex:
     def _open(self, tier: int) -> Tier | None:
         if not 0 <= tier < TIERS:
             return None
-        while tier >= len(self._tiers):
-            self._tiers.append(Tier(self._new_table))
-        return self._tiers[tier]
+        while tier >= len(self.tiers):
+            self.tiers.append(Tier(self._new_table))
+        return self.tiers[tier]

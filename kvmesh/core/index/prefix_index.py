@@ -19,13 +19,3 @@ class PrefixIndex(Protocol):
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return the same by depth, so that a caller need not look at every worker."""
         ...
-
-
-def by_worker(groups: Groups) -> dict[WorkerId, int]:
-    """Return the depth of the first group, the deepest, that each worker is in; they may overlap
-    here.
-    """
-    matches: dict[WorkerId, int] = {}
-    for depth, workers in reversed(groups):
-        matches.update(dict.fromkeys(workers, depth))
-    return matches

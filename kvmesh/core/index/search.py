@@ -71,7 +71,8 @@ def find_drops(shards: Shards, hashes: Hashes, live: int) -> Drops:
     Bits outside `live` may stand anywhere. O(drops x log(depth)) look-ups; hashes at most AHEAD
     blocks, or a quarter, of the prompt beyond what is held.
     """
-    blocks = hashes.upto(1)
+    asked = AHEAD
+    blocks = hashes.upto(asked)
     if not blocks:
         return []
     posts: list[tuple[int, int]] = []
@@ -84,8 +85,11 @@ def find_drops(shards: Shards, hashes: Hashes, live: int) -> Drops:
         posts.append((low, mask))
         last = len(blocks) - 1
         if last == low:
-            blocks = hashes.upto(low + 1 + max(AHEAD, low >> 2))
-            last = len(blocks) - 1
+            # Fewer than were asked for are all there are.
+            if last + 1 >= asked:
+                asked = low + 1 + max(AHEAD, low >> 2)
+                blocks = hashes.upto(asked)
+                last = len(blocks) - 1
             if last == low:
                 return _bisect(shards, blocks, posts, low + 1, live)
         low = last

@@ -125,7 +125,7 @@ class DecisionLog:
             record.left_out = self.left_out(now)
         if self._waiting_blocks < self._max_waiting_blocks:
             self._waiting.append((record, hashes))
-            self._waiting_blocks += 1 + len(hashes)
+            self._waiting_blocks += 1 + hashes.blocks
         else:
             self._unshadowed += 1
         second = self._present
@@ -176,7 +176,7 @@ class DecisionLog:
         waiting, ended = self._waiting, self._ended
         while waiting and budget_blocks > 0:
             record, hashes = waiting.popleft()
-            blocks = len(hashes)
+            blocks = hashes.blocks
             self._waiting_blocks -= 1 + blocks
             budget_blocks -= REQUEST_BLOCKS + blocks
             chosen = record.decision.chosen

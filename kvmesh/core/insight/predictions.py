@@ -48,7 +48,7 @@ class AnswerSeen(msgspec.Struct, frozen=True):
     """One answer's tokens. `counted` are the prompt tokens by the engine, `prompt` by the router.
 
     `decided_s` is when the worker was chosen, and its overlap predicted; `told` is the part of that
-    which events had told of. None: nobody looked, or it proves nothing (see `is_evidence`).
+    which events had told of. None: nobody looked, or it proves nothing (see `told`).
     """
 
     prompt: int
@@ -57,18 +57,6 @@ class AnswerSeen(msgspec.Struct, frozen=True):
     cached: int
     decided_s: float
     told: int | None = None
-
-
-def is_evidence(chosen: Candidate, trust: Trust) -> bool:
-    """Return whether an answer will show if what is known of the worker's cache is right.
-
-    Not where that was a guess. Nor where the request has to wait there, for others' prefills or
-    for memory: a cache too small for its load is another one when its turn comes, and in a mesh
-    that thrashes three of four predictions miss, with an index in perfect order.
-    """
-    if trust is not Trust.EXACT or chosen.prefill_tokens or chosen.waiting_requests:
-        return False
-    return not chosen.capacity_blocks or chosen.decode_blocks < chosen.capacity_blocks
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -128,21 +116,33 @@ class _Worker:
 
 
 class Predictions:
-    """Compares answers with predictions, one window a worker; says which index to doubt."""
+    """Compares answers with predictions, one window a worker; says which index to doubt.
+
+    Before `look_at_s` no decision has to be looked at for what events had `told`.
+    """
 
     def __init__(self, block_size: int, options: PredictionOptions | None = None) -> None:
         self._options = options or PredictionOptions()
         self._tolerance = self._options.tolerance_blocks * block_size
         self._mask = (1 << self._options.window) - 1
         self._workers: dict[WorkerId, _Worker] = {}
-        self._looked_s = _UNPAUSED
+        self.look_at_s = _UNPAUSED
+        self._block_size = block_size
 
-    def may_look(self, now: float) -> bool:
-        """Return whether to look up what events alone foretell, which costs as much as a choice."""
-        if now < self._looked_s + self._options.look_every_s:
-            return False
-        self._looked_s = now
-        return True
+    def told(self, chosen: Candidate, told_blocks: int, trust: Trust, now: float) -> int | None:
+        """Return the tokens of a prompt that events had told of; None where that is no evidence.
+
+        To be asked from `look_at_s` on. An answer shows nothing where what is known of the worker's
+        cache was a guess. Nor where the request has to wait there, for others' prefills or for
+        memory: a cache too small for its load is another one when its turn comes, and in a mesh
+        that thrashes three of four predictions miss, with an index in perfect order.
+        """
+        self.look_at_s = now + self._options.look_every_s
+        if trust is not Trust.EXACT or chosen.prefill_tokens or chosen.waiting_requests:
+            return None
+        if chosen.capacity_blocks and chosen.decode_blocks >= chosen.capacity_blocks:
+            return None
+        return told_blocks * self._block_size
 
     def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Doubt | None:
         """Count an answer; return why the worker's index is to be had anew, if it is. O(1)."""

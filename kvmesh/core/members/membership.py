@@ -230,16 +230,6 @@ class Membership:
             self._usable_until = -NEVER
         return self._changed(member, found, before)
 
-    def began(self, member: str, now: float) -> None:
-        """Take that an answer begins there: one on trial has passed."""
-        if self.health.began(member, now):
-            self._usable_until = -NEVER
-
-    def mark_chosen(self, member: str, now: float, request_id: str = "") -> None:
-        """Note that a request goes there: one on trial gets no second one meanwhile."""
-        if self.health.chosen(member, now, request_id):
-            self._usable_until = -NEVER
-
     def _changed(self, member: str, found: _Member, before: Stage) -> Change | None:
         after = self.health.stage(member)
         if (after is Stage.IN) == (before is Stage.IN):
@@ -252,7 +242,7 @@ class Membership:
         admitted by `health`. O(1) until something changes, then O(members); the same
         object as before while the answer is.
         """
-        if now < self._usable_until:
+        if now < self._usable_until and not self.health.stale:
             return self._usable
         members = self._members  # its items() takes twice as long
         names = [name for name in members if (one := members[name]).ready and not one.draining]

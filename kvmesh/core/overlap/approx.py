@@ -12,10 +12,12 @@ from sortedcontainers import SortedDict
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes, pack_hashes, unpack_run
 from kvmesh.core.index.implementation import new_table
-from kvmesh.core.index.prefix_index import Groups, by_worker
+from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.index.slots import Slots
 from kvmesh.core.index.table import clear_released
 from kvmesh.core.overlap.leases import Leases
+from kvmesh.core.overlap.overlaps import by_worker
+from kvmesh.core.overlap.thinned import WHOLE_BLOCKS, Thinned, depth_of, thin
 
 DEFAULT_TTL_S: Final = 120.0
 DEFAULT_MAX_ENTRIES: Final = 1 << 20
@@ -52,7 +54,9 @@ class ApproxIndex:
     `worker_blocks` each worker also loses its least recently used blocks beyond that many, to the
     second: use a long TTL for a pure LRU.
 
-    Entries leave in `expire` and `record`, not by themselves. About 190 B an entry.
+    Entries leave in `expire` and `record`, not by themselves, none before `next_end`. About 190 B
+    an entry. `thinned`: of prompts longer than `WHOLE_BLOCKS` only some blocks are kept (see
+    `Thinned`), 631 entries for 6,250 new ones.
     """
 
     def __init__(
@@ -62,17 +66,19 @@ class ApproxIndex:
         max_entries: int = DEFAULT_MAX_ENTRIES,
         prune_target: float = PRUNE_TARGET,
         worker_blocks: int | None = None,
+        thinned: bool = False,
     ) -> None:
         self.ttl_s = ttl_s
         self._max_entries = max_entries
         self._prune_to = int(max_entries * prune_target)
         self._worker_blocks = worker_blocks
+        self._thinned = thinned
         self._longest_tick_s = _LONGEST_TICK_S if worker_blocks is None else _LRU_TICK_S
         self._slots = Slots()
         self._table = new_table()
         self._leases: dict[WorkerId, Leases] = {}
         self._ends: SortedDict[float, deque[Leases]] = SortedDict()
-        self._next_end = inf
+        self.next_end = inf
         self._pruning = False
         self._cleaning: Iterator[int] | None = None
         self._entries = self._expired = self._pruned = self._displaced = self._revoked = 0
@@ -89,19 +95,21 @@ class ApproxIndex:
         `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
         the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
         """
-        if self._next_end <= now:
+        if self.next_end <= now:
             self.expire(now, _SLICE)
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
         blocks = hashes if isinstance(hashes, (array, list)) else _listed(hashes)
         if not blocks or ttl_s <= 0:
             return
+        if self._thinned and len(blocks) > WHOLE_BLOCKS:
+            blocks = thin(blocks, len(blocks))
         tick_s = min(ttl_s / _TICKS, self._longest_tick_s)
         until = ceil((now + ttl_s) / tick_s) * tick_s
         leases = self._leases.get(worker) or self._admit(worker)
         news, new_end = leases.extend(blocks, until)
         if new_end:
             self._ends.setdefault(until, deque()).append(leases)
-            self._next_end = min(self._next_end, until)
+            self.next_end = min(self.next_end, until)
         if news:
             self._store(leases, news)
         if self._pruning or self._entries > self._max_entries:
@@ -112,10 +120,10 @@ class ApproxIndex:
 
         `budget` bounds the entries dropped in this call, about 0.5 us each.
         """
-        if self._next_end > now:
+        if self.next_end > now:
             return True
         left = self._entries + 1 if budget is None else budget
-        while (leases := self._first()) is not None and self._next_end <= now:
+        while (leases := self._first()) is not None and self.next_end <= now:
             if left <= 0:
                 return False
             gone = self._drop(leases, left)
@@ -168,13 +176,21 @@ class ApproxIndex:
         leases = self._leases.get(worker)
         return leases.holding.blocks if leases is not None else 0
 
+    def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return how many blocks each of `workers` is believed to hold."""
+        return [self.blocks(worker) for worker in workers]
+
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
         """Return the prefix length believed cached, in blocks, per worker that has any."""
         return by_worker(self.find_groups(hashes))
 
     def find_groups(self, hashes: Hashes) -> Groups:
         """Return disjoint (depth, workers), deepest first; complexity as `KvIndex.find_groups`."""
-        drops = self._table.find_drops(hashes, self._slots.live)
+        if self._thinned and (blocks := hashes.blocks) > WHOLE_BLOCKS:
+            drops = self._table.find_drops(Thinned(hashes), self._slots.live)
+            drops = [(min(depth_of(kept), blocks), mask) for kept, mask in drops]
+        else:
+            drops = self._table.find_drops(hashes, self._slots.live)
         return [(depth, self._slots.decode(mask)) for depth, mask in drops]
 
     def statistics(self) -> ApproxStatistics:
@@ -207,13 +223,13 @@ class ApproxIndex:
     def _first(self) -> Leases | None:
         """Return whose lease ends first of all, None when there are none."""
         while self._ends:
-            self._next_end, holders = self._ends.peekitem(0)
+            self.next_end, holders = self._ends.peekitem(0)
             while holders:
-                if holders[0].earliest() == self._next_end:
+                if holders[0].earliest() == self.next_end:
                     return holders[0]
                 holders.popleft()
-            del self._ends[self._next_end]
-        self._next_end = inf
+            del self._ends[self.next_end]
+        self.next_end = inf
         return None
 
     def _drop(self, leases: Leases, at_most: int) -> int:
@@ -239,4 +255,4 @@ class ApproxIndex:
 
 
 def _listed(hashes: Hashes | Sequence[int]) -> Sequence[int]:
-    return hashes if isinstance(hashes, Sequence) else hashes.upto(len(hashes))
+    return hashes if isinstance(hashes, Sequence) else hashes.upto(hashes.blocks)

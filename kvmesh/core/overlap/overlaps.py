@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
-from kvmesh.core.index.prefix_index import Groups, PrefixIndex, by_worker
+from kvmesh.core.index.prefix_index import Groups, PrefixIndex
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
@@ -19,8 +19,8 @@ _DEPTH: Final = itemgetter(0)
 class SizedIndex(PrefixIndex, Protocol):
     """An index that also knows how much each worker holds."""
 
-    def blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks `worker` holds."""
+    def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return how many blocks each of `workers` holds."""
         ...
 
 
@@ -31,8 +31,9 @@ class TieredIndex(SizedIndex, Protocol):
         """Tell `watcher` of packed blocks that leave a worker's device memory."""
         ...
 
-    def tier_count(self) -> int:
-        """Return how many tiers were ever used; 1: device memory alone."""
+    @property
+    def tiers(self) -> Sequence[object]:
+        """Return the tiers of memory that were ever used, the device's first."""
         ...
 
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
@@ -41,7 +42,12 @@ class TieredIndex(SizedIndex, Protocol):
 
 
 class RoutedIndex(SizedIndex, Protocol):
-    """An index fed by routing decisions: what is sent to a worker will soon be cached there."""
+    """An index fed by routing decisions: what is sent to a worker will soon be cached there.
+
+    Before `next_end` there is nothing to `expire`.
+    """
+
+    next_end: float
 
     def record(
         self,
@@ -123,13 +129,14 @@ class OverlapView:
         told = index.find_groups(hashes) if index is not None else []
         routed: Groups = []
         if self._routed is not None:
-            self._routed.expire(now, _EXPIRED_AT_ONCE)
+            if self._routed.next_end <= now:
+                self._routed.expire(now, _EXPIRED_AT_ONCE)
             routed = self._routed.find_groups(hashes)
         groups = told
         if routed:
             groups = sorted(told + routed, key=_DEPTH, reverse=True) if told else routed
         overlaps = self._trusted(told, routed) if self._distrusted else by_worker(groups)
-        if device_only or index is None or index.tier_count() == 1:
+        if device_only or index is None or len(index.tiers) == 1:
             return Found(overlaps, groups, told)
         return Found(overlaps, groups, told, self._add_slower(index, hashes, overlaps))
 
@@ -184,13 +191,28 @@ class OverlapView:
             if expected:
                 self._routed.revoke(worker, pack_hashes(expected))
 
-    def cached_blocks(self, worker: WorkerId) -> int:
-        """Return the size of a worker's cached tree in the view that counts for it."""
-        if self._index is not None and worker not in self._distrusted:
-            return self._index.blocks(worker)
-        return self._routed.blocks(worker) if self._routed is not None else 0
+    def cached_blocks(self, workers: Sequence[WorkerId]) -> list[int]:
+        """Return the size of each worker's cached tree in the view that counts for it."""
+        index, distrusted = self._index, self._distrusted
+        if index is not None and not distrusted:
+            return index.sizes(workers)
+        routed = [0] * len(workers) if self._routed is None else self._routed.sizes(workers)
+        if index is None:
+            return routed
+        sizes = zip(workers, index.sizes(workers), routed, strict=True)
+        return [guess if worker in distrusted else told for worker, told, guess in sizes]
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
         if self._routed is not None:
             self._routed.remove_worker(worker)
+
+
+def by_worker(groups: Groups) -> dict[WorkerId, int]:
+    """Return the depth of the first group, the deepest, that each worker is in; they may overlap
+    here.
+    """
+    matches: dict[WorkerId, int] = {}
+    for depth, workers in reversed(groups):
+        matches.update(dict.fromkeys(workers, depth))
+    return matches

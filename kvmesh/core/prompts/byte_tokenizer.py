@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject, content_text
+from kvmesh.core.chat.chat import ChatInput, content_text
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 
@@ -34,6 +34,8 @@ class ByteTokenizer:
 
     name: str = "bytes"
     vocab_size: int = VOCAB_SIZE
+    inline_characters: int = 1 << 22
+    """A thread hop costs more than a megabyte of bytes."""
 
     def pack_chat(self, chat: ChatInput) -> str:
         """Return the prompt's ids as code points. O(bytes)."""
@@ -42,7 +44,15 @@ class ByteTokenizer:
             parts += (chr(TOOLS_ID), _json_latin([chat.tools, chat.documents]), _END)
         last = len(chat.messages) - 1
         for index, message in enumerate(chat.messages):
-            _append_message(parts, message)
+            role = str(message.get("role", ""))
+            parts.append(_ROLES.get(role) or f"{chr(OTHER_ROLE_ID)}{_latin(role)}{_FIELD}")
+            content = message.get("content")
+            text = content if isinstance(content, str) else content_text(content)
+            parts.append(text if text.isascii() else _latin(text))
+            for key in _EXTRA_FIELDS:
+                value = message.get(key)
+                if value:
+                    parts += (_FIELD, _json_latin([key, value]))
             if index < last or not (chat.truncated or chat.continue_final_message):
                 parts.append(_END)
         if chat.add_generation_prompt:
@@ -70,10 +80,6 @@ class ByteTokenizer:
         """Refuse an id outside the vocabulary. Raises `RequestError`."""
         check_ids(ids, self.vocab_size)
 
-    def should_offload(self, text_length: int) -> bool:
-        """Return False: a thread hop costs more than a megabyte of bytes."""
-        return text_length > 1 << 22
-
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> None:
     """Refuse an id outside 0..vocab_size-1: it would end some engines' scheduler.
@@ -88,20 +94,6 @@ def check_ids(ids: Sequence[int], vocab_size: int) -> None:
         f"vocabulary 0..{vocab_size - 1}",
         param="prompt",
     )
-
-
-def _append_message(parts: list[str], message: JsonObject) -> None:
-    """Append role, content and the fields a template would show."""
-    role = str(message.get("role", ""))
-    marker = _ROLES.get(role)
-    parts.append(marker or f"{chr(OTHER_ROLE_ID)}{_latin(role)}{_FIELD}")
-    content = message.get("content")
-    text = content if isinstance(content, str) else content_text(content)
-    parts.append(text if text.isascii() else _latin(text))
-    for key in _EXTRA_FIELDS:
-        value = message.get(key)
-        if value:
-            parts += (_FIELD, _json_latin([key, value]))
 
 
 def _latin(text: str) -> str:

@@ -76,6 +76,7 @@ class HfTokenizer:
         self.name = name
         self.vocab_size = backend.vocab_size
         self._backend = backend
+        self.inline_characters = backend.inline_characters
         self._templates = dict(templates)
         self._options = options
         self._shape = engine_of(options.engine).chat
@@ -125,10 +126,6 @@ class HfTokenizer:
     def check_ids(self, ids: Sequence[int]) -> None:
         """Refuse an id outside the vocabulary. Raises `RequestError`."""
         check_ids(ids, self.vocab_size)
-
-    def should_offload(self, text_length: int) -> bool:
-        """Return whether tokenising so many unseen characters takes over about 2 ms."""
-        return text_length > self._backend.inline_characters
 
     def statistics(self) -> TokenizerStatistics:
         """Return backend and cache counters."""

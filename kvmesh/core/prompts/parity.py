@@ -76,15 +76,17 @@ class _ModelState:
 
     def __init__(self) -> None:
         self.requests = 0
-        self.trusted = True
         self.agreed_in_row = 0
 
 
 class ParityProbe:
-    """Chooses the requests to ask and keeps which models' token ids may be trusted."""
+    """Chooses the requests to ask, and keeps which models' token ids are `doubted`: requests of
+    those may not be routed by them.
+    """
 
     def __init__(self, options: ParityOptions) -> None:
         self._options = options
+        self.doubted: set[str] = set()
         self._models: dict[str, _ModelState] = {}
         self._compared = 0
         self._disagreements = 0
@@ -103,35 +105,36 @@ class ParityProbe:
         if state.requests <= options.first:
             return True
         return (
-            state.requests % (options.sample_every if state.trusted else options.doubt_every) == 0
+            state.requests
+            % (options.doubt_every if model in self.doubted else options.sample_every)
+            == 0
         )
-
-    def is_trusted(self, model: str) -> bool:
-        """Return whether requests of `model` may be routed by their token ids."""
-        state = self._models.get(model)
-        return state is None or state.trusted
 
     def observe(
         self, model: str, ours: Sequence[int], engine: Sequence[int], *, truncated: bool = False
     ) -> ParityReport:
         """Compare one prompt's ids; with `truncated` ours need only be a prefix. O(length)."""
         state = self._models.setdefault(model, _ModelState())
-        before = state.trusted
+        before = trusted = model not in self.doubted
         position = first_difference(ours, engine, truncated=truncated)
         self._compared += 1
         if position is None:
             state.agreed_in_row += 1
-            state.trusted = before or state.agreed_in_row >= self._options.regain_after
+            trusted = before or state.agreed_in_row >= self._options.regain_after
         else:
             self._disagreements += 1
             state.agreed_in_row = 0
-            state.trusted = False
+            trusted = False
+        if trusted:
+            self.doubted.discard(model)
+        else:
+            self.doubted.add(model)
         start = 0 if position is None else max(position - 2, 0)
         stop = 0 if position is None else position + 6
         return ParityReport(
             model=model,
-            trusted=state.trusted,
-            changed=state.trusted != before,
+            trusted=trusted,
+            changed=trusted != before,
             position=position,
             our_length=len(ours),
             engine_length=len(engine),
@@ -141,8 +144,7 @@ class ParityProbe:
 
     def statistics(self) -> ParityStatistics:
         """Return the counters."""
-        doubted = (model for model, state in self._models.items() if not state.trusted)
-        return ParityStatistics(self._compared, self._disagreements, tuple(sorted(doubted)))
+        return ParityStatistics(self._compared, self._disagreements, tuple(sorted(self.doubted)))
 
 
 def first_difference(

@@ -128,13 +128,12 @@ class Chooser:
         )
 
     def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:
-        known, state, cached = (
-            self._workers.known,
-            self._workers.state,
-            self._overlaps.cached_blocks,
-        )
+        known, state = self._workers.known, self._workers.state
         candidates = tuple(
-            [weighing.candidate(known.get(name) or state(name), cached(name)) for name in names]
+            [
+                weighing.candidate(known.get(name) or state(name), cached)
+                for name, cached in zip(names, self._overlaps.cached_blocks(names), strict=True)
+            ]
         )
         cost, weights = weighing.cost, weighing.weights
         fleet = survey(candidates, weights)
@@ -151,9 +150,8 @@ class Chooser:
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
-        candidate = weighing.candidate(
-            self._workers.state(name), self._overlaps.cached_blocks(name)
-        )
+        (cached,) = self._overlaps.cached_blocks((name,))
+        candidate = weighing.candidate(self._workers.state(name), cached)
         score = score_of(weighing.cost, candidate, NO_FLEET, weighing.weights)
         return Weighed((candidate,), (score,), NO_FLEET)
 
@@ -235,6 +233,7 @@ def _decision(
         cost=weighing.cost,
         fleet=weighed.fleet,
         weights=weighing.weights,
+        by_cache=weighing.policy == weighing.cost.name,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
     )

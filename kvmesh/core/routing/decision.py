@@ -87,10 +87,10 @@ class Decision(msgspec.Struct, frozen=True):
 
     `chosen` are the worker's terms; `candidates` and `scores` (same order) are those that were
     weighed one by one: all of them for `explain`, perhaps only the chosen for `schedule`. `policy`
-    is the mode, or the cost formula of mode kv. Smaller scores win unless `cost.maximise`. `kept`:
-    its session's worker, whatever the others cost. `best_overlap_blocks` is the most that any
-    worker holds, 0 where caches were not looked up; `told_blocks` of the prompt the chosen worker's
-    own events had told of.
+    is the mode, or the cost formula of mode kv, where caches count (`by_cache`). Smaller scores win
+    unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
+    `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
+    `told_blocks` of the prompt the chosen worker's own events had told of.
     """
 
     request_id: str
@@ -106,14 +106,10 @@ class Decision(msgspec.Struct, frozen=True):
     cost: Cost
     fleet: Fleet
     weights: Weights
+    by_cache: bool
     kept: bool = False
     best_overlap_blocks: int = 0
     told_blocks: int = 0
-
-    @property
-    def by_cache(self) -> bool:
-        """Return whether caches counted: mode kv, not a blind one."""
-        return self.policy == self.cost.name
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

@@ -37,36 +37,34 @@ class LateBinding:
     A request waits while the worker it would get has a longer predicted backlog than
     `max_backlog_ms`, while all workers that could take it are above a busy threshold, and behind
     those that wait already. Its worker is chosen, and booked, when its turn comes.
+    Neither `bounded` nor anybody in `waiting`: no request has to be asked about.
     """
 
     def __init__(self, scheduler: Scheduler, options: AdmissionOptions) -> None:
         self._scheduler = scheduler
         self._queue = HoldQueue(options)
-        self._waiting: dict[str, RouteRequest] = {}
+        self.bounded = options.max_backlog_ms > 0.0
+        self.waiting: dict[str, RouteRequest] = {}
 
     @property
     def options(self) -> AdmissionOptions:
         """Return how requests are held."""
         return self._queue.options
 
-    @property
-    def holding(self) -> bool:
-        """Return whether a request may have to wait."""
-        return self._queue.options.max_backlog_ms > 0.0 or bool(self._waiting)
-
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def change(self, options: AdmissionOptions) -> None:
         """Go by other options from now on; what waits already keeps its place."""
         self._queue.options = options
+        self.bounded = options.max_backlog_ms > 0.0
 
     def ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
         """Choose and book, or hold (None: `release` will name the request), or refuse.
 
         Raises `NoWorkerError` when waiting would not help.
         """
-        if not self._waiting:
+        if not self.waiting:
             verdict = self._try(request, now)
             if isinstance(verdict, NoWorkerError):
                 raise verdict
@@ -77,7 +75,7 @@ class LateBinding:
         )
         refusal = self._queue.offer(held, now)
         if refusal is None:
-            self._waiting[request.request_id] = request
+            self.waiting[request.request_id] = request
         return refusal
 
     def release(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
@@ -89,26 +87,26 @@ class LateBinding:
 
         def admit(held: WaitingRequest) -> bool:
             self._scheduler.trace = weigh_all()
-            verdict = self._try(self._waiting[held.request_id], now)
+            verdict = self._try(self.waiting[held.request_id], now)
             if verdict is None:
                 return False
             verdicts.append(Released(held.request_id, verdict))
             return True
 
         for held in self._queue.release(now, admit):
-            del self._waiting[held.request_id]
+            del self.waiting[held.request_id]
         return verdicts
 
     def expire(self, now: float) -> list[str]:
         """Return the ids of those that waited too long; they wait no longer."""
         late = [held.request_id for held in self._queue.expire(now)]
         for request_id in late:
-            del self._waiting[request_id]
+            del self.waiting[request_id]
         return late
 
     def cancel(self, request_id: str) -> bool:
         """Forget a request whose client went away; False when it does not wait here."""
-        if self._waiting.pop(request_id, None) is None:
+        if self.waiting.pop(request_id, None) is None:
             return False
         return self._queue.cancel(request_id)
 

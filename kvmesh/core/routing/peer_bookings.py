@@ -105,7 +105,7 @@ class PeerBookings:
                 if added:
                     peer.retold.add(event.request_id)
         elif isinstance(event, Prefilled | Grew | Ended):
-            booking = self._sequences.booking(event.request_id)
+            booking = self._sequences.bookings.get(event.request_id)
             if booking is None or booking.owner != name:
                 peer.retold.discard(event.request_id)
             elif event.request_id in peer.retold:

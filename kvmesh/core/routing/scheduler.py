@@ -60,6 +60,7 @@ class Scheduler:
         self.trace = False
         self.sequences = sequences
         self.speeds = Speeds()
+        self._health = membership.health
         self.workers = WorkerRegistry(membership, sequences, self.speeds)
         self.overlaps = OverlapView(
             index,
@@ -109,12 +110,12 @@ class Scheduler:
         """Note that a request's prefill is done."""
         booking = self.sequences.first_token(request_id, now)
         if booking is not None:
-            self.workers.membership.began(booking.worker, now)
+            self._health.began(booking.worker, now)
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
         """Note a request's output so far, in tokens. Once per block of output is often enough."""
-        booking = self.sequences.booking(request_id)
+        booking = self.sequences.bookings.get(request_id)
         if booking is not None:
             tokens, elapsed_s = output_tokens - booking.output_tokens, now - booking.output_s
             if not booking.prefilling:
@@ -140,7 +141,8 @@ class Scheduler:
             self.overlaps.retract(worker, booking.hashes, cached_tokens // self.options.block_size)
         if attempt.verdict is Verdict.PROMPT:
             self.workers.forgive(request_id, now)
-        self.workers.note(worker, attempt, now, request_id)
+        if attempt is not SERVED or not self._health.served(worker, now):
+            self.workers.note(worker, attempt, now, request_id)
         return booking
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
@@ -206,7 +208,8 @@ class Scheduler:
             hashes=None if counted is None else hashes,
         )
         sequences.add(request.request_id, worker, demand, now)
-        self.workers.membership.mark_chosen(worker, now, request.request_id)
+        if self._health.out:
+            self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
         if decision.policy == "round-robin":

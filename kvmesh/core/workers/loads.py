@@ -28,7 +28,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     hashes: Hashes | None = None
 
 
-class Booking:
+class Booking(msgspec.Struct, eq=False):
     """One request at one worker. Times are the caller's clock, seconds.
 
     `renewed_s` is its last sign of life, `output_s` when output last came. `service_s` is how long
@@ -38,46 +38,23 @@ class Booking:
     prompt is cached by then, and events tell of it.
     """
 
-    __slots__ = (
-        "booked_s",
-        "expected_blocks",
-        "hashes",
-        "keys",
-        "output_s",
-        "output_tokens",
-        "owner",
-        "prefilling",
-        "private_blocks",
-        "prompt_tokens",
-        "renewed_s",
-        "request_id",
-        "service_s",
-        "service_tokens",
-        "streams",
-        "uncached_tokens",
-        "worker",
-    )
-
-    def __init__(
-        self, request_id: str, worker: WorkerId, owner: str, demand: Demand, now: float
-    ) -> None:
-        self.request_id = request_id
-        self.worker = worker
-        self.owner = owner
-        self.prompt_tokens = min(max(0, demand.prompt_tokens), MOST_TOKENS)
-        self.uncached_tokens = min(max(0, demand.uncached_tokens), self.prompt_tokens)
-        self.streams = demand.streams
-        self.keys = demand.keys
-        self.hashes = demand.hashes
-        self.private_blocks = 0
-        self.expected_blocks = 0
-        self.output_tokens = 0
-        self.prefilling = True
-        self.booked_s = now
-        self.renewed_s = now
-        self.output_s = now
-        self.service_s = 0.0
-        self.service_tokens = self.uncached_tokens
+    request_id: str
+    worker: WorkerId
+    owner: str
+    prompt_tokens: int
+    uncached_tokens: int
+    service_tokens: int
+    booked_s: float
+    renewed_s: float
+    output_s: float
+    streams: bool = True
+    keys: tuple[int, ...] = ()
+    hashes: Hashes | None = None
+    private_blocks: int = 0
+    expected_blocks: int = 0
+    output_tokens: int = 0
+    prefilling: bool = True
+    service_s: float = 0.0
 
 
 class Loads:

@@ -1,13 +1,12 @@
 """What every worker has been given and has not finished yet: the router's own load view."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
+from math import exp2, inf, log
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand, Loads, new_loads
 
 LOCAL: Final = ""
@@ -20,6 +19,14 @@ SETTLE_EVERY_S: Final = 0.01
 """So many workers may have prefills nobody sees end that asking each time would be the loop."""
 
 _OVERDUE: Final = 1.5
+
+HALF_LIFE_S: Final = 10.0
+"""An arrival counts half after so long."""
+
+WARM_UP_S: Final = 0.5
+"""A first request tells of no rate: it counts as if it had come after so long."""
+
+_PER_MS: Final = log(2.0) / HALF_LIFE_S / 1000.0
 
 
 class SequencesStatistics(msgspec.Struct, frozen=True):
@@ -34,6 +41,36 @@ class SequencesStatistics(msgspec.Struct, frozen=True):
     dropped_with_owner: int
 
 
+class Arrivals:
+    """A decayed count of requests over the equally decayed time in which they came.
+
+    Right from the first seconds on: a fleet just started has the caches cold and the rate full.
+    """
+
+    __slots__ = ("_count", "_first_s", "_last_s")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._first_s = 0.0
+        self._last_s = 0.0
+
+    def fold(self, now: float) -> None:
+        """Count one request. A clock that steps back counts as standing still."""
+        if not self._count:
+            self._first_s = self._last_s = now
+        passed_s = now - self._last_s
+        kept = self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
+        self._count = kept + 1.0
+        self._last_s = max(now, self._last_s)
+
+    def per_ms(self, now: float) -> float:
+        """Return requests per millisecond."""
+        passed_s = now - self._last_s
+        kept = self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
+        seen_s = max(now, self._last_s) - self._first_s + WARM_UP_S
+        return kept * _PER_MS / (1.0 - exp2(-seen_s / HALF_LIFE_S))
+
+
 class ActiveSequences:
     """Bookings of this replica and of its peers, summed per worker.
 
@@ -45,7 +82,8 @@ class ActiveSequences:
     and only as far as the caller has hashed: `add` takes every `stride`-th sequence hash it
     happens to know (`sharing_keys`) and never asks for more.
 
-    `generation` counts the workers removed, whose `Loads` are then no longer live.
+    `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
+    removed, whose `Loads` are then no longer live.
     `arrivals` counts what anybody books.
     """
 
@@ -57,7 +95,7 @@ class ActiveSequences:
         self.stride = stride
         self.generation = 0
         self.arrivals = Arrivals()
-        self._bookings: dict[str, Booking] = {}
+        self.bookings: dict[str, Booking] = {}
         self._loads: dict[WorkerId, Loads] = {}
         self._silent: dict[WorkerId, None] = {}
         self._settled_s = -inf
@@ -76,10 +114,6 @@ class ActiveSequences:
             loads = self._loads[worker] = new_loads(worker)
         return loads
 
-    def booking(self, request_id: str) -> Booking | None:
-        """Return the live booking of a request."""
-        return self._bookings.get(request_id)
-
     def add(
         self,
         request_id: str,
@@ -90,17 +124,31 @@ class ActiveSequences:
         owner: str = LOCAL,
     ) -> bool:
         """Book a request; return False when it was already booked (at any worker)."""
-        if request_id in self._bookings:
+        if request_id in self.bookings:
             return False
         self.arrivals.fold(now)
         loads = self._loads.get(worker) or self.loads(worker)
-        booking = Booking(request_id, worker, owner, demand, now)
-        blocks = -(-booking.prompt_tokens // self.block_size)
-        booking.keys = demand.keys[: blocks // self.stride]
-        booking.private_blocks = blocks - len(booking.keys) * self.stride
-        expected = min(max(0, demand.expected_output_tokens), MOST_TOKENS)
-        booking.expected_blocks = -(-expected // self.block_size)
-        self._bookings[request_id] = booking
+        prompt_tokens = min(max(0, demand.prompt_tokens), MOST_TOKENS)
+        uncached_tokens = min(max(0, demand.uncached_tokens), prompt_tokens)
+        expected_tokens = min(max(0, demand.expected_output_tokens), MOST_TOKENS)
+        blocks = -(-prompt_tokens // self.block_size)
+        keys = demand.keys[: blocks // self.stride]
+        booking = self.bookings[request_id] = Booking(
+            request_id=request_id,
+            worker=worker,
+            owner=owner,
+            prompt_tokens=prompt_tokens,
+            uncached_tokens=uncached_tokens,
+            service_tokens=uncached_tokens,
+            booked_s=now,
+            renewed_s=now,
+            output_s=now,
+            streams=demand.streams,
+            keys=keys,
+            hashes=demand.hashes,
+            private_blocks=blocks - len(keys) * self.stride,
+            expected_blocks=-(-expected_tokens // self.block_size),
+        )
         loads.begin(booking, self.stride, now)
         if not booking.streams:
             self._silent[worker] = None
@@ -111,7 +159,7 @@ class ActiveSequences:
 
         Engines prefill in order of arrival: older requests that show no first token are done too.
         """
-        booking = self._bookings.get(request_id)
+        booking = self.bookings.get(request_id)
         if booking is None or not booking.prefilling:
             return None
         loads = self._loads[booking.worker]
@@ -157,7 +205,7 @@ class ActiveSequences:
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
         """Raise a request's output to `output_tokens` in total; a lower figure is old news."""
-        booking = self._bookings.get(request_id)
+        booking = self.bookings.get(request_id)
         if booking is None:
             return
         booking.renewed_s = max(booking.renewed_s, now)
@@ -177,7 +225,7 @@ class ActiveSequences:
 
     def finish(self, request_id: str) -> Booking | None:
         """Release a request, however it ended; return its booking the first time, else None."""
-        booking = self._bookings.pop(request_id, None)
+        booking = self.bookings.pop(request_id, None)
         if booking is None:
             return None
         loads = self._loads[booking.worker]
@@ -199,14 +247,14 @@ class ActiveSequences:
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each: their leases run from `now`."""
         for request_id in request_ids:
-            booking = self._bookings.get(request_id)
+            booking = self.bookings.get(request_id)
             if booking is not None:
                 booking.renewed_s = max(booking.renewed_s, now)
 
     def expire(self, now: float) -> list[Booking]:
         """Release and return the bookings without a life sign for `lease_s`. O(requests)."""
         limit = now - self.lease_s
-        dead = [one for one in self._bookings.values() if one.renewed_s < limit]
+        dead = [one for one in self.bookings.values() if one.renewed_s < limit]
         for booking in dead:
             self.finish(booking.request_id)
         self._expired += len(dead)
@@ -214,7 +262,7 @@ class ActiveSequences:
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Release and return every booking at `worker`, and forget the worker. O(requests)."""
-        gone = [one for one in self._bookings.values() if one.worker == worker]
+        gone = [one for one in self.bookings.values() if one.worker == worker]
         for booking in gone:
             self.finish(booking.request_id)
         self._loads.pop(worker, None)
@@ -232,14 +280,14 @@ class ActiveSequences:
 
     def owned(self, owner: str = LOCAL) -> list[Booking]:
         """Return the live bookings of one owner, oldest first: what a joining peer asks for."""
-        return [one for one in self._bookings.values() if one.owner == owner]
+        return [one for one in self.bookings.values() if one.owner == owner]
 
     def statistics(self) -> SequencesStatistics:
         """Return totals. O(workers)."""
         loads = self._loads.values()
         return SequencesStatistics(
             workers=len(loads),
-            active_requests=len(self._bookings),
+            active_requests=len(self.bookings),
             prefill_tokens=sum(one.prefill_tokens for one in loads),
             active_blocks=sum(one.active_blocks for one in loads),
             expired=self._expired,

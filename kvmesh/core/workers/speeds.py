@@ -7,7 +7,6 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.relative_speed import Ratio, Scatter, new_ratio
-from kvmesh.core.workers.step_times import GRACE_MS, StepTimes
 
 PRIOR_MS_PER_TOKEN: Final = 0.05
 """Assumed before any first token: a mid-size model on one current GPU, ms per uncached token."""
@@ -17,6 +16,12 @@ MIN_SAMPLE_TOKENS: Final = 256
 
 SAME_STEP_S: Final = 0.002
 """First tokens this close together came out of one engine step."""
+
+MAX_STEP_TOKENS: Final = 4096.0
+"""No step's fixed time is taken to be worth more tokens than that."""
+
+GRACE_MS: Final = 250.0
+"""A sample may be so much above 8 times the belief, else no fixed time were ever believed."""
 
 _PRIOR_TOKENS: Final = 16.0
 _DRIFT: Final = 0.05
@@ -29,6 +34,11 @@ _RESIDENCE_WEIGHT: Final = 0.05
 _PROMPT_WEIGHT: Final = 0.05
 _MAX_MS: Final = 3_600_000.0
 _MIN_MS_PER_TOKEN: Final = 1e-4
+_HALF_LIFE_SAMPLES: Final = 256.0
+_KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE_SAMPLES)
+_LEAST_SAMPLES: Final = 16.0
+_LEAST_SPREAD: Final = 0.02
+_BALANCE_TOKENS: Final = 256.0
 
 
 class SpeedReport(msgspec.Struct, frozen=True):
@@ -44,6 +54,52 @@ class SpeedReport(msgspec.Struct, frozen=True):
     uncached_tokens: float
     output_tokens: float
     clipped_samples: int
+
+
+class StepTimes:
+    """Fits `ms = a (step_tokens + tokens)` to steps: decayed least squares, relative to the size.
+
+    `step_tokens` is the fixed time in tokens, the same whatever a worker's speed; 0 until enough
+    steps of different sizes were seen. Without it short prompts make every token look dear.
+    """
+
+    __slots__ = (
+        "_tokens",
+        "_tokens_ms",
+        "_tokens_tokens",
+        "_weight",
+        "_weighted_ms",
+        "step_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.step_tokens = 0.0
+        self._weight = 0.0
+        self._tokens = 0.0
+        self._weighted_ms = 0.0
+        self._tokens_tokens = 0.0
+        self._tokens_ms = 0.0
+
+    def fold(self, tokens: float, ms: float) -> None:
+        """Add a step that prefilled `tokens` (> 0) in `ms` at the fleet's usual speed. O(1)."""
+        weight = _BALANCE_TOKENS / (tokens + _BALANCE_TOKENS)
+        self._weight = self._weight * _KEEP + weight
+        self._tokens = self._tokens * _KEEP + weight * tokens
+        self._weighted_ms = self._weighted_ms * _KEEP + weight * ms
+        self._tokens_tokens = self._tokens_tokens * _KEEP + weight * tokens * tokens
+        self._tokens_ms = self._tokens_ms * _KEEP + weight * tokens * ms
+        squares = self._weight * self._tokens_tokens
+        spread = squares - self._tokens * self._tokens
+        if self._weight < _LEAST_SAMPLES * _BALANCE_TOKENS / (
+            self._tokens / self._weight + _BALANCE_TOKENS
+        ):
+            return
+        slope = self._weight * self._tokens_ms - self._tokens * self._weighted_ms
+        if spread <= _LEAST_SPREAD * squares or slope <= 0.0:
+            return
+        slope /= spread
+        fixed_ms = (self._weighted_ms - slope * self._tokens) / self._weight
+        self.step_tokens = min(max(0.0, fixed_ms / slope), MAX_STEP_TOKENS)
 
 
 class _Worker:
@@ -124,7 +180,9 @@ class Speeds:
         if known.open_tokens and now - known.open_s > SAME_STEP_S:
             self._close(known)
         if uncached_tokens > 0:
-            self.uncached_tokens = _blend(self.uncached_tokens, uncached_tokens, _PROMPT_WEIGHT)
+            (self.uncached_tokens,) = _blend(
+                (self.uncached_tokens,), uncached_tokens, _PROMPT_WEIGHT
+            )
         known.open_s = now
         known.open_tokens += max(0, uncached_tokens)
         known.open_ms += _milliseconds(service_s)
@@ -154,17 +212,19 @@ class Speeds:
             return
         known = self._workers.get(worker) or self._worker(worker)
         sample = _milliseconds(elapsed_s) / tokens
-        known.interval_ms = _blend(known.interval_ms, sample, _INTERVAL_WEIGHT)
-        self._interval_ms = _blend(self._interval_ms, sample, _INTERVAL_WEIGHT)
+        known.interval_ms, self._interval_ms = _blend(
+            (known.interval_ms, self._interval_ms), sample, _INTERVAL_WEIGHT
+        )
 
     def finished(self, worker: WorkerId, residence_s: float, output_tokens: int) -> None:
         """Learn how long a request stayed, from booking to end, and its output (0: unknown)."""
         known = self._workers.get(worker) or self._worker(worker)
         sample = _milliseconds(residence_s)
-        known.residence_ms = _blend(known.residence_ms, sample, _RESIDENCE_WEIGHT)
-        self._residence_ms = _blend(self._residence_ms, sample, _RESIDENCE_WEIGHT)
+        known.residence_ms, self._residence_ms = _blend(
+            (known.residence_ms, self._residence_ms), sample, _RESIDENCE_WEIGHT
+        )
         if output_tokens > 0:
-            self.output_tokens = _blend(self.output_tokens, output_tokens, _RESIDENCE_WEIGHT)
+            (self.output_tokens,) = _blend((self.output_tokens,), output_tokens, _RESIDENCE_WEIGHT)
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
@@ -250,11 +310,11 @@ def _milliseconds(seconds: float) -> float:
     return min(max(0.0, seconds * 1000.0), _MAX_MS) if isfinite(seconds) else 0.0
 
 
-def _blend(old: float, sample: float, weight: float) -> float:
-    if old <= 0.0:
-        return sample
-    if sample < old / _OUTLIER:
-        sample = old / _OUTLIER
-    elif sample > old * _OUTLIER:
-        sample = old * _OUTLIER
-    return old + weight * (sample - old)
+def _blend(means: tuple[float, ...], sample: float, weight: float) -> list[float]:
+    """Return each of `means` moved towards a sample, which is clipped to 1/8..8 times the mean."""
+    return [
+        old + weight * (min(max(sample, old / _OUTLIER), old * _OUTLIER) - old)
+        if old > 0.0
+        else sample
+        for old in means
+    ]

@@ -23,7 +23,6 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
@@ -102,7 +101,7 @@ class FleetRouter:
             membership=membership,
             sequences=self.sequences,
             index=index,
-            routed=ThinnedIndex(ApproxIndex()),
+            routed=ApproxIndex(thinned=True),
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
@@ -142,7 +141,7 @@ class FleetRouter:
             pinned_worker=named,
             excluded=errand.failed,
         )
-        if not self._binding.holding:
+        if not (self._binding.bounded or self._binding.waiting):
             return self.scheduler.schedule(wanted, now)
         decision = self._binding.ask(wanted, now)
         if decision is None:
@@ -166,7 +165,7 @@ class FleetRouter:
         Every attempt comes through here once, whether it was answered or not.
         """
         self.ended[end.worker, end.kind] += 1
-        booking = self.sequences.booking(end.request_id)
+        booking = self.sequences.bookings.get(end.request_id)
         attempt = end.attempt(now - booking.booked_s if booking is not None else 0.0)
         self.scheduler.finish(end.request_id, now, attempt)
         self._settle(now)
@@ -174,7 +173,7 @@ class FleetRouter:
 
     def peer_ended(self, request_id: str, worker: WorkerId, attempt: Attempt, now: float) -> None:
         """Learn how an attempt of a peer's ended, also one that was over before it was told of."""
-        booking = self.sequences.booking(request_id)
+        booking = self.sequences.bookings.get(request_id)
         if booking is not None and booking.worker == worker:
             self.scheduler.finish(request_id, now, attempt)
         else:
@@ -188,7 +187,7 @@ class FleetRouter:
 
     def demand(self, request_id: str) -> tuple[WorkerId, Demand] | None:
         """Return what to tell the peers of a request booked here; None when it has ended."""
-        booking = self.sequences.booking(request_id)
+        booking = self.sequences.bookings.get(request_id)
         if booking is None:
             return None
         demand = Demand(

@@ -113,7 +113,7 @@ async def test_ranks_that_connect_to_their_sidecar_are_followed_each_on_its_port
             return held == [2, 3]
 
         def loaded() -> bool:
-            beat = server.router.heartbeat(WorkerId("w-dp1"))
+            beat = server.router.heartbeats.get(WorkerId("w-dp1"))
             return beat is not None and beat.load.running_requests == 3 and beat.dp_rank == 1
 
         try:

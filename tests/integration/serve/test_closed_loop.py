@@ -110,7 +110,7 @@ async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: 
     )
 
     def trusted() -> bool:
-        known = server.router.heartbeat(WORKER) is not None
+        known = server.router.heartbeats.get(WORKER) is not None
         return known and server.scheduler.workers.info(WORKER).trust is Trust.EXACT
 
     try:

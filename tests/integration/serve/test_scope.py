@@ -327,7 +327,7 @@ async def test_an_error_at_a_failed_attempt_is_a_500() -> None:
 async def test_an_error_in_a_thread_that_tokenises_is_a_500(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ByteTokenizer, "should_offload", lambda *_: True)
+    monkeypatch.setattr(ByteTokenizer, "inline_characters", 0)
     points = [(Reader, "_read_in_thread"), *BEGUN[1:], SENT[0]]
     async with failing_engines(2) as engines, door_to(engines) as door:
         wrong = await door.check_all(points[1:], CHAT, "500")

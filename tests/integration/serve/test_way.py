@@ -7,8 +7,8 @@ import msgspec
 
 from benchmarks.trace.calls import Crossings
 
-MOST_CALLS = 252
-MOST_FILES = 64
+MOST_CALLS = 220
+MOST_FILES = 54
 
 
 def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did() -> None:

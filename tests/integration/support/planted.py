@@ -153,7 +153,7 @@ class Inside:
 
     def at_the_gate(self) -> int:
         """Return how many requests wait for their turn."""
-        return sum(len(one.gate._told) + len(one.gate._binding) for one in self._contexts)
+        return sum(len(one.gate.waiting) + len(one.gate._binding) for one in self._contexts)
 
     def left(self) -> dict[str, int]:
         """Return what requests still hold, by name; only what is not 0."""
@@ -173,7 +173,7 @@ class Inside:
         found["at the gate"] = self.at_the_gate()
         for care in self._cares:
             found["waiting for somebody"] += care.patience.waiting
-            found["watched"] += len(care.hangs._waiting)
+            found["watched"] += len(care.hangs.waiting)
         for desk in self._desks:
             found["asked by edges"] += sum(row.open_requests for row in desk.rows())
         for link in self._links:

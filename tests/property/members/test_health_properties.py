@@ -353,7 +353,7 @@ class HealthAgainstModel(RuleBasedStateMachine):
     @invariant()
     def nothing_is_kept_of_who_is_unknown(self) -> None:
         assert set(self.real._records) == set(self.model)
-        assert self.real._out <= set(self.model)
+        assert self.real.out <= set(self.model)
         assert set(self.real.due(self.now)) <= set(self.model)
 
 

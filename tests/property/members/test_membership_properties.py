@@ -139,13 +139,13 @@ class MembershipAgainstModel(RuleBasedStateMachine):
 
     @rule(name=names)
     def begin_answer(self, name: str) -> None:
-        self.real.began(name, self.now)
+        self.real.health.began(name, self.now)
 
         self.health.began(name, self.now)
 
     @rule(name=names, request=requests)
     def choose(self, name: str, request: str) -> None:
-        self.real.mark_chosen(name, self.now, request)
+        self.real.health.chosen(name, self.now, request)
 
         self.health.chosen(name, self.now, request)
 

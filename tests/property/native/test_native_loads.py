@@ -16,7 +16,7 @@ from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties
 from kvmesh.core.cost.terms import NO_FLEET, Weights
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import Booking, Demand, Loads, new_loads
+from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Loads, new_loads
 from kvmesh.core.workers.relative_speed import Ratio, new_ratio
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState, new_worker_state
@@ -34,11 +34,14 @@ counts = st.integers(0, 3000)
 
 
 def make_booking(name: str, tokens: int, uncached: int, keys: int, *, streams: bool) -> Booking:
-    demand = Demand(tokens, uncached, keys=tuple(range(keys)), streams=streams)
-    booking = Booking(name, W, "", demand, 0.0)
-    booking.private_blocks = tokens // 7
-    booking.expected_blocks = uncached // 5
-    return booking
+    tokens, uncached = min(tokens, MOST_TOKENS), min(uncached, tokens, MOST_TOKENS)
+    return Booking(
+        name, W, "", tokens, uncached, uncached, 0.0, 0.0, 0.0,
+        streams=streams,
+        keys=tuple(range(keys)),
+        private_blocks=tokens // 7,
+        expected_blocks=uncached // 5,
+    )  # fmt: skip
 
 
 class BothLoads(RuleBasedStateMachine):

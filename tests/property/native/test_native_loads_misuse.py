@@ -9,7 +9,7 @@ import pytest
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import Booking, Demand, Loads, new_loads
+from kvmesh.core.workers.loads import Booking, Loads, new_loads
 from kvmesh.core.workers.relative_speed import Ratio, new_ratio
 from kvmesh.core.workers.state import WorkerState, new_worker_state
 
@@ -20,8 +20,7 @@ W = WorkerId("w")
 
 
 def make_booking(name: str, keys: int) -> Booking:
-    demand = Demand(99, 1, keys=tuple(range(keys)))
-    return Booking(name, W, "", demand, 0.0)
+    return Booking(name, W, "", 99, 1, 1, 0.0, 0.0, 0.0, keys=tuple(range(keys)))
 
 
 class Broken:

@@ -120,8 +120,7 @@ class Meddler:
     def __init__(self, meddle: Callable[[int], Any]) -> None:
         self._meddle = meddle
 
-    def __len__(self) -> int:
-        return 1000
+    blocks = 1000
 
     def upto(self, count: int) -> "array[int]":
         return self._meddle(count)  # type: ignore[no-any-return]  # whatever it is

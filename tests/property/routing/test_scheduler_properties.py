@@ -222,7 +222,7 @@ class TwoWays(RuleBasedStateMachine):
             if back:
                 way.membership.add(worker, self.now)
         sequences = self.ways[0].scheduler.sequences
-        self.live = [one for one in self.live if sequences.booking(one)]
+        self.live = [one for one in self.live if sequences.bookings.get(one)]
 
     @rule(worker=workers, attempt=attempts, number=st.integers(0, 9))
     def note(self, worker: WorkerId, attempt: Attempt, number: int) -> None:

@@ -8,7 +8,6 @@ from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import ThinnedIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions
@@ -263,7 +262,7 @@ def test_it_decides_as_the_scheduler_of_a_router_does() -> None:
         membership=membership,
         sequences=ActiveSequences(BLOCK_SIZE),
         index=index,
-        routed=ThinnedIndex(ApproxIndex()),
+        routed=ApproxIndex(thinned=True),
     )
     for worker in ("w1", "w2", "w3"):
         membership.add(worker, 0.0)

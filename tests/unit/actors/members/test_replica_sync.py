@@ -175,7 +175,7 @@ def test_running_requests_never_expire_at_home() -> None:
         driver.now = now
         driver.tell(Tick("beat"))
 
-    assert driver.sequences.booking("q") is not None
+    assert driver.sequences.bookings.get("q") is not None
 
 
 def test_a_peer_that_asks_gets_the_whole_state() -> None:

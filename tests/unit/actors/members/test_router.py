@@ -42,13 +42,13 @@ def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
 
     router.receive(WorkerSeen(BEAT), 0.0)
 
-    assert router.heartbeat(WorkerId("w1")) == BEAT
+    assert router.heartbeats.get(WorkerId("w1")) == BEAT
     assert router.models() == ("m",)
     assert router.workers() == (BEAT,)
 
     router.receive(WorkerGone(WorkerId("w1")), 1.0)
 
-    assert router.heartbeat(WorkerId("w1")) is None
+    assert router.heartbeats.get(WorkerId("w1")) is None
     assert router.workers() == ()
 
 

@@ -31,7 +31,7 @@ class Waiting:
 def make_watch(*waiting: Waiting) -> HangWatch:
     watch = HangWatch(lambda: 10.0)
     for one in waiting:
-        watch.add(one)
+        watch.waiting[one] = None
     return watch
 
 
@@ -49,12 +49,12 @@ def test_who_waits_no_longer_is_no_reason_to_ask() -> None:
     watch = make_watch(one)
     assert watch.due(5.0) == ["w1"]
 
-    watch.discard(one)
-    watch.discard(one)
+    watch.waiting.pop(one, None)
+    watch.waiting.pop(one, None)
 
     assert watch.due(5.1) == []
     again = Waiting("w1", 2.0)
-    watch.add(again)
+    watch.waiting[again] = None
     assert watch.due(5.2) == ["w1"], "nothing is kept of the time before"
 
 
@@ -63,7 +63,7 @@ def test_a_request_sent_once_more_waits_from_then_on() -> None:
     watch = make_watch(one, other)
 
     one.worker, one.sent_s = "w3", 3.0
-    watch.add(one)
+    watch.waiting[one] = watch.waiting.pop(one)
 
     assert watch.due(4.0) == ["w2"]
 

@@ -61,7 +61,7 @@ def test_every_wish_of_a_client_reaches_the_index_process() -> None:
     assert (arrived.n, arrived.visible_id) == (5, b"r")
     found = asked(arrived, 16)
     assert found.hashes.upto(6) == wishes.hashes.upto(6)
-    assert len(found.hashes) == 6
+    assert found.hashes.blocks == 6
     for name in set(RouteRequest.__struct_fields__) - {"hashes"}:
         assert getattr(found, name) == getattr(wishes, name)
 

@@ -71,8 +71,8 @@ def test_the_vocabulary_is_the_models_embedding(model: str, tmp_path: Path) -> N
 def test_long_texts_are_for_a_thread(model: str) -> None:
     tokenizer = load(model)
 
-    assert not tokenizer.should_offload(1_000)
-    assert tokenizer.should_offload(10_000)
+    assert tokenizer.inline_characters >= 1_000
+    assert tokenizer.inline_characters < 10_000
 
 
 def test_threads_share_a_tokenizer(model: str) -> None:
@@ -264,7 +264,7 @@ class TestFastokens:
         assert tokenizer.statistics().backend == "fastokens"
         assert tokenizer.statistics().note == ""
         assert tokenizer.encode_chat(CHAT) == load(model).encode_chat(CHAT)
-        assert not tokenizer.should_offload(10_000)
+        assert tokenizer.inline_characters >= 10_000
 
     @pytest.mark.parametrize(
         ("replacement", "note"),

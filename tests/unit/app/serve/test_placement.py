@@ -77,6 +77,7 @@ class Routing:
             fixed_headers=((b"x-kvmesh-router", b"r1"),),
             open_requests=set(),
             tell=self.told.append,
+            released=None,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
             routing=dispatch,

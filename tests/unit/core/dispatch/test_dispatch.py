@@ -139,10 +139,10 @@ def test_the_first_token_ends_the_prefill_and_lets_the_hashes_go() -> None:
     assert routers.dispatch.seen(one, 1, 2.0)
     assert not routers.dispatch.seen(one, 17, 3.0)
 
-    booking = routers.scheduler.sequences.booking("q")
+    booking = routers.scheduler.sequences.bookings.get("q")
     assert booking is not None
     assert (booking.prefilling, booking.output_tokens) == (False, 17)
-    assert len(one.request.hashes) == 0
+    assert one.request.hashes.blocks == 0
     assert one.record is not None
     assert one.record.first_token_s == 2.0
 

@@ -294,6 +294,7 @@ def test_a_memory_cap_evicts_what_was_not_matched_and_says_so() -> None:
 
     assert index.find_matches(asked(old[1])) == {A: 100}
     index.sweep(1000)
+    assert index.sizes((A, B)) == [index.blocks(A), index.blocks(B)]
     new = [sequence_hashes(range(1000 * n, 1000 * n + 100), 1) for n in range(10, 12)]
     for hashes in new:
         index.apply(C, stored(hashes))

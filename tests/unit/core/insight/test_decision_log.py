@@ -182,7 +182,7 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
 
 def test_a_decision_blind_to_caches_foresees_nothing() -> None:
     log = DecisionLog(16)
-    blind = msgspec.structs.replace(decide(), policy="round-robin")
+    blind = msgspec.structs.replace(decide(), policy="round-robin", by_cache=False)
     told, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
     for record, usage in ((told, Usage(160, 4, 32)), (untold, None)):
         log.first_token(record, 1.1)

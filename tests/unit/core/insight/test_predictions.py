@@ -10,7 +10,6 @@ from kvmesh.core.insight.predictions import (
     Doubt,
     PredictionOptions,
     Predictions,
-    is_evidence,
 )
 from kvmesh.core.workers.info import Trust
 
@@ -184,7 +183,9 @@ def test_a_doubt_tells_whether_it_is_the_first() -> None:
 def test_only_what_began_at_once_and_was_no_guess_is_evidence(
     load: dict[str, int], trust: Trust, evidence: bool
 ) -> None:
-    assert is_evidence(Candidate(A, BLOCK, PROMPT, **load), trust) is evidence
+    told = Predictions(BLOCK).told(Candidate(A, BLOCK, PROMPT, **load), 3, trust, 0.0)
+
+    assert told == (3 * BLOCK if evidence else None)
 
 
 def test_what_events_told_is_judged_and_not_what_decisions_promised() -> None:
@@ -200,6 +201,10 @@ def test_what_events_told_is_judged_and_not_what_decisions_promised() -> None:
 def test_events_alone_are_asked_only_so_often() -> None:
     predictions = Predictions(BLOCK, PredictionOptions(look_every_s=0.5))
 
-    assert [predictions.may_look(now) for now in (0.0, 0.4, 0.5, 0.9, 1.1)] == [
-        *(True, False, True, False, True)
-    ]
+    asked = []
+    for now in (0.0, 0.4, 0.5, 0.9, 1.1):
+        asked.append(now >= predictions.look_at_s)
+        if asked[-1]:
+            predictions.told(Candidate(A, BLOCK, PROMPT), 0, Trust.EXACT, now)
+
+    assert asked == [True, False, True, False, True]

@@ -143,7 +143,7 @@ def test_a_failure_leaves_a_member_out_longer_each_time() -> None:
         assert members.usable(now + wait - 0.1) == ("w2",)
         now += wait
         assert members.usable(now) == ("w1", "w2")
-        members.mark_chosen("w1", now)
+        members.health.chosen("w1", now)
     assert members.usable(now) == ("w2",)
 
 
@@ -172,17 +172,17 @@ def test_one_on_trial_gets_one_request_until_its_outcome() -> None:
     members.note("w1", CUT, 0.0)
     assert members.usable(1.0) == ("w1", "w2")
 
-    members.mark_chosen("w1", 1.0, "r1")
+    members.health.chosen("w1", 1.0, "r1")
 
     assert members.usable(1.0) == ("w2",)
     assert members.why_not("w1", 1.0) == "ejected, 1 of 1 failed (cut), one request is on trial"
     members.note("w1", CUT, 2.0, "r1")
     assert members.usable(3.9) == ("w2",)
     assert members.usable(4.0) == ("w1", "w2")
-    members.mark_chosen("w1", 4.0, "r2")
+    members.health.chosen("w1", 4.0, "r2")
     assert kinds(members.note("w1", SERVED, 4.5, "r2")) == [ChangeKind.RECOVERED]
     assert members.usable(4.5) == ("w1", "w2")
-    members.mark_chosen("w1", 4.5)
+    members.health.chosen("w1", 4.5)
     assert members.usable(4.5) == ("w1", "w2")
 
 
@@ -190,7 +190,7 @@ def test_the_end_of_an_older_request_is_not_the_end_of_the_one_on_trial() -> Non
     members = make_members()
     members.note("w1", CUT, 0.0)
     members.usable(1.0)
-    members.mark_chosen("w1", 1.0, "trial")
+    members.health.chosen("w1", 1.0, "trial")
 
     members.note("w1", UNKNOWN, 1.1, "older")
 
@@ -203,13 +203,13 @@ def test_an_answer_that_begins_ends_a_trial_well() -> None:
     members = make_members()
     members.note("w1", CUT, 0.0)
     members.usable(1.0)
-    members.mark_chosen("w1", 1.0, "r1")
+    members.health.chosen("w1", 1.0, "r1")
 
-    members.began("w1", 1.5)
+    members.health.began("w1", 1.5)
 
     assert members.usable(1.5) == ("w1", "w2")
-    members.began("w2", 1.5)
-    members.began("stranger", 1.5)
+    members.health.began("w2", 1.5)
+    members.health.began("stranger", 1.5)
     assert members.usable(1.5) == ("w1", "w2")
 
 
@@ -217,7 +217,7 @@ def test_a_probe_whose_outcome_never_comes_is_given_up() -> None:
     members = make_members()
     members.note("w1", CUT, 0.0)
     members.usable(1.0)
-    members.mark_chosen("w1", 1.0)
+    members.health.chosen("w1", 1.0)
 
     assert members.usable(1.0 + TRICKLE_S - 0.1) == ("w2",)
     assert members.usable(1.0 + TRICKLE_S) == ("w1", "w2")
@@ -233,7 +233,7 @@ def test_strangers_and_trusted_members_change_nothing() -> None:
     assert members.answered("w2", "down", 0.0) is None
     assert members.forgive("unheard of", 0.0) == []
     assert members.remove("w2") is None
-    members.mark_chosen("w2", 0.0)
+    members.health.chosen("w2", 0.0)
 
     assert members.usable(0.0) == ("w1",)
 
@@ -283,7 +283,7 @@ def test_who_is_asked_and_is_not_there_is_out_however_many_those_are() -> None:
 
     assert members.answered("w1", "ok", 0.5) is None, "a trial comes before trust"
     assert members.usable(0.5) == ("w1", "w3")
-    members.mark_chosen("w1", 0.5)
+    members.health.chosen("w1", 0.5)
     assert kinds(members.note("w1", SERVED, 0.6)) == [ChangeKind.RECOVERED]
     assert members.usable(0.6) == ("w1", "w3")
 
@@ -354,7 +354,7 @@ def test_the_defaults_are_a_second_doubled_up_to_half_a_minute() -> None:
         waits.append(members.view(now)[0].retry_in_s)
         now += waits[-1]
         members.usable(now)
-        members.mark_chosen("w1", now)
+        members.health.chosen("w1", now)
 
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 

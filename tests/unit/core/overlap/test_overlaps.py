@@ -94,7 +94,7 @@ def test_events_of_distrusted_workers_do_not_count() -> None:
     view.record(W1, BlockHashes.of([1, 2], 16), now=0.0)
 
     assert view.find_groups(PROMPT, now=60.0)[0] == {W1: 2, W2: 3}
-    assert (view.cached_blocks(W1), view.cached_blocks(W2)) == (2, 3)
+    assert view.cached_blocks((W1, W2)) == [2, 3]
 
 
 def test_either_view_may_be_missing() -> None:
@@ -110,8 +110,8 @@ def test_either_view_may_be_missing() -> None:
     assert neither.find_groups(PROMPT, now=60.0) == ({}, [])
     assert exact.find_groups(PROMPT, now=60.0) == ({W1: 2}, [(2, (W1,))])
     assert approximate.find_groups(PROMPT, now=60.0)[0] == {W2: 8}
-    assert (neither.cached_blocks(W1), exact.cached_blocks(W1)) == (0, 2)
-    assert approximate.cached_blocks(W2) == 8
+    assert (neither.cached_blocks((W1,)), exact.cached_blocks((W1,))) == ([0], [2])
+    assert approximate.cached_blocks((W2,)) == [8]
 
 
 def test_prediction_can_be_off_and_empty_prompts_are_not_recorded() -> None:

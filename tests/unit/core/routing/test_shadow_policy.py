@@ -48,6 +48,7 @@ def decision(taken: str, *candidates: Candidate, considered: int = 0) -> Decisio
         cost=cost_named("predicted-time"),
         fleet=survey(candidates, DEFAULT_WEIGHTS),
         weights=DEFAULT_WEIGHTS,
+        by_cache=True,
     )
 
 

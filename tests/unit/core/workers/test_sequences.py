@@ -3,7 +3,7 @@ import pytest
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Demand, Loads
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import HALF_LIFE_S, ActiveSequences, Arrivals
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
@@ -238,7 +238,7 @@ def test_output_that_ends_early_leaves_nothing_expected() -> None:
 def test_only_more_output_counts_as_output() -> None:
     sequences = make_sequences()
     sequences.add("r1", W1, Demand(30, 30), now=0.0)
-    booking = sequences.booking("r1")
+    booking = sequences.bookings.get("r1")
     assert booking is not None
     sequences.grow("r1", 2, now=1.0)
 
@@ -258,8 +258,8 @@ def test_repeats_and_unknown_ids_change_nothing() -> None:
 
     assert sequences.loads(W2).active_requests == 0
     assert sequences.statistics().active_requests == 1
-    assert sequences.booking("r1") is not None
-    assert sequences.booking("nobody") is None
+    assert sequences.bookings.get("r1") is not None
+    assert sequences.bookings.get("nobody") is None
 
 
 def test_a_long_request_lives_as_long_as_its_life_signs_come() -> None:
@@ -298,7 +298,7 @@ def test_a_removed_worker_takes_its_bookings_along() -> None:
     sequences.remove_worker(WorkerId("never seen"))
 
     assert [one.request_id for one in gone] == ["r1"]
-    assert sequences.booking("r1") is None
+    assert sequences.bookings.get("r1") is None
     assert sequences.generation == generation + 2
     statistics = sequences.statistics()
     assert (statistics.workers, statistics.active_requests) == (1, 1)
@@ -317,7 +317,7 @@ def test_a_removed_peer_takes_only_its_own_bookings_along() -> None:
     gone = sequences.remove_owner("router-b")
 
     assert [one.request_id for one in gone] == ["r2"]
-    assert sequences.booking("r2") is None
+    assert sequences.bookings.get("r2") is None
     assert [one.request_id for one in sequences.owned()] == ["r1"]
     sequences.remove_owner("router-c")
     assert sequences.statistics().dropped_with_owner == 2
@@ -350,3 +350,40 @@ def test_impossible_demands_are_made_possible() -> None:
     loads = sequences.loads(W1)
     assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (64, 64, 4)
     assert loads.expected_blocks == 0
+
+
+def test_a_steady_stream_is_counted_as_it_comes() -> None:
+    arrivals = Arrivals()
+
+    for number in range(2000):
+        arrivals.fold(number * 0.05)
+
+    assert arrivals.per_ms(100.0) == pytest.approx(0.02, rel=0.02)
+    assert arrivals.per_ms(100.0 + HALF_LIFE_S) == pytest.approx(0.01, rel=0.02)
+
+
+def test_the_rate_of_a_stream_just_begun_is_known_within_seconds() -> None:
+    arrivals = Arrivals()
+
+    for number in range(100):
+        arrivals.fold(1e6 + number * 0.05)
+
+    assert arrivals.per_ms(1e6 + 5.0) == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_first_request_tells_of_no_high_rate() -> None:
+    arrivals = Arrivals()
+
+    arrivals.fold(1e6)
+
+    assert arrivals.per_ms(1e6) == pytest.approx(0.002, rel=0.05)
+
+
+def test_nothing_came_at_first_and_a_clock_that_steps_back_stands_still() -> None:
+    arrivals = Arrivals()
+    assert arrivals.per_ms(5.0) == 0.0
+
+    arrivals.fold(100.0)
+    arrivals.fold(50.0)
+
+    assert arrivals.per_ms(50.0) == arrivals.per_ms(100.0) > 0.0

@@ -160,7 +160,7 @@ def test_a_router_learns_of_a_slow_answer_as_it_is_seen() -> None:
     sequences = simulated.routers[0].sequences, simulated.routers[1].sequences
     while simulated.advance(1):
         for one in sequences:
-            booking = one.booking("0")
+            booking = one.bookings.get("0")
             if booking is not None:
                 seen.append((simulated.now, booking.output_tokens))
 
