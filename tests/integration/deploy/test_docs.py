@@ -15,6 +15,7 @@ import pytest
 from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
+from kvmesh.core.cost.formulas import PREDICTED_TIME
 from tests.integration.deploy import structure_page
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
@@ -245,3 +246,9 @@ async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: 
         assert process.returncode == 0, output.decode()
         assert output.strip()
     assert len(scripts) == 4
+
+
+def test_the_default_formula_is_quoted_as_it_is_computed() -> None:
+    formula = PREDICTED_TIME.formula
+
+    assert formula.text in (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
