@@ -55,6 +55,12 @@ def test_it_says_who_holds_more_but_costs_more() -> None:
     assert why(moved) == "costs least of 2 workers; w1 holds more (50 against 10 blocks)"
 
 
+def test_it_says_that_a_session_stays_where_it_is() -> None:
+    kept = msgspec.structs.replace(decide(9, 0), kept=True)
+
+    assert why(kept) == f"its session stays there; holds {kept.overlap_blocks} of its blocks"
+
+
 def test_it_says_when_caches_did_not_count() -> None:
     assert why(decide(0, 50, mode="round-robin")) == "round-robin: caches did not count"
 
