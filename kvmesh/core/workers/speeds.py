@@ -180,9 +180,7 @@ class Speeds:
         if known.open_tokens and now - known.open_s > SAME_STEP_S:
             self._close(known)
         if uncached_tokens > 0:
-            (self.uncached_tokens,) = _blend(
-                (self.uncached_tokens,), uncached_tokens, _PROMPT_WEIGHT
-            )
+            self.uncached_tokens = _blend(self.uncached_tokens, uncached_tokens, _PROMPT_WEIGHT)
         known.open_s = now
         known.open_tokens += max(0, uncached_tokens)
         known.open_ms += _milliseconds(service_s)
@@ -212,19 +210,17 @@ class Speeds:
             return
         known = self._workers.get(worker) or self._worker(worker)
         sample = _milliseconds(elapsed_s) / tokens
-        known.interval_ms, self._interval_ms = _blend(
-            (known.interval_ms, self._interval_ms), sample, _INTERVAL_WEIGHT
-        )
+        known.interval_ms = _blend(known.interval_ms, sample, _INTERVAL_WEIGHT)
+        self._interval_ms = _blend(self._interval_ms, sample, _INTERVAL_WEIGHT)
 
     def finished(self, worker: WorkerId, residence_s: float, output_tokens: int) -> None:
         """Learn how long a request stayed, from booking to end, and its output (0: unknown)."""
         known = self._workers.get(worker) or self._worker(worker)
         sample = _milliseconds(residence_s)
-        known.residence_ms, self._residence_ms = _blend(
-            (known.residence_ms, self._residence_ms), sample, _RESIDENCE_WEIGHT
-        )
+        known.residence_ms = _blend(known.residence_ms, sample, _RESIDENCE_WEIGHT)
+        self._residence_ms = _blend(self._residence_ms, sample, _RESIDENCE_WEIGHT)
         if output_tokens > 0:
-            (self.output_tokens,) = _blend((self.output_tokens,), output_tokens, _RESIDENCE_WEIGHT)
+            self.output_tokens = _blend(self.output_tokens, output_tokens, _RESIDENCE_WEIGHT)
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
@@ -310,11 +306,12 @@ def _milliseconds(seconds: float) -> float:
     return min(max(0.0, seconds * 1000.0), _MAX_MS) if isfinite(seconds) else 0.0
 
 
-def _blend(means: tuple[float, ...], sample: float, weight: float) -> list[float]:
-    """Return each of `means` moved towards a sample, which is clipped to 1/8..8 times the mean."""
-    return [
-        old + weight * (min(max(sample, old / _OUTLIER), old * _OUTLIER) - old)
-        if old > 0.0
-        else sample
-        for old in means
-    ]
+def _blend(old: float, sample: float, weight: float) -> float:
+    """Return a mean moved towards a sample, which is clipped to 1/8..8 times the mean."""
+    if old <= 0.0:
+        return sample
+    if sample < old / _OUTLIER:
+        sample = old / _OUTLIER
+    elif sample > old * _OUTLIER:
+        sample = old * _OUTLIER
+    return old + weight * (sample - old)
