@@ -6,42 +6,27 @@ from collections.abc import Callable
 from kvmesh.ports import StreamState, TailListener
 from kvmesh.tasks import guarded
 from kvmesh.testing.memory.server import MemoryServer, MemoryStream
+from kvmesh.testing.memory.tail import Follower
 
 WINDOW = 512
 MAX_MESSAGE_BYTES = 512 * 1024
 
 
-class MemoryTail:
+class MemoryTail(Follower):
     """A running tail: delivers at most 512 records a turn of the event loop."""
 
     def __init__(
         self, server: MemoryServer, stream: str, after: int, created: str, listener: TailListener
     ) -> None:
-        self._server = server
         self._stream = stream
         self._position = after
         self._created = created
         self._listener = listener
         self._target: int | None = None
         self._asked = False
-        self._scheduled = False
-        self._closed = False
-        server.observe(self)
-        self.wake()
-
-    async def close(self) -> None:
-        """Stop delivering; safe to call twice."""
-        self._closed = True
-        self._server.forget(self)
-
-    def wake(self) -> None:
-        """Deliver what there is, in the next turn."""
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        super().__init__(server)
 
     def _pump(self) -> None:
-        self._scheduled = False
         stream = self._server.streams.get(self._stream)
         if self._closed or stream is None or not self._server.up:
             self._asked = False

@@ -1,38 +1,21 @@
 """The shared table in memory."""
 
-import asyncio
-
 from kvmesh.ports import Entry, TableListener
 from kvmesh.testing.memory.server import MemoryServer, TimedEntry
+from kvmesh.testing.memory.tail import Follower
 
 
-class MemoryTableTail:
+class MemoryTableTail(Follower):
     """A running `follow`: delivers what is newer than what it delivered."""
 
     def __init__(self, server: MemoryServer, bucket: str, listener: TableListener) -> None:
-        self._server = server
         self._bucket = bucket
         self._listener = listener
         self._revision = 0
         self._caught_up = False
-        self._scheduled = False
-        self._closed = False
-        server.observe(self)
-        self.wake()
-
-    async def close(self) -> None:
-        """Stop delivering; safe to call twice."""
-        self._closed = True
-        self._server.forget(self)
-
-    def wake(self) -> None:
-        """Deliver what there is, in the next turn."""
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        super().__init__(server)
 
     def _pump(self) -> None:
-        self._scheduled = False
         if self._closed or not self._server.up:
             return
         now = self._server.clock()
