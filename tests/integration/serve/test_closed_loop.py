@@ -53,9 +53,11 @@ def router_of(nats: NatsSettings, port: int) -> RouterServer:
     )
 
 
-async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
+@asynccontextmanager
+async def prompts_indexed(
     nats_server: Served, eventually: Eventually, namespace: str
-) -> None:
+) -> AsyncIterator[tuple[RouterServer, Sidecar, httpx.AsyncClient]]:
+    """A router, a sidecar and a client of the router, whose index has all of `PROMPTS`."""
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -76,13 +78,19 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
             for prompt in PROMPTS:
                 await complete(client, prompt)
             await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
-
-            server.index.clear(WORKER)
-            await complete_until(client, lambda: server.index.blocks(WORKER) == BLOCKS)
-            metrics = (await client.get("/metrics")).text
-            status = (await client.get("/v1/status")).json()
+            yield server, sidecar, client
     finally:
         await mocker.stop()
+
+
+async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
+    nats_server: Served, eventually: Eventually, namespace: str
+) -> None:
+    async with prompts_indexed(nats_server, eventually, namespace) as (server, _, client):
+        server.index.clear(WORKER)
+        await complete_until(client, lambda: server.index.blocks(WORKER) == BLOCKS)
+        metrics = (await client.get("/metrics")).text
+        status = (await client.get("/v1/status")).json()
 
     assert status["predictions"]["w"]["under"] >= 12
     assert 'kvmesh_worker_predictions_total{result="under",worker="w"}' in metrics
@@ -136,38 +144,17 @@ async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: 
 async def test_a_sidecar_asked_to_reads_its_engines_history_anew(
     nats_server: Served, eventually: Eventually, namespace: str
 ) -> None:
-    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    mocker = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await mocker.start()
-    server = router_of(nats, port)
-    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
-    try:
-        async with (
-            running(server.serve),
-            running(sidecar.serve),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
-        ):
-            await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
-            for prompt in PROMPTS:
-                await complete(client, prompt)
-            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
-            [(_, publisher)] = sidecar._ranks
-            # What a bug in the sidecar could do: what the engine holds is gone from it.
-            publisher._cache.lose()
-            server.index.clear(WORKER)
+    async with prompts_indexed(nats_server, eventually, namespace) as (server, sidecar, client):
+        [(_, publisher)] = sidecar._ranks
+        # What a bug in the sidecar could do: what the engine holds is gone from it.
+        publisher._cache.lose()
+        server.index.clear(WORKER)
 
-            server.mesh.doubt(WORKER, Doubt(12, 12, again=True))
+        server.mesh.doubt(WORKER, Doubt(12, 12, again=True))
 
-            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
-            await complete(client, PROMPTS[0])
-            status = (await client.get("/v1/status")).json()
-    finally:
-        await mocker.stop()
+        await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+        await complete(client, PROMPTS[0])
+        status = (await client.get("/v1/status")).json()
 
     assert status["predictions"]["w"]["hits"] == 1
     assert status["workers"][0]["trust"] == "exact"
