@@ -143,9 +143,12 @@ def read_live(overview: Overview) -> LiveFigures:
     ]
     traffic = LiveTraffic(
         requests=total.requests,
-        cached=share_of(total.cached_tokens, total.reported_tokens),
-        predicted=share_of(total.predicted_tokens, total.foreseen_tokens),
-        round_robin=share_of(total.round_robin_tokens, total.shadowed_tokens),
+        overridden=total.overridden,
+        own=total.own_requests,
+        reported=share_of(total.cached_tokens, total.reported_tokens),
+        cached=share_of(total.own_cached_tokens, total.own_reported_tokens),
+        predicted=share_of(total.own_predicted_tokens, total.own_prompt_tokens),
+        round_robin=share_of(total.own_round_robin_tokens, total.own_prompt_tokens),
         core_breadth=len(prefixes),
         core_depth=core_depth(prefixes),
     )
@@ -193,9 +196,12 @@ def live_table(figures: LiveFigures) -> Table:
     table = _table(f"{traffic.requests:,} requests in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
-        ("prompt tokens cached, engines say", percent(traffic.cached)),
-        ("predicted", percent(traffic.predicted)),
-        ("round robin would have found", percent(traffic.round_robin)),
+        ("prompt tokens cached, engines say", percent(traffic.reported)),
+        ("requests that named another policy, or a worker", f"{traffic.overridden:,}"),
+        ("requests routed by cache, by the mesh's own policy", f"{traffic.own:,}"),
+        ("… cached, engines say", percent(traffic.cached)),
+        ("… predicted", percent(traffic.predicted)),
+        ("… round robin would have found", percent(traffic.round_robin)),
         ("core prefix: beginnings shared", f"{traffic.core_breadth:,}"),
         ("core prefix depth", f"mean {traffic.core_depth:,.0f} tokens"),
         ("workers usable", f"{usable} of {len(figures.workers)}"),

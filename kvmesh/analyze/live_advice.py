@@ -42,11 +42,17 @@ class LiveWorker(msgspec.Struct, frozen=True):
 class LiveTraffic(msgspec.Struct, frozen=True):
     """The last minutes. Shares are of prompt tokens, 0..1, None: nothing was reported.
 
+    `reported` is what engines say of all `requests`. The other three shares are of the same `own`
+    requests, those that the mesh's own policy routed by cache: held against each other they say
+    something, also after an A/B test, whose `overridden` requests named another policy or worker.
     The core prefix is made of the beginnings that requests shared: `core_breadth` of them,
     `core_depth` tokens deep on average over all requests.
     """
 
     requests: int
+    overridden: int
+    own: int
+    reported: float | None
     cached: float | None
     predicted: float | None
     round_robin: float | None
@@ -78,8 +84,7 @@ def advise_live(
     if traffic.requests < ENOUGH_REQUESTS:
         few = f"only {traffic.requests} requests in the last minutes"
         return [*found, Advice("wait for more traffic", few)]
-    found += _predictions(traffic)
-    found += _gain(traffic)
+    found += _comparison(traffic)
     found += _space(workers)
     found += [
         Advice(
@@ -91,6 +96,21 @@ def advise_live(
         if one.share >= HOT and one.holders == 1
     ]
     return found
+
+
+def _comparison(traffic: LiveTraffic) -> list[Advice]:
+    """Hold cached against predicted and round robin, where enough requests tell all three."""
+    if traffic.own >= ENOUGH_REQUESTS:
+        return _predictions(traffic) + _gain(traffic)
+    if not traffic.overridden:
+        return []
+    return [
+        Advice(
+            "wait for requests that name no other policy (x-kvmesh-router-mode and others)",
+            f"{traffic.overridden} of {traffic.requests} requests did, as those of an A/B test do: "
+            "they say nothing of the mesh's own policy, which the report of the test does",
+        )
+    ]
 
 
 def _predictions(traffic: LiveTraffic) -> list[Advice]:

@@ -10,7 +10,15 @@ from kvmesh.analyze.live_advice import (
 )
 
 TRAFFIC = LiveTraffic(
-    requests=500, cached=0.6, predicted=0.61, round_robin=0.3, core_breadth=1, core_depth=800.0
+    requests=500,
+    overridden=0,
+    own=480,
+    reported=0.6,
+    cached=0.6,
+    predicted=0.61,
+    round_robin=0.3,
+    core_breadth=1,
+    core_depth=800.0,
 )
 WORKER = LiveWorker(name="w0", usable=True, trust="exact", usage=0.4)
 PREFIX = LivePrefix(
@@ -50,6 +58,17 @@ def test_predictions_that_engines_deny_are_named(predicted: float) -> None:
 
 def test_caches_that_gain_nothing_are_named() -> None:
     assert "gains 2.0% here" in words(msgspec.structs.replace(TRAFFIC, round_robin=0.58))
+
+
+def test_requests_that_named_their_policy_are_not_held_against_predictions() -> None:
+    tested = msgspec.structs.replace(
+        TRAFFIC, requests=160, overridden=150, own=10, cached=0.2, predicted=0.6, round_robin=0.6
+    )
+    silent = msgspec.structs.replace(tested, overridden=0, own=0)
+
+    assert "150 of 160 requests did" in words(tested)
+    assert "engines report" not in words(tested)
+    assert words(silent) == ""
 
 
 def test_what_engines_do_not_report_is_not_judged() -> None:
