@@ -5,7 +5,14 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.analyze.advice import WORTHWHILE, Advice
+from kvmesh.analyze.advice import WORTHWHILE
+from kvmesh.analyze.weight_advice import (
+    MANY_BLOCKS,
+    Advice,
+    WorkerLoad,
+    advise_spread,
+    usage_advice,
+)
 
 DRIFT: Final = 0.05
 """Predictions further from what engines report, as a share of prompt tokens, are not right."""
@@ -31,12 +38,18 @@ class LivePrefix(msgspec.Struct, frozen=True):
 
 
 class LiveWorker(msgspec.Struct, frozen=True):
-    """One worker: how full its KV cache is, 0..1 (None: not told), and how far it is trusted."""
+    """One worker: how full its KV cache is, 0..1 (None: not told), and how far it is trusted.
+
+    `blocks` are those of its KV cache, 0: not told; `requests` are open there.
+    """
 
     name: str
     usable: bool
     trust: str
     usage: float | None
+    bucket: str = ""
+    blocks: int = 0
+    requests: int = 0
 
 
 class LiveTraffic(msgspec.Struct, frozen=True):
@@ -85,7 +98,7 @@ def advise_live(
         few = f"only {traffic.requests} requests in the last minutes"
         return [*found, Advice("wait for more traffic", few)]
     found += _comparison(traffic)
-    found += _space(workers)
+    found += _space(workers) + _capacity(workers) + _spread(workers)
     found += [
         Advice(
             "leave it, or add a worker that may hold it too",
@@ -141,6 +154,21 @@ def _gain(traffic: LiveTraffic) -> list[Advice]:
             f"{traffic.round_robin:.1%}: routing by cache gains {gain:.1%} here",
         )
     ]
+
+
+def _capacity(workers: Sequence[LiveWorker]) -> list[Advice]:
+    """Say that cache usage needs little weight where the smallest cache is vast."""
+    blocks = [one.blocks for one in workers if one.usable and one.blocks]
+    least = min(blocks, default=0)
+    return [usage_advice(least)] if least > MANY_BLOCKS else []
+
+
+def _spread(workers: Sequence[LiveWorker]) -> list[Advice]:
+    found: list[Advice] = []
+    for bucket in sorted({one.bucket for one in workers}):
+        mine = [one for one in workers if one.usable and one.bucket == bucket]
+        found += advise_spread(bucket, [WorkerLoad(one.name, one.requests) for one in mine])
+    return found
 
 
 def _space(workers: Sequence[LiveWorker]) -> list[Advice]:

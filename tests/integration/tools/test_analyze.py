@@ -42,6 +42,19 @@ async def test_a_trace_is_measured_and_advised() -> None:
     assert "--router-mode" in out
 
 
+async def test_the_number_of_blocks_decides_the_weight_on_cache_usage(tmp_path: Path) -> None:
+    trace, texts = tmp_path / "conversations_b64.jsonl", []
+    trace.write_text(conversations(sessions=9, turns=6))
+    for blocks in ("2000000", "100"):
+        code, out, err = await analyze(str(trace), "--blocks-per-worker", blocks)
+        assert (code, err) == (0, "")
+        texts.append(out)
+
+    assert "gpu_cache_usage_weight=0.25" in texts[0]
+    assert "2,000,000 KV blocks" in texts[0]
+    assert "gpu_cache_usage_weight=1" in texts[1]
+
+
 async def test_json_has_figures_and_advice() -> None:
     _, out, _ = await analyze(str(TRACE), "--json", "--requests", "40")
 
@@ -121,7 +134,11 @@ def rows(table: str) -> list[list[str]]:
 
 
 async def test_nonsense_is_refused_in_one_line() -> None:
-    for arguments in ((), (str(TRACE), "--live"), ("no-such-file.jsonl",)):
+    sizes = ("--blocks-per-worker", "9", "--worker-tokens", "9")
+    for arguments in (
+        *((), (str(TRACE), "--live"), ("no-such-file.jsonl",)),
+        (str(TRACE), *sizes),
+    ):
         code, out, err = await analyze(*arguments)
 
         assert (code, out) == (2, "")

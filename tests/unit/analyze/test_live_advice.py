@@ -84,6 +84,21 @@ def test_full_caches_and_lonely_hot_prefixes_are_named() -> None:
     )
 
 
+def test_vast_caches_and_uneven_loads_are_named() -> None:
+    vast = msgspec.structs.replace(WORKER, blocks=2_000_000)
+    small = msgspec.structs.replace(WORKER, name="w1", blocks=500_000)
+    busy = msgspec.structs.replace(WORKER, name="w1", requests=100, bucket="chat")
+    idle = [msgspec.structs.replace(busy, name=f"i{number}", requests=1) for number in range(3)]
+    gone = msgspec.structs.replace(small, usable=False)
+
+    assert "each worker has 2,000,000 KV blocks" in words(worker=vast)
+    for fleet in ([vast, gone], [vast, small]):
+        named = [one.what for one in advise_live(TRAFFIC, fleet, [])]
+        assert any("weight on cache usage" in what for what in named) == (fleet[1] is gone)
+    (found,) = advise_live(TRAFFIC, [busy, *idle], [])
+    assert "worker w1 has 100 of the 103 open requests of bucket chat" in found.why
+
+
 def test_depth_adds_up_levels_by_how_many_go_down_them() -> None:
     below = msgspec.structs.replace(PREFIX, key="b", tokens=1000, parent_tokens=800, share=0.25)
     other = msgspec.structs.replace(PREFIX, bucket="code", tokens=100, share=1.0)
