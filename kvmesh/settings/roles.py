@@ -33,7 +33,8 @@ class LogSettings:
     """How a process speaks."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level written. Per-request lines (the cost formula) are debug."""
+    """Least level written. Per-request lines (what each worker would cost) and lines of each batch
+    of KV events are debug."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """console for people, json for machines; auto: console on a terminal."""
     otlp_endpoint: str = ""

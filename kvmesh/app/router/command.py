@@ -6,6 +6,7 @@ import random
 import time
 from functools import partial
 from pathlib import Path
+from sys import maxsize
 from typing import Annotated
 
 from kvmesh.actors.members.router import Router
@@ -45,6 +46,7 @@ from kvmesh.app.router.router_options import check_model_policies, router_option
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
@@ -154,10 +156,11 @@ class RouterServer:
 
     def _context(self) -> RoutingContext:
         settings = self.settings
+        debug = settings.log.log_level == "debug"
         decisions = DecisionLog(
             settings.cost.kv_cache_block_size,
             capacity=settings.decision.decision_log,
-            whole_per_s=settings.decision.explain_per_s,
+            whole_per_s=maxsize if debug else settings.decision.explain_per_s,
             shadows=self._shadows,
         )
         decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
@@ -239,6 +242,7 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, share)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
             )
             self.mesh.draining = True

@@ -58,6 +58,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
     (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
+    `overridden`: its client named policy or worker, perhaps as the router would have chosen.
     """
 
     request_id: str
@@ -82,6 +83,17 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     prefilled: bool = False
     choices: int = 1
     timeout_s: float | None = None
+    overridden: bool = False
+
+    def departs_from(self, options: RouterOptions) -> bool:
+        """Return whether its client had it routed otherwise than the router routes by itself."""
+        return self.overridden and not (
+            self.pinned_worker is None
+            and self.mode in (None, options.mode)
+            and self.cost in (None, options.cost)
+            and self.temperature in (None, options.temperature)
+            and self.overlap_score_weight in (None, options.overlap_score_weight)
+        )
 
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""

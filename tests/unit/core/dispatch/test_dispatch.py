@@ -329,3 +329,25 @@ def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
 
     assert one.record is not None
     assert one.record.held_ms == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wishes", "departs"),
+    [
+        ({}, False),
+        ({"mode": "kv", "cost": "predicted-time", "temperature": 0.0}, False),
+        ({"mode": "round-robin"}, True),
+        ({"cost": "lmetric"}, True),
+        ({"temperature": 0.5}, True),
+        ({"overlap_score_weight": 2.0}, True),
+        ({"pinned_worker": W1}, True),
+    ],
+)
+def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
+    wishes: dict[str, Any], departs: bool
+) -> None:
+    for overridden in (False, True):
+        one = Routers().decided(overridden=overridden, **wishes)
+
+        assert one.record is not None
+        assert one.record.overridden == (departs and overridden)
