@@ -54,7 +54,8 @@ class Tick(Message, frozen=True):
 class WorkerLoad(msgspec.Struct, frozen=True):
     """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
 
-    The other figures are those of `LoadReport`.
+    `cache_hit_tokens` of `cache_queried_tokens` prompt tokens were cached since the engine started;
+    both 0 where it does not tell. The other figures are those of `LoadReport`.
     """
 
     running_requests: int = 0
@@ -66,6 +67,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     prefill_busy_us: int = 0
     total_slots: int = 0
     prefix_hit_rate: float = 0.0
+    cache_queried_tokens: int = 0
+    cache_hit_tokens: int = 0
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them."""
@@ -78,8 +81,13 @@ class WorkerLoad(msgspec.Struct, frozen=True):
             prefilled_tokens=self.prefilled_tokens,
             prefill_busy_us=self.prefill_busy_us,
             total_slots=max(0, self.total_slots),
-            prefix_hit_rate=as_share(self.prefix_hit_rate),
+            prefix_hit_rate=as_share(self._hit_rate()),
         )
+
+    def _hit_rate(self) -> float:
+        """Return what the engine tells, or what its two counts make."""
+        queried = self.cache_queried_tokens
+        return self.cache_hit_tokens / queried if queried > 0 else self.prefix_hit_rate
 
     @property
     def gpu_cache_usage_perc(self) -> float:

@@ -6,9 +6,8 @@ import random
 import time
 from functools import partial
 from pathlib import Path
+from sys import maxsize
 from typing import Annotated
-
-import msgspec
 
 from kvmesh.actors.members.router import Router
 from kvmesh.app.alone.discovery import Discovery, parse_source
@@ -43,9 +42,11 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
+from kvmesh.app.router.router_options import check_model_policies, router_options
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
@@ -57,7 +58,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
@@ -88,19 +88,8 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size)
-        options = msgspec.structs.replace(
-            named,
-            mode=cost.router_mode,
-            temperature=max(named.temperature, cost.router_temperature),
-            overlap_score_weight=named.overlap_score_weight * cost.kv_overlap_score_weight,
-            predict_ttl_s=cost.predict_ttl_s,
-            approx_ttl_s=cost.approx_ttl_s,
-            tier_weights=(
-                *(1.0, cost.host_tier_weight),
-                *(cost.disk_tier_weight, cost.disk_tier_weight),
-            ),
-        )
+        options = router_options(cost)
+        check_model_policies(settings.model_policy, options)
         self.scheduler = Scheduler(
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
@@ -167,10 +156,11 @@ class RouterServer:
 
     def _context(self) -> RoutingContext:
         settings = self.settings
+        debug = settings.log.log_level == "debug"
         decisions = DecisionLog(
             settings.cost.kv_cache_block_size,
             capacity=settings.decision.decision_log,
-            whole_per_s=settings.decision.explain_per_s,
+            whole_per_s=maxsize if debug else settings.decision.explain_per_s,
             shadows=self._shadows,
         )
         decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
@@ -252,6 +242,7 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, share)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
             )
             self.mesh.draining = True

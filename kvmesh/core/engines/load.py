@@ -37,15 +37,7 @@ class LoadStream(msgspec.Struct, frozen=True):
 
 
 Figure = Literal[
-    "running",
-    "waiting",
-    "usage",
-    "block_size",
-    "total_blocks",
-    "total_tokens",
-    "prefix_queries",
-    "prefix_hits",
-    "prefix_hit_rate",
+    "running", "waiting", "usage", "block_size", "total_blocks", "total_tokens", "queried", "hit"
 ]
 
 
@@ -70,15 +62,8 @@ class Gauges:
         self.total_blocks = 0
         self.total_tokens = 0
         self.block_size = 0
-        self._prefix: dict[Figure, float] = {}
-
-    def prefix_hit_rate(self) -> float:
-        """Return the share of prompt tokens that were cached; 0 when not told."""
-        told = self._prefix.get
-        queries = told("prefix_queries", 0.0)
-        if queries > 0.0:
-            return told("prefix_hits", 0.0) / queries
-        return told("prefix_hit_rate", 0.0)
+        self.queried_tokens = 0
+        self.hit_tokens = 0
 
     def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:
         """Fold one sample."""
@@ -98,7 +83,9 @@ class Gauges:
                 self.total_blocks = int(value)
             case "total_tokens":
                 self.total_tokens = int(value)
-            case "prefix_queries" | "prefix_hits" | "prefix_hit_rate":
-                self._prefix[gauge.figure] = self._prefix.get(gauge.figure, 0.0) + value
+            case "queried":
+                self.queried_tokens = int(value)
+            case "hit":
+                self.hit_tokens = int(value)
             case _:
                 assert_never(gauge.figure)

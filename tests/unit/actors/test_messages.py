@@ -18,3 +18,10 @@ def test_what_no_engine_can_mean_is_not_passed_on(told: float, share: float) -> 
 
     assert (report.prefix_hit_rate, report.total_slots) == (share, 0)
     assert WorkerLoad(total_slots=256).report().total_slots == 256
+
+
+def test_the_share_of_cached_tokens_is_told_or_made_of_two_counts() -> None:
+    counted = WorkerLoad(prefix_hit_rate=0.5, cache_queried_tokens=400, cache_hit_tokens=100)
+
+    assert counted.report().prefix_hit_rate == 0.25
+    assert WorkerLoad(cache_hit_tokens=3).report().prefix_hit_rate == 0.0

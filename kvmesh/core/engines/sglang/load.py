@@ -20,7 +20,6 @@ GAUGES: Final = {
     "sglang:token_usage": (Gauge("usage"),),
     "sglang:max_total_num_tokens": (Gauge("total_tokens"),),
     "sglang:page_size": (Gauge("block_size"),),
-    "sglang:cache_hit_rate": (Gauge("prefix_hit_rate"),),
 }
 
 

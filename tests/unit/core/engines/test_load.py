@@ -21,15 +21,3 @@ def test_a_figure_may_be_in_a_label() -> None:
     gauges.take(Gauge("total_blocks", label="blocks"), 1.0, {"blocks": "None"})
 
     assert (gauges.block_size, gauges.total_blocks) == (16, 0)
-
-
-def test_the_share_of_cached_tokens_is_told_or_made_of_two_counts() -> None:
-    told, counted = Gauges(), Gauges()
-
-    told.take(Gauge("prefix_hit_rate"), 0.25, {})
-    for value in (300.0, 100.0):
-        counted.take(Gauge("prefix_queries"), value, {})
-        counted.take(Gauge("prefix_hits"), value / 2, {})
-
-    assert (told.prefix_hit_rate(), counted.prefix_hit_rate()) == (0.25, 0.5)
-    assert Gauges().prefix_hit_rate() == 0.0
