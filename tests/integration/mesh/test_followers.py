@@ -87,6 +87,17 @@ async def test_the_fields_snippets_run_against_a_live_mesh(
     assert custom_router(matches, metrics) == warm
     assert listener.engine(warm).models == ("mock",)
 
+    body = {"model": "mock", "prompt": SHARED, "max_tokens": 2}
+    async with kvmesh.AsyncClient(mesh.router_url) as client:
+        kv = await client.generate(body)
+        turns = {(await client.round_robin(body)).worker_id for _ in range(4)}
+        anyone = await client.random(body)
+        direct = await client.direct(body, "w2")
+    assert kv.overlap_blocks >= 59
+    assert turns == {"w0", "w1", "w2", "w3"}
+    assert anyone.worker_id in turns
+    assert direct.worker_id == "w2"
+
 
 async def test_a_follower_folds_the_stream_as_routers_do_and_is_none(
     mesh: EmbeddedMesh, eventually: Eventually
