@@ -130,6 +130,10 @@ class Reader:
             timeout_s=wishes.timeout_s,
         )
 
+    def resize(self, block_size: int) -> None:
+        """Hash by blocks of another size from now on."""
+        self._prompts.block_size = block_size
+
     def read_binary(self, exchange: Exchange) -> RouteRequest:
         """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
 

@@ -91,6 +91,11 @@ class Dispatch:
         self._follows_events = follows_events
         self._timed = 0
 
+    def resize(self, block_size: int) -> None:
+        """Decide and judge by blocks of another size from now on."""
+        self.scheduler.resize(block_size)
+        self.predictions.resize(block_size)
+
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
         at most as its client allows.
@@ -244,7 +249,7 @@ class Dispatch:
         tokens.prompt += request.prompt_tokens
         if usage is None or usage.cached_tokens is None or request.prefilled:
             return
-        predicted = decision.overlap_blocks * self.scheduler.options.block_size
+        predicted = decision.overlap_blocks * decision.chosen.block_size
         tokens.reported += usage.prompt_tokens
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted

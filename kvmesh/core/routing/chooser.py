@@ -58,6 +58,10 @@ class Chooser:
             options.weights, overlap_score_weight=options.overlap_score_weight
         )
 
+    def resize(self, block_size: int) -> None:
+        """Weigh by blocks of another size from now on."""
+        self._options = msgspec.structs.replace(self._options, block_size=block_size)
+
     def choose(
         self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
     ) -> Decision:

@@ -44,7 +44,7 @@ class Routers:
             membership.add(worker, 0.0)
             self.scheduler.workers.describe(worker, WorkerInfo(trust=Trust.EXACT))
         self.index.store(W1, ROOT, pack_hashes(HASHES[:8]))
-        self.log = DecisionLog(16, whole_per_s=whole_per_s)
+        self.log = DecisionLog(whole_per_s=whole_per_s)
         self.doubts: list[tuple[WorkerId, Doubt]] = []
         self.dispatch = Dispatch(
             self.scheduler,
@@ -319,3 +319,24 @@ def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
 
     assert one.record is not None
     assert one.record.held_ms == 0.0
+
+
+def test_another_block_size_is_decided_and_judged_by() -> None:
+    routers = Routers()
+    before = routers.decided(name="before")
+
+    routers.dispatch.resize(32)
+    larger = [one + 1000 for one in HASHES[:16]]
+    routers.index.store(W1, ROOT, pack_hashes(larger[:8]))
+    hashes = BlockHashes.of(larger, 32)
+    after = routers.dispatch.enter(RouteRequest("after", hashes, 512), b"after")
+    decision = routers.dispatch.decide(after, 2.0)
+    for one, cached in ((before, 128), (after, 256)):
+        routers.dispatch.release(one, SERVED, 3.0)
+        usage = Usage(512, 8, cached)
+        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert isinstance(decision, Decision)
+    assert (decision.overlap_blocks, decision.chosen.block_size) == (8, 32)
+    assert routers.dispatch.predictions.report(W1).hits == 2
+    assert (routers.dispatch.tokens.predicted, routers.dispatch.tokens.cached) == (384, 384)
