@@ -245,6 +245,10 @@ class UpSettings:
 
     engines: Positive = 4
     """Simulated engines, dealt to the buckets in turn."""
+    model: str = "mock"
+    """Model name that the simulated engines serve."""
+    served_model_name: tuple[str, ...] = ()
+    """Names that they serve it under in place of --model; repeat."""
     buckets: str = "chat,code"
     """Names of the buckets, commas between them."""
     replicas: Positive = 2
