@@ -128,5 +128,6 @@ class RouterAdmin:
                     worker: context.routing.predictions.report(worker)
                     for worker in context.routing.predictions.workers()
                 },
+                "accesses": context.routing.accesses.reports,
             },
         )

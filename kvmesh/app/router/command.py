@@ -290,9 +290,11 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
-            for worker in context.routing.predictions.workers():
+            predictions, accesses = context.routing.predictions, context.routing.accesses
+            for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:
-                    context.routing.predictions.forget(worker)
+                    predictions.forget(worker)
+                    accesses.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

@@ -11,6 +11,7 @@ from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.insight.accesses import CacheAccesses
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
 from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions
@@ -84,6 +85,7 @@ class Dispatch:
         self.log = log
         self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self.predictions = Predictions(scheduler.options.block_size)
+        self.accesses = CacheAccesses()
         self.phases = Phases()
         self.tokens = TokenCounts()
         self._timer = timer
@@ -247,7 +249,10 @@ class Dispatch:
         """
         request, tokens = one.request, self.tokens
         tokens.prompt += request.prompt_tokens
-        if usage is None or usage.cached_tokens is None or request.prefilled:
+        if request.prefilled:
+            return
+        self.accesses.count(decision.worker, usage, decision.chosen.block_size)
+        if usage is None or usage.cached_tokens is None:
             return
         predicted = decision.overlap_blocks * decision.chosen.block_size
         tokens.reported += usage.prompt_tokens

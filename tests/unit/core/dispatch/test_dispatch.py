@@ -11,6 +11,7 @@ from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.accesses import AccessReport
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.members.membership import Membership
@@ -340,3 +341,16 @@ def test_another_block_size_is_decided_and_judged_by() -> None:
     assert (decision.overlap_blocks, decision.chosen.block_size) == (8, 32)
     assert routers.dispatch.predictions.report(W1).hits == 2
     assert (routers.dispatch.tokens.predicted, routers.dispatch.tokens.cached) == (384, 384)
+
+
+def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> None:
+    routers = Routers()
+    for name, wishes in (("q", {}), ("stream", {"streams": True}), ("split", {"prefilled": True})):
+        one = routers.decided(name=name, **wishes)
+        routers.dispatch.release(one, SERVED, 2.0)
+        usage = None if name == "stream" else Usage(512, 8, 128)
+        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 2.0)
+
+    assert routers.dispatch.accesses.reports == {
+        W1: AccessReport(told=1, untold=1, tokens=128, blocks=8)
+    }
