@@ -66,11 +66,16 @@ class KvIndexer:
             listener, block_size = None, listener
         self._listener = listener
         if listener is not None:
-            block_size = _checked(block_size, listener.view().scheduler.options.block_size)
-        self.block_size = DEFAULT_BLOCK_SIZE if block_size is None else block_size
+            _check_size(block_size, listener.view().block_size)
+        self._block_size = DEFAULT_BLOCK_SIZE if block_size is None else block_size
         self._max_blocks = max_blocks
         self._index = KvIndex(max_blocks)
         self._unclean = False
+
+    @property
+    def block_size(self) -> int:
+        """Return how many tokens a block has: with a listener, in its mesh and now."""
+        return self._block_size if self._listener is None else self._listener.view().block_size
 
     def apply_event(self, worker_id: str, event: Event) -> int:
         """Fold one event of a worker; return how many blocks a gap kept out, 0 when all is well.
@@ -232,12 +237,11 @@ class ApproxKvIndexer:
         return self._index.statistics()
 
 
-def _checked(asked: int | None, block_size: int) -> int:
+def _check_size(asked: int | None, block_size: int) -> None:
     if asked not in (None, block_size):
         raise ConfigError(
             f"block_size={asked}, but the mesh's blocks have {block_size} tokens: leave it out"
         )
-    return block_size
 
 
 def _block_hashes(hashes: Sequence[int] | BlockHashes, block_size: int) -> BlockHashes:

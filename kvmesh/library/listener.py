@@ -32,6 +32,11 @@ class MeshView(msgspec.Struct, frozen=True):
     root: int
     now: float
 
+    @property
+    def block_size(self) -> int:
+        """Return how many tokens a block has."""
+        return self.scheduler.options.block_size
+
 
 class Listener(Protocol):
     """Whoever follows a live mesh: `await kvmesh.follow(nats_url, bucket)` returns one."""

@@ -26,6 +26,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.errors import KvMeshError, RequestError, TransportError
 from kvmesh.library.listener import MeshView
@@ -65,11 +66,11 @@ class Follower:
     """
 
     def __init__(self, settings: RouterSettings, url: str = "") -> None:
-        block_size = settings.cost.kv_cache_block_size
+        given = settings.cost.kv_cache_block_size
+        block_size = given or DEFAULT_BLOCK_SIZE
         secret = read_hash_secret(settings.cost.hash_secret_file)
         self.name = settings.router_id
         self.bucket = settings.bucket
-        self.block_size = block_size
         self._url = url
         self._settings = settings
         self._root = namespace_root(secret=secret)
@@ -83,7 +84,8 @@ class Follower:
             routed=ApproxIndex(thinned=True),
         )
         self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
-        self._router = Router(scheduler, block_size, secret_mark=secret_mark(secret))
+        self._router = Router(scheduler, given, secret_mark=secret_mark(secret))
+        self._router.resized.append(scheduler.resize)
         self._mesh = RouterMesh(settings, self.name, self._router, self._index, follower=True)
         self._care = FailureCare(
             "worker",
@@ -142,6 +144,11 @@ class Follower:
     ) -> None:
         """Leave the mesh."""
         await self.close()
+
+    @property
+    def block_size(self) -> int:
+        """Return how many tokens a block has: as its workers say, where none was given."""
+        return self._scheduler.options.block_size
 
     def why_not(self) -> str:
         """Return why nothing, or nothing recent, is known; "" when all is well."""
