@@ -61,7 +61,7 @@ class AnalyzeOptions:
     worker_tokens: Count = 0
     """KV cache of each worker, tokens; 0: say how much is needed."""
     blocks_per_worker: Count = 0
-    """The same in KV blocks, as the metric vllm:cache_config_info names it (num_gpu_blocks)."""
+    """The same in KV blocks, as engines print it when they start (num_gpu_blocks)."""
     kv_cache_block_size: Positive = 16
     """Tokens of a block of --blocks-per-worker."""
     trace_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None

@@ -148,11 +148,13 @@ class Abandon(msgspec.Struct, frozen=True, array_like=True, tag=4):
 class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The workers now, and where the index process serves the cold paths; each second.
 
-    `splits`: some only prefill for others, so that prompts take two workers.
+    `splits`: some only prefill for others, so that prompts take two workers. Prompts are hashed by
+    blocks of `block_size` tokens.
     """
 
     workers: list[KnownWorker]
     origin: str
+    block_size: int
     splits: bool = False
 
 

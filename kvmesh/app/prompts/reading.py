@@ -131,6 +131,10 @@ class Reader:
             overridden=wishes.overridden,
         )
 
+    def resize(self, block_size: int) -> None:
+        """Hash by blocks of another size from now on."""
+        self._prompts.block_size = block_size
+
     def read_binary(self, exchange: Exchange) -> RouteRequest:
         """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
 

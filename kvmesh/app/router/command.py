@@ -36,6 +36,7 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
@@ -94,7 +95,7 @@ class RouterServer:
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
             membership=Membership(),
-            sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
+            sequences=ActiveSequences(block_size=options.block_size),
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
@@ -113,9 +114,8 @@ class RouterServer:
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
-        block_size = cost.kv_cache_block_size
         self._shadows = ShadowPolicies(
-            [parse_shadow(one, block_size) for one in settings.decision.shadow_policy]
+            [parse_shadow(one, options.block_size) for one in settings.decision.shadow_policy]
         )
         self.mesh = self._mesh()
         workers = self.scheduler.workers
@@ -158,7 +158,6 @@ class RouterServer:
         settings = self.settings
         debug = settings.log.log_level == "debug"
         decisions = DecisionLog(
-            settings.cost.kv_cache_block_size,
             capacity=settings.decision.decision_log,
             whole_per_s=maxsize if debug else settings.decision.explain_per_s,
             shadows=self._shadows,
@@ -171,6 +170,7 @@ class RouterServer:
             self.mesh.doubt,
             follows_events=settings.kv_events,
         )
+        self.router.resized.append(routing.resize)
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
@@ -210,8 +210,7 @@ class RouterServer:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            seconds = context.routing.phases.tokenize
-            reader = reader_of(settings, self.router_id, check, self.router.adapters, seconds)
+            reader = self._reader(context, check)
             gateway = Gateway(
                 context, reader, pool, forward_options(settings), split_options(settings)
             )
@@ -259,6 +258,12 @@ class RouterServer:
         get_logger().info(said, url=url, router=self.router_id, bucket=self.settings.bucket)
         await self.mesh.failed()
 
+    def _reader(self, context: RoutingContext, check: TokenCheck) -> Reader:
+        seconds, adapters = context.routing.phases.tokenize, self.router.adapters
+        reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
+        self.router.resized.append(reader.resize)
+        return reader
+
     def _admin(
         self,
         context: RoutingContext,
@@ -290,9 +295,11 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             share.adopt()
-            for worker in context.routing.predictions.workers():
+            predictions, accesses = context.routing.predictions, context.routing.accesses
+            for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:
-                    context.routing.predictions.forget(worker)
+                    predictions.forget(worker)
+                    accesses.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

@@ -8,6 +8,7 @@ from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, reweigh
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy, read_assignment
+from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import CostSettings
 
@@ -22,11 +23,13 @@ def check_model_policies(texts: Iterable[str], options: RouterOptions) -> None:
 
 
 def router_options(cost: CostSettings, formulas: Formulas = PUBLISHED) -> RouterOptions:
-    """Return the options that the flags name.
+    """Return the options that the flags name; the block size is the default one where they name
+    none.
 
     Raises `ConfigError` for a formula that there is not, a weight that it lacks or has twice.
     """
-    named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size, formulas)
+    block_size = cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
+    named = parse_policy(f"kv:{cost.kv_cost}", block_size, formulas)
     given = [
         (f"--kv-weight {text}", *read_assignment(text, "--kv-weight")) for text in cost.kv_weight
     ]

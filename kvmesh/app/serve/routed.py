@@ -227,6 +227,8 @@ class RoutedRequest:
             context.decisions.attempt_failed(one.record, outcome.failure.message)
         state = "failed" if outcome.kind == "crashed" else outcome.kind
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
+        if attempt is SERVED and context.log.is_enabled_for(DEBUG):
+            _say_accessed(context, self.worker, one.request.request_id, usage)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
         self._ended = first
@@ -269,3 +271,15 @@ class RoutedRequest:
             if context.released is not None and booking is not None:
                 context.released(booking)
             context.gate.load_fell()
+
+
+def _say_accessed(
+    context: RoutingContext, worker: WorkerId, request_id: str, usage: Usage | None
+) -> None:
+    cached = usage.cached_tokens if usage is not None else None
+    context.log.debug(
+        "KV blocks accessed",
+        worker=worker,
+        request_id=request_id,
+        cached_tokens="unknown" if cached is None else cached,
+    )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing, reweigh
 from kvmesh.core.cost.formulas import score_of
@@ -72,6 +74,10 @@ class Chooser:
         except ConfigError as error:
             raise RequestError(str(error), param=place.partition(" ")[0]) from None
         return pricing
+
+    def resize(self, block_size: int) -> None:
+        """Weigh by blocks of another size from now on."""
+        self._options = msgspec.structs.replace(self._options, block_size=block_size)
 
     def choose(
         self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False

@@ -149,6 +149,13 @@ class Scheduler:
             self.workers.note(worker, attempt, now, request_id)
         return booking
 
+    def resize(self, block_size: int) -> None:
+        """Decide by blocks of another size from now on; bookings keep theirs to their end."""
+        self.options = msgspec.structs.replace(self.options, block_size=block_size)
+        self._chooser.resize(block_size)
+        self.sequences.resize(block_size)
+        self.lengths.resize(block_size)
+
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""
         self.workers.remove(worker)

@@ -76,7 +76,9 @@ def test_both_ways_messages_arrive_as_sent() -> None:
     down: list[ToEdge] = [
         Go(1, WorkerId("w"), "http://a", [(b"x", b"1")], [(b"y", b"\xff")]),
         Refuse(2, Problem(503, "no", retry_after_s=1)),
-        WorkerUpdate([KnownWorker(WorkerId("w"), "http://a", ("m",), 3, usable=True)], "http://i"),
+        WorkerUpdate(
+            [KnownWorker(WorkerId("w"), "http://a", ("m",), 3, usable=True)], "http://i", 32
+        ),
     ]
 
     assert IndexCodec().decode(memoryview(EdgeCodec().encode(up))) == up

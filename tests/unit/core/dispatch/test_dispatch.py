@@ -11,6 +11,7 @@ from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.accesses import AccessReport
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.members.membership import Membership
@@ -44,7 +45,7 @@ class Routers:
             membership.add(worker, 0.0)
             self.scheduler.workers.describe(worker, WorkerInfo(trust=Trust.EXACT))
         self.index.store(W1, ROOT, pack_hashes(HASHES[:8]))
-        self.log = DecisionLog(16, whole_per_s=whole_per_s)
+        self.log = DecisionLog(whole_per_s=whole_per_s)
         self.doubts: list[tuple[WorkerId, Doubt]] = []
         self.dispatch = Dispatch(
             self.scheduler,
@@ -351,3 +352,37 @@ def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
 
         assert one.record is not None
         assert one.record.overridden == (departs and overridden)
+
+
+def test_another_block_size_is_decided_and_judged_by() -> None:
+    routers = Routers()
+    before = routers.decided(name="before")
+
+    routers.dispatch.resize(32)
+    larger = [one + 1000 for one in HASHES[:16]]
+    routers.index.store(W1, ROOT, pack_hashes(larger[:8]))
+    hashes = BlockHashes.of(larger, 32)
+    after = routers.dispatch.enter(RouteRequest("after", hashes, 512), b"after")
+    decision = routers.dispatch.decide(after, 2.0)
+    for one, cached in ((before, 128), (after, 256)):
+        routers.dispatch.release(one, SERVED, 3.0)
+        usage = Usage(512, 8, cached)
+        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert isinstance(decision, Decision)
+    assert (decision.overlap_blocks, decision.chosen.block_size) == (8, 32)
+    assert routers.dispatch.predictions.report(W1).hits == 2
+    assert (routers.dispatch.tokens.predicted, routers.dispatch.tokens.cached) == (384, 384)
+
+
+def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> None:
+    routers = Routers()
+    for name, wishes in (("q", {}), ("stream", {"streams": True}), ("split", {"prefilled": True})):
+        one = routers.decided(name=name, **wishes)
+        routers.dispatch.release(one, SERVED, 2.0)
+        usage = None if name == "stream" else Usage(512, 8, 128)
+        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 2.0)
+
+    assert routers.dispatch.accesses.reports == {
+        W1: AccessReport(told=1, untold=1, tokens=128, blocks=8)
+    }

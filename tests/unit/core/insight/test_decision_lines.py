@@ -2,8 +2,9 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS, PREFILL_DECODE
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, survey
+from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.insight.decision_lines import MOST_SHOWN, decision_lines
 from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.routing.decision import Decision
@@ -23,6 +24,7 @@ def decided(scores: list[float], chosen: int, cost: str = "prefill-decode") -> D
         )
         for number in range(len(scores))
     )
+    weights = PUBLISHED.plain(cost).weights
     return Decision(
         request_id="r",
         worker=candidates[chosen].worker,
@@ -35,8 +37,8 @@ def decided(scores: list[float], chosen: int, cost: str = "prefill-decode") -> D
         candidates=candidates,
         scores=tuple(scores),
         cost=COSTS[cost],
-        fleet=survey(candidates, DEFAULT_WEIGHTS),
-        weights=DEFAULT_WEIGHTS,
+        fleet=survey(candidates, weights),
+        weights=weights,
         by_cache=True,
     )
 
