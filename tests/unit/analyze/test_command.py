@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,7 +8,7 @@ from kvmesh.analyze.weight_advice import FleetSize
 from kvmesh.errors import ConfigError
 
 
-def options(**sizes: int) -> AnalyzeOptions:
+def options(**sizes: Any) -> AnalyzeOptions:
     return AnalyzeOptions(Path("trace.jsonl"), workers=4, **sizes)
 
 
