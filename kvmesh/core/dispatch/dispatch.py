@@ -235,7 +235,8 @@ class Dispatch:
                 one.visible_id, decision, one.request.hashes, now
             )
             record.forecast = one.forecast
-            record.overridden = one.request.departs_from(self.scheduler.options)
+            if one.request.overridden:
+                record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:

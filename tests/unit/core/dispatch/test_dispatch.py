@@ -337,6 +337,7 @@ def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
     [
         ({}, False),
         ({"mode": "kv", "cost": "predicted-time", "temperature": 0.0}, False),
+        ({"overlap_score_weight": 1.0}, False),
         ({"mode": "round-robin"}, True),
         ({"cost": "lmetric"}, True),
         ({"temperature": 0.5}, True),
