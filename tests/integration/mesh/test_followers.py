@@ -123,7 +123,14 @@ async def test_a_follower_folds_the_stream_as_routers_do_and_is_none(
     )
     assert mesh.router.mesh.digests()[1] == 0
 
+    front = await mesh.add_meta_router()
     async with httpx.AsyncClient() as http:
+        rows: list[dict[str, Any]] = []
+        while len(rows) < 2:
+            members = (await http.get(f"{front}/v1/status")).json()["replicas"]
+            rows = [one for one in members if one["member"].startswith(f"{mesh.bucket}/")]
+            await asyncio.sleep(0.05)
+        assert {one["member"].partition("/")[2] for one in rows} == {"r0", "serving"}
         overview = (await http.get(f"{mesh.router_url}/v1/overview?limit=0")).json()
         page = (await http.get(f"{mesh.router_url}/metrics")).text
     # Who names an URL takes requests, as a replica does.
@@ -169,6 +176,14 @@ async def test_what_a_follower_books_counts_at_once_and_at_routers_until_it_ends
     assert (after.prefill_tokens, after.kv_active_blocks) == (0, 64)
     assert before.load > after.load
     await eventually(lambda: mesh.router_load("w1") == 0, what="the router releases it")
+
+    def booked_by_the_router() -> int:
+        return len(listener.view().scheduler.sequences.owned("r0"))
+
+    asking = asyncio.ensure_future(complete(mesh.router_url, SHARED, 60))
+    await eventually(lambda: booked_by_the_router() == 1, what="the follower counts a router's")
+    await asking
+    await eventually(lambda: booked_by_the_router() == 0, what="the follower releases it")
 
     dropped = listener.book("w2", SHARED)
     with pytest.raises(RequestError, match="booked already"):

@@ -12,11 +12,12 @@ import httpx
 
 import kvmesh
 from kvmesh import Follower, FollowOptions, RegisteredLlm, RegisterOptions
+from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
-from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings
+from kvmesh.settings.roles import CostSettings, MetaRouterSettings, NatsSettings, RouterSettings
 from tests.integration.support.live_router import ended, free_port, serving
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -70,6 +71,16 @@ class EmbeddedMesh:
         wanted = FollowOptions(name=name, **options)
         opened = kvmesh.follow(self.nats_url, self.bucket, wanted)
         return await self._stack.enter_async_context(opened)
+
+    async def add_meta_router(self) -> str:
+        """Start a meta-router over all buckets of the server; return its URL when it is ready."""
+        port = free_port()
+        settings = MetaRouterSettings(
+            nats=NatsSettings(nats_url=self.nats_url),
+            http=HttpSettings(http_port=port, drain_s=1.0),
+        )
+        serve = MetaServer(settings).serve
+        return await self._stack.enter_async_context(serving(serve, f"http://127.0.0.1:{port}"))
 
     def booked_by(self, owner: str) -> int:
         """Return how many bookings of `owner` the router knows."""
