@@ -128,6 +128,7 @@ class Reader:
             session=wishes.session,
             choices=choices,
             timeout_s=wishes.timeout_s,
+            overridden=wishes.overridden,
         )
 
     def resize(self, block_size: int) -> None:
@@ -172,6 +173,7 @@ class Reader:
             labels=wishes.labels,
             tolerations=wishes.tolerations,
             session=wishes.session,
+            overridden=wishes.overridden,
         )
 
     def _root(self, parsed: Parsed, model: str) -> int:

@@ -6,6 +6,7 @@ import random
 import time
 from functools import partial
 from pathlib import Path
+from sys import maxsize
 from typing import Annotated
 
 from kvmesh.actors.members.router import Router
@@ -42,10 +43,11 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
-from kvmesh.app.router.router_options import router_options
+from kvmesh.app.router.router_options import check_model_policies, router_options
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
@@ -88,6 +90,7 @@ class RouterServer:
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = router_options(cost)
+        check_model_policies(settings.model_policy, options)
         self.scheduler = Scheduler(
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
@@ -153,9 +156,10 @@ class RouterServer:
 
     def _context(self) -> RoutingContext:
         settings = self.settings
+        debug = settings.log.log_level == "debug"
         decisions = DecisionLog(
             capacity=settings.decision.decision_log,
-            whole_per_s=settings.decision.explain_per_s,
+            whole_per_s=maxsize if debug else settings.decision.explain_per_s,
             shadows=self._shadows,
         )
         decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
@@ -237,6 +241,7 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, share)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
             )
             self.mesh.draining = True

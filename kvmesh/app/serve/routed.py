@@ -8,6 +8,7 @@ from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.blame import Blame
@@ -107,12 +108,7 @@ class RoutedRequest:
             return None
         context.hangs.waiting[self] = None
         if context.log.is_enabled_for(DEBUG):
-            context.log.debug(
-                "routed",
-                request_id=decision.request_id,
-                worker=decision.worker,
-                formula=decision.formula_line(decision.worker),
-            )
+            say_routed(context.log, decision)
         return target_of(heartbeat)
 
     def follow_prefill(self) -> None:

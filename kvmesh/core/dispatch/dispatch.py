@@ -102,7 +102,11 @@ class Dispatch:
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
         at most as its client allows.
+
+        Raises `RequestError` if it names a formula or a weight that there is not.
         """
+        if request.cost is not None or request.overlap_score_weight is not None:
+            self.scheduler.check(request)
         families, forecast = self.scheduler.lengths.forecast(request.hashes)
         if forecast.samples:
             tokens = max(1, round(forecast.tokens))
@@ -236,6 +240,8 @@ class Dispatch:
                 one.visible_id, decision, one.request.hashes, now
             )
             record.forecast = one.forecast
+            if one.request.overridden:
+                record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:

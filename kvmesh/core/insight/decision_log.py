@@ -277,16 +277,27 @@ class DecisionLog:
     def _count_tokens(self, record: DecisionRecord, second: TrafficSecond) -> None:
         chosen, usage = record.decision.chosen, record.reported
         prompt, size = chosen.prompt_tokens, chosen.block_size
+        predicted, robin = chosen.overlap_blocks * size, record.round_robin_blocks
         second.prompt_tokens += prompt
+        second.overridden += record.overridden
         if record.decision.by_cache:
             second.foreseen_tokens += prompt
-            second.predicted_tokens += chosen.overlap_blocks * size
-        if record.round_robin_blocks is not None:
+            second.predicted_tokens += predicted
+        if robin is not None:
             second.shadowed_tokens += prompt
-            second.round_robin_tokens += record.round_robin_blocks * size
-        if usage is not None and usage.cached_tokens is not None:
-            second.reported_tokens += usage.prompt_tokens
-            second.cached_tokens += usage.cached_tokens
+            second.round_robin_tokens += robin * size
+        if usage is None or usage.cached_tokens is None:
+            return
+        second.reported_tokens += usage.prompt_tokens
+        second.cached_tokens += usage.cached_tokens
+        if record.overridden or not record.decision.by_cache or robin is None:
+            return
+        second.own_requests += 1
+        second.own_prompt_tokens += prompt
+        second.own_predicted_tokens += predicted
+        second.own_round_robin_tokens += robin * size
+        second.own_reported_tokens += usage.prompt_tokens
+        second.own_cached_tokens += usage.cached_tokens
 
     def _cached_tokens(self, record: DecisionRecord) -> int | None:
         """Return the prompt tokens that were cached: reported, else predicted, else unknown."""

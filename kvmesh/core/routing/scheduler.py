@@ -81,6 +81,10 @@ class Scheduler:
         self._overlap_blocks = 0
         self._request_blocks = 0
 
+    def check(self, request: RouteRequest) -> None:
+        """Raise `RequestError` if the request names a formula or a weight that there is not."""
+        self._chooser.pricing(request)
+
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
         decision = self._choose(request, now)

@@ -49,6 +49,7 @@ def test_every_wish_of_a_client_reaches_the_index_process() -> None:
         labels=frozenset(["gpu"]),
         tolerations=frozenset(["batch"]),
         approximate=True,
+        overridden=True,
     )
     plain = RouteRequest("", BlockHashes([], 16), 0)
     for field in msgspec.structs.fields(RouteRequest):

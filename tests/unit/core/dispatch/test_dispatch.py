@@ -19,7 +19,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
 from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import NoWorkerError, RequestError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 HASHES = list(range(1, 33))
@@ -65,6 +65,16 @@ class Routers:
 
     def booked(self) -> list[str]:
         return [one.request_id for one in self.scheduler.sequences.owned()]
+
+
+def test_a_formula_that_there_is_not_is_refused_before_anything_is_done() -> None:
+    routers = Routers()
+
+    with pytest.raises(RequestError, match="'best' is unknown"):
+        routers.enter(cost="best")
+    with pytest.raises(RequestError, match="lmetric: there is no weight 'overlap_score_weight'"):
+        routers.enter(cost="lmetric", overlap_score_weight=0.0)
+    assert routers.enter(cost="dynamo", overlap_score_weight=2.0).request.cost == "dynamo"
 
 
 def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
@@ -319,6 +329,29 @@ def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
 
     assert one.record is not None
     assert one.record.held_ms == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wishes", "departs"),
+    [
+        ({}, False),
+        ({"mode": "kv", "cost": "predicted-time", "temperature": 0.0}, False),
+        ({"overlap_score_weight": 1.0}, False),
+        ({"mode": "round-robin"}, True),
+        ({"cost": "lmetric"}, True),
+        ({"temperature": 0.5}, True),
+        ({"overlap_score_weight": 2.0}, True),
+        ({"pinned_worker": W1}, True),
+    ],
+)
+def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
+    wishes: dict[str, Any], departs: bool
+) -> None:
+    for overridden in (False, True):
+        one = Routers().decided(overridden=overridden, **wishes)
+
+        assert one.record is not None
+        assert one.record.overridden == (departs and overridden)
 
 
 def test_another_block_size_is_decided_and_judged_by() -> None:

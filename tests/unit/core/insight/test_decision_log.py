@@ -196,6 +196,40 @@ def test_a_decision_blind_to_caches_foresees_nothing() -> None:
     assert sum(second.round_robin_ttft.values()) == 1
 
 
+def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
+    log, own = DecisionLog(), decide()
+    blind = msgspec.structs.replace(own, policy="round-robin", by_cache=False)
+    usage, silent = Usage(160, 4, 96), Usage(160, 4, None)
+    ends = [(own, usage, False), (own, usage, True), (own, silent, False), (own, None, False)]
+    for number, (decision, reported, overridden) in enumerate([*ends, (blind, usage, False)]):
+        record = enter(log, str(number), 1.0, decision)
+        record.overridden = overridden
+        log.ended(record, "finished", 200, reported, 2.0)
+
+    log.settle()
+
+    (second,) = log.traffic.since(2)
+    assert (second.reported_tokens, second.foreseen_tokens, second.shadowed_tokens) == (
+        480,
+        640,
+        800,
+    )
+    assert (second.overridden, second.own_requests) == (1, 1)
+    assert (second.own_prompt_tokens, second.own_reported_tokens) == (160, 160)
+    assert (second.own_cached_tokens, second.own_predicted_tokens) == (96, 0)
+    assert second.own_round_robin_tokens == 0
+
+
+def test_what_was_not_shadowed_is_not_compared() -> None:
+    log = DecisionLog(max_waiting_blocks=0)
+    log.ended(enter(log, "a", 1.0), "finished", 200, Usage(160, 4, 96), 2.0)
+
+    log.settle()
+
+    (second,) = log.traffic.since(2)
+    assert (second.reported_tokens, second.own_requests) == (160, 0)
+
+
 def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
     log = DecisionLog()
 
