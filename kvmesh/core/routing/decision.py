@@ -90,7 +90,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     overridden: bool = False
 
     def departs_from(self, options: RouterOptions) -> bool:
-        """Return whether an `overridden` one goes another way than the router's own policy."""
+        """Return whether an `overridden` one was routed by another policy than the router's."""
         return (
             self.pinned_worker is not None
             or self.mode not in (None, options.mode)
