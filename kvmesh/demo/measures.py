@@ -1,0 +1,145 @@
+"""What the clients saw of one pass, as the figures that promises are about."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+import xxhash
+
+HIGH_OVERLAP: Final = 0.5
+"""A request has high overlap when so much of its prompt was sent before it."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One request and what came of it. Times in seconds of one clock.
+
+    `sent_before` is the part of its prompt, 0 to 1, in whole blocks, that earlier requests of the
+    pass began with: what one cache shared by all workers that never evicts would have held.
+    """
+
+    dialogue: int
+    turn: int
+    sent_s: float
+    ended_s: float
+    ttft_s: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    worker: str
+    sent_before: float = 0.0
+    error: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Figures of one pass. Shares are 0 to 1; None is what could not be measured.
+
+    `follow_ups`: only requests after a dialogue's first count for hit rate, ceiling and TTFT.
+    `ttft_s` is the mean of the `high_overlap` requests. `ceiling` is the hit rate of one cache
+    shared by all. `busy` is, of each worker, the share of the pass in which it had a request;
+    `busy_spread` the most less the least of it. `served` are prompt and output tokens of each
+    worker; `served_spread` is the most less the least of them, over the most.
+    """
+
+    requests: int
+    failed: int
+    workers: int
+    duration_s: float
+    hit_rate: float
+    ceiling: float
+    high_overlap: int
+    ttft_s: float | None
+    tokens_per_s: float
+    same_worker: float | None
+    busy: dict[str, float]
+    busy_spread: float
+    served: dict[str, int]
+    served_spread: float
+
+
+def measure(
+    answers: Sequence[Answer], workers: Iterable[str], *, follow_ups: bool = False
+) -> Measured:
+    """Return the figures of a pass; `workers` are all that could have served it."""
+    good = [one for one in answers if not one.error]
+    judged = [one for one in good if one.turn] if follow_ups else good
+    prompt = sum(one.prompt_tokens for one in judged)
+    high = [one for one in judged if one.sent_before >= HIGH_OVERLAP]
+    times = [one.ttft_s for one in high if one.ttft_s is not None]
+    start = min((one.sent_s for one in answers), default=0.0)
+    duration_s = max(max((one.ended_s for one in answers), default=0.0) - start, 1e-3)
+    names = sorted({*workers, *(one.worker for one in good)})
+    busy = {name: _busy_s(good, name) / duration_s for name in names}
+    served = dict.fromkeys(names, 0)
+    for one in good:
+        served[one.worker] += one.prompt_tokens + one.output_tokens
+    return Measured(
+        requests=len(answers),
+        failed=len(answers) - len(good),
+        workers=len(names),
+        duration_s=duration_s,
+        hit_rate=_ratio(sum(one.cached_tokens for one in judged), prompt),
+        ceiling=_ratio(sum(one.sent_before * one.prompt_tokens for one in judged), prompt),
+        high_overlap=len(high),
+        ttft_s=sum(times) / len(times) if times else None,
+        tokens_per_s=sum(one.output_tokens for one in good) / duration_s,
+        same_worker=_same_worker(good),
+        busy=busy,
+        busy_spread=max(busy.values(), default=0.0) - min(busy.values(), default=0.0),
+        served=served,
+        served_spread=spread(served.values()),
+    )
+
+
+def spread(values: Iterable[float]) -> float:
+    """Return the most less the least, over the most; 0 where there is nothing."""
+    found = list(values)
+    return _ratio(max(found) - min(found), max(found)) if found else 0.0
+
+
+class SentBefore:
+    """Prompts in the order they were sent, in blocks of `characters`, each chained to the ones
+    before it as sequence hashes are.
+    """
+
+    def __init__(self, characters: int) -> None:
+        self._characters = max(1, characters)
+        self._seen: set[int] = set()
+
+    def add(self, text: str) -> float:
+        """Return how much of `text`, 0 to 1, earlier texts began with; note it. O(length)."""
+        size, hashed, held = self._characters, 0, 0
+        for start in range(0, len(text) - size + 1, size):
+            hashed = xxhash.xxh3_64_intdigest(text[start : start + size].encode(), hashed)
+            if hashed in self._seen and held == start:
+                held = start + size
+            self._seen.add(hashed)
+        # An engine computes the last token of a prompt itself, so never its last block.
+        return min(held, max(0, len(text) - 1) // size * size) / len(text) if text else 0.0
+
+
+def _busy_s(answers: Sequence[Answer], worker: str) -> float:
+    """Return in how many seconds the worker had a request under way."""
+    total, until = 0.0, float("-inf")
+    for one in sorted((a for a in answers if a.worker == worker), key=lambda a: a.sent_s):
+        total += max(0.0, one.ended_s - max(one.sent_s, until))
+        until = max(until, one.ended_s)
+    return total
+
+
+def _same_worker(answers: Sequence[Answer]) -> float | None:
+    """Return the share of follow-ups served by the worker of the turn before; None without any."""
+    dialogues: defaultdict[int, list[Answer]] = defaultdict(list)
+    for one in sorted(answers, key=lambda one: one.turn):
+        dialogues[one.dialogue].append(one)
+    kept = [
+        later.worker == earlier.worker
+        for turns in dialogues.values()
+        for earlier, later in pairwise(turns)
+    ]
+    return sum(kept) / len(kept) if kept else None
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

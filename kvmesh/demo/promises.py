@@ -1,0 +1,209 @@
+"""What is promised of KV routing, and whether a pass kept it."""
+
+from collections.abc import Mapping
+from typing import Final, Literal, assert_never
+
+import msgspec
+
+from kvmesh.demo.measures import Measured
+from kvmesh.demo.texts import Demonstration, LoadName
+
+Policy = Literal["kv", "round-robin", "random"]
+Verdict = Literal["kept", "above", "missed", "baseline", "not applicable"]
+Kind = Literal["hit rate", "TTFT", "throughput", "utilisation", "same worker", "workers used"]
+
+BASELINE: Final[Policy] = "round-robin"
+SATURATED: Final = 0.5
+"""Where workers are busy for less of the time, what each serves is set by who happens to ask."""
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """A range that a figure shall reach: at least `low`, or at most `high` for what shall be small.
+
+    Shares of 1. TTFT and throughput are changes against round robin: a TTFT of -0.3 is 30 % less.
+    """
+
+    kind: Kind
+    low: float
+    high: float
+    smaller: bool = False
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A policy's figure, its words, and whether it keeps the promise."""
+
+    value: float | None
+    text: str
+    verdict: Verdict
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One promise at one demonstration and load; `why` says why it is not applicable."""
+
+    promise: Kind
+    promised: str
+    cells: dict[str, Cell]
+    why: str = ""
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """One demonstration at one load under each policy.
+
+    `savable_ttft` is how much shorter, 0 to 1, the TTFT of a prompt of this length was with all of
+    it cached than with nothing, one request at a time: no routing can save more.
+    """
+
+    demonstration: Demonstration
+    load: LoadName
+    lanes: int
+    dialogues: int
+    savable_ttft: float
+    passes: dict[str, Measured]
+
+
+TTFT: Final = Promise("TTFT", -0.70, -0.30, smaller=True)
+THROUGHPUT: Final = Promise("throughput", 0.20, 0.40)
+UTILISATION: Final = Promise("utilisation", 0.0, 0.20, smaller=True)
+
+PROMISES: Final[Mapping[Demonstration, tuple[Promise, ...]]] = {
+    "shared system prompt": (Promise("hit rate", 0.60, 0.80), TTFT, THROUGHPUT, UTILISATION),
+    "multi-turn": (
+        Promise("hit rate", 0.70, 0.90),
+        Promise("same worker", 0.98, 1.0),
+        TTFT,
+        THROUGHPUT,
+        UTILISATION,
+    ),
+    "load spread": (Promise("workers used", 1.0, 1.0), UTILISATION),
+    "related queries": (Promise("hit rate", 0.40, 0.60), TTFT, THROUGHPUT, UTILISATION),
+}
+"""The ranges are those that guides to KV routing give."""
+
+
+def judge(scene: Scene) -> list[Row]:
+    """Return a row for each promise of the scene's demonstration."""
+    return [_row(promise, scene) for promise in PROMISES[scene.demonstration]]
+
+
+def missed(rows: list[Row], policy: str = "kv") -> list[Row]:
+    """Return the rows whose promise `policy` missed."""
+    return [row for row in rows if row.cells.get(policy, _NONE).verdict == "missed"]
+
+
+_NONE: Final = Cell(None, "", "not applicable")
+
+
+def _row(promise: Promise, scene: Scene) -> Row:
+    why = why_not_applicable(promise, scene)
+    cells: dict[str, Cell] = {}
+    for policy, measured in scene.passes.items():
+        value, text = figure(promise.kind, measured, scene)
+        relative = promise.kind in {"TTFT", "throughput"}
+        if why or value is None:
+            verdict: Verdict = "not applicable"
+        elif relative and policy == BASELINE:
+            verdict = "baseline"
+        else:
+            verdict = _verdict(promise, value)
+        cells[policy] = Cell(value, text, verdict)
+    return Row(promise.kind, _promised(promise), cells, why)
+
+
+def figure(kind: Kind, measured: Measured, scene: Scene) -> tuple[float | None, str]:
+    """Return what a promise of this kind is about, as a number and in words."""
+    base = scene.passes.get(BASELINE)
+    match kind:
+        case "hit rate":
+            return measured.hit_rate, f"{measured.hit_rate:.0%}"
+        case "TTFT":
+            if measured.ttft_s is None:
+                return None, "-"
+            value = _change(measured.ttft_s, base.ttft_s if base else None)
+            return value, _with_change(f"{1000 * measured.ttft_s:.0f} ms", value, measured is base)
+        case "throughput":
+            value = _change(measured.tokens_per_s, base.tokens_per_s if base else None)
+            return value, _with_change(f"{measured.tokens_per_s:.0f}/s", value, measured is base)
+        case "same worker":
+            value = measured.same_worker
+            return value, "-" if value is None else f"{value:.0%}"
+        case "workers used":
+            used = sum(tokens > 0 for tokens in measured.served.values())
+            return used / max(1, measured.workers), f"{used} of {measured.workers}"
+        case "utilisation":
+            return _utilisation(measured)
+    assert_never(kind)
+
+
+def why_not_applicable(promise: Promise, scene: Scene) -> str:
+    """Return why no policy could keep the promise here, "" where it can be kept.
+
+    From what was sent and what the mesh can do at best, never from how a policy did.
+    """
+    ceiling = max((one.ceiling for one in scene.passes.values()), default=0.0)
+    workers = max((one.workers for one in scene.passes.values()), default=0)
+    requests = max((one.requests for one in scene.passes.values()), default=0)
+    match promise.kind:
+        case "hit rate" if ceiling < promise.low:
+            return f"one cache shared by all workers would hit {ceiling:.0%}"
+        case "TTFT" | "throughput" if BASELINE not in scene.passes:
+            return "round robin, which it compares with, was not run"
+        case "TTFT" if not any(one.high_overlap for one in scene.passes.values()):
+            return "no prompt was sent before by half"
+        case "TTFT" if scene.savable_ttft < -promise.high:
+            return f"a wholly cached prompt of this length saves {scene.savable_ttft:.0%}"
+        case "throughput" if scene.lanes < 2 * workers:
+            return f"{scene.lanes} at a time leave workers idle: clients set what is served"
+        case "throughput" if requests < 2 * scene.lanes:
+            return f"{requests} requests, all at once, are no rate"
+        case "utilisation" if spread_at_best(scene.dialogues, workers) > promise.high:
+            return f"{scene.dialogues} on {workers} workers are not within 20 % at best"
+        case "workers used" if scene.dialogues < workers:
+            return f"{scene.dialogues} for {workers} workers"
+        case _:
+            return ""
+
+
+def spread_at_best(dialogues: int, workers: int) -> float:
+    """Return the spread of equal dialogues dealt to the workers as evenly as can be."""
+    most = -(-dialogues // max(1, workers))
+    return (most - dialogues // max(1, workers)) / most if most else 0.0
+
+
+def _utilisation(measured: Measured) -> tuple[float, str]:
+    """Return the spread of busy time; of served tokens, too, where workers are busy."""
+    mean = sum(measured.busy.values()) / max(1, len(measured.busy))
+    text = f"{100 * measured.busy_spread:.0f} points, tokens {measured.served_spread:.0%}"
+    if mean < SATURATED:
+        return measured.busy_spread, text
+    return max(measured.busy_spread, measured.served_spread), text
+
+
+def _verdict(promise: Promise, value: float) -> Verdict:
+    if promise.smaller:
+        return "missed" if value > promise.high else "above" if value < promise.low else "kept"
+    return "missed" if value < promise.low else "above" if value > promise.high else "kept"
+
+
+def _promised(promise: Promise) -> str:
+    match promise.kind:
+        case "hit rate":
+            return f"{promise.low:.0%} to {promise.high:.0%}"
+        case "TTFT":
+            return f"{promise.high:.0%} to {promise.low:.0%}"
+        case "throughput":
+            return f"{promise.low:+.0%} to {promise.high:+.0%}"
+        case "utilisation":
+            return f"within {promise.high:.0%}"
+        case "same worker":
+            return f"{promise.low:.0%}"
+        case "workers used":
+            return "all"
+    assert_never(promise.kind)
+
+
+def _change(value: float, base: float | None) -> float | None:
+    return value / base - 1.0 if base else None
+
+
+def _with_change(text: str, change: float | None, is_base: bool) -> str:
+    return text if change is None or is_base else f"{change:+.0%} ({text})"
