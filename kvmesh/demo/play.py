@@ -69,13 +69,14 @@ class Player:
         waiting = iter(enumerate(workload.dialogues))
         buckets = self._buckets(policy)
 
-        async def lane() -> None:
+        async def lane(place: int) -> None:
+            await asyncio.sleep(place * workload.ramp_s / workload.lanes)
             for number, dialogue in waiting:
                 await self._hold(number, dialogue, policy, buckets, answers)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(workload.lanes, len(workload.dialogues))):
-                group.create_task(lane())
+            for place in range(min(workload.lanes, len(workload.dialogues))):
+                group.create_task(lane(place))
         sent = SentBefore(round(self._mesh.block_size * self._mesh.characters))
         judged: list[Answer] = []
         for answer, text, answered in sorted(answers, key=lambda one: one[0].sent_s):

@@ -13,8 +13,6 @@ Verdict = Literal["kept", "above", "missed", "baseline", "not applicable"]
 Kind = Literal["hit rate", "TTFT", "throughput", "utilisation", "same worker", "workers used"]
 
 BASELINE: Final[Policy] = "round-robin"
-SATURATED: Final = 0.5
-"""Where workers are busy for less of the time, what each serves is set by who happens to ask."""
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -170,11 +168,7 @@ def spread_at_best(dialogues: int, workers: int) -> float:
 
 
 def _utilisation(measured: Measured) -> tuple[float, str]:
-    """Return the spread of busy time; of served tokens, too, where workers are busy."""
-    mean = sum(measured.busy.values()) / max(1, len(measured.busy))
     text = f"{100 * measured.busy_spread:.0f} points, tokens {measured.served_spread:.0%}"
-    if mean < SATURATED:
-        return measured.busy_spread, text
     return max(measured.busy_spread, measured.served_spread), text
 
 

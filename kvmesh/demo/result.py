@@ -25,9 +25,8 @@ DEFINITIONS = (
     "follow-ups only. One cache: what a single cache shared by all workers would hit.",
     "TTFT: mean over the requests of which half the prompt or more was sent before, against the "
     "same requests under round robin. throughput: output tokens a second, against round robin.",
-    "utilisation: the share of the time in which a worker has a request; most less least, in "
-    "points. Where workers are busy for half the time or more, tokens served, prompt and output, "
-    "must be within 20 % of the most, too.",
+    "utilisation: the share of the time in which a worker has a request, most less least in "
+    "points; and prompt and output tokens served, most less least over the most. Both count.",
     "above: better than the range that is promised. Round robin and random go over all workers.",
 )
 

@@ -30,6 +30,8 @@ QUESTIONS: Final = 5
 
 LIGHT_LANES: Final = 1
 FULL_LANES_A_WORKER: Final = 16
+RAMP_S: Final = 2.0
+"""Clients that all begin in one instant measure a queue that no client ever sees again."""
 
 
 class Dialogue(msgspec.Struct, frozen=True):
@@ -41,12 +43,15 @@ class Dialogue(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Dialogues in the order in which they begin, `lanes` of them at a time."""
+    """Dialogues in the order in which they begin, `lanes` of them at a time, of which the last
+    begins after `ramp_s` seconds.
+    """
 
     demonstration: Demonstration
     load: LoadName
     lanes: int
     dialogues: tuple[Dialogue, ...]
+    ramp_s: float = 0.0
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -91,7 +96,10 @@ def make_workload(demonstration: Demonstration, load: LoadName, salt: str, size:
         return Workload(demonstration, load, LANES_AT_ONCE, tuple(dialogues))
     full = load == "full"
     lanes = FULL_LANES_A_WORKER * size.workers if full else LIGHT_LANES
-    return Workload(demonstration, load, lanes, tuple(SCALED[demonstration](writer, full)))
+    dialogues = SCALED[demonstration](writer, full)
+    if full:
+        Random(demonstration).shuffle(dialogues)
+    return Workload(demonstration, load, lanes, tuple(dialogues), RAMP_S if full else 0.0)
 
 
 def _shared_printed(salt: str) -> list[Dialogue]:
@@ -118,18 +126,18 @@ def _related_printed(salt: str) -> list[Dialogue]:
 
 def _shared(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for tenant in range(writer.count(48 if full else 12)):
+    for tenant in range(writer.count(80 if full else 12)):
         name = f"tenant {tenant}"
         system = f"{writer.salt} {name}: {EXPLAINER} {writer.prose(name, 3000)}"
         for question in range(1, QUESTIONS + 1):
-            asked = writer.prose(f"{name}/{question}", 300)
+            asked = writer.prose(f"{name}/{question}", 150)
             found.append(Dialogue(system, (f"Question {question}: {asked}",), 50 if full else 20))
     return found
 
 
 def _turns(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for number in range(writer.count(64 if full else 12)):
+    for number in range(writer.count(96 if full else 12)):
         name = f"conversation {number}"
         first = f"{ALICE} {writer.salt} {name}: {writer.prose(name, 2000)}"
         later = [f"{turn} {writer.prose(f'{name}/{turn}', 200)}" for turn in FOLLOW_UPS]
@@ -148,13 +156,13 @@ def _spread(writer: Writer, full: bool) -> list[Dialogue]:
 
 def _related(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    common = f"{writer.salt} {EXPLAINER} {writer.prose('common', 300)}"
-    for area in range(writer.count(48 if full else 12)):
-        handbook = writer.prose(f"area {area}", 1800)
+    for area in range(writer.count(80 if full else 12)):
+        handbook = f"{writer.salt} {EXPLAINER} Area {area}: {writer.prose(f'area {area}', 2400)}"
         for field in FIELDS:
-            own = writer.prose(f"area {area}/{field}", 1200)
-            asked = f"Area {area}: {handbook} How is it used in {field}? {own}"
-            found.append(Dialogue(common, (asked,), 50 if full else 20))
+            own = writer.prose(f"area {area}/{field}", 800)
+            found.append(
+                Dialogue(handbook, (f"How is it used in {field}? {own}",), 50 if full else 20)
+            )
     return found
 
 
