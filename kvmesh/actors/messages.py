@@ -54,7 +54,8 @@ class Tick(Message, frozen=True):
 class WorkerLoad(msgspec.Struct, frozen=True):
     """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
 
-    The other figures are those of `LoadReport`.
+    `cache_hit_tokens` of `cache_queried_tokens` prompt tokens were cached since the engine started;
+    both 0 where it does not tell. The other figures are those of `LoadReport`.
     """
 
     running_requests: int = 0
@@ -64,6 +65,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     waiting_tokens: int | None = None
     prefilled_tokens: int = 0
     prefill_busy_us: int = 0
+    cache_queried_tokens: int = 0
+    cache_hit_tokens: int = 0
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them."""

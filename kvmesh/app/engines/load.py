@@ -72,4 +72,6 @@ def load_of(gauges: Gauges) -> WorkerLoad:
         waiting_requests=int(gauges.waiting),
         used_blocks=int(gauges.usage * blocks),
         total_blocks=blocks,
+        cache_queried_tokens=gauges.queried_tokens,
+        cache_hit_tokens=gauges.hit_tokens,
     )

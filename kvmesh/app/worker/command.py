@@ -164,6 +164,7 @@ class Sidecar:
             bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path,
             engine=facts.kind,
+            log_batches=settings.log.log_level == "debug",
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)

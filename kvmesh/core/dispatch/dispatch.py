@@ -11,6 +11,7 @@ from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.insight.accesses import CacheAccesses
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
 from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions
@@ -84,6 +85,7 @@ class Dispatch:
         self.log = log
         self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self.predictions = Predictions(scheduler.options.block_size)
+        self.accesses = CacheAccesses()
         self.phases = Phases()
         self.tokens = TokenCounts()
         self._timer = timer
@@ -91,10 +93,19 @@ class Dispatch:
         self._follows_events = follows_events
         self._timed = 0
 
+    def resize(self, block_size: int) -> None:
+        """Decide and judge by blocks of another size from now on."""
+        self.scheduler.resize(block_size)
+        self.predictions.resize(block_size)
+
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
         at most as its client allows.
+
+        Raises `RequestError` if it names a formula or a weight that there is not.
         """
+        if request.cost is not None or request.overlap_score_weight is not None:
+            self.scheduler.check(request)
         families, forecast = self.scheduler.lengths.forecast(request.hashes)
         if forecast.samples:
             tokens = max(1, round(forecast.tokens))
@@ -224,6 +235,7 @@ class Dispatch:
                 one.visible_id, decision, one.request.hashes, now
             )
             record.forecast = one.forecast
+            record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:
@@ -242,9 +254,12 @@ class Dispatch:
         """
         request, tokens = one.request, self.tokens
         tokens.prompt += request.prompt_tokens
-        if usage is None or usage.cached_tokens is None or request.prefilled:
+        if request.prefilled:
             return
-        predicted = decision.overlap_blocks * self.scheduler.options.block_size
+        self.accesses.count(decision.worker, usage, decision.chosen.block_size)
+        if usage is None or usage.cached_tokens is None:
+            return
+        predicted = decision.overlap_blocks * decision.chosen.block_size
         tokens.reported += usage.prompt_tokens
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted

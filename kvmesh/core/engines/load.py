@@ -33,7 +33,9 @@ class LoadStream(msgspec.Struct, frozen=True):
     decode: Callable[[bytes], EngineFigures]
 
 
-Figure = Literal["running", "waiting", "usage", "block_size", "total_blocks", "total_tokens"]
+Figure = Literal[
+    "running", "waiting", "usage", "block_size", "total_blocks", "total_tokens", "queried", "hit"
+]
 
 
 class Gauge(msgspec.Struct, frozen=True):
@@ -57,6 +59,8 @@ class Gauges:
         self.total_blocks = 0
         self.total_tokens = 0
         self.block_size = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
 
     def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:
         """Fold one sample."""
@@ -76,5 +80,9 @@ class Gauges:
                 self.total_blocks = int(value)
             case "total_tokens":
                 self.total_tokens = int(value)
+            case "queried":
+                self.queried_tokens = int(value)
+            case "hit":
+                self.hit_tokens = int(value)
             case _:
                 assert_never(gauge.figure)

@@ -127,7 +127,10 @@ class Predictions:
         self._mask = (1 << self._options.window) - 1
         self._workers: dict[WorkerId, _Worker] = {}
         self.look_at_s = _UNPAUSED
-        self._block_size = block_size
+
+    def resize(self, block_size: int) -> None:
+        """Judge by blocks of another size from now on."""
+        self._tolerance = self._options.tolerance_blocks * block_size
 
     def told(self, chosen: Candidate, told_blocks: int, trust: Trust, now: float) -> int | None:
         """Return the tokens of a prompt that events had told of; None where that is no evidence.
@@ -142,7 +145,7 @@ class Predictions:
             return None
         if chosen.capacity_blocks and chosen.decode_blocks >= chosen.capacity_blocks:
             return None
-        return told_blocks * self._block_size
+        return told_blocks * chosen.block_size
 
     def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Doubt | None:
         """Count an answer; return why the worker's index is to be had anew, if it is. O(1)."""

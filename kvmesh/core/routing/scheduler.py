@@ -79,6 +79,10 @@ class Scheduler:
         self._overlap_blocks = 0
         self._request_blocks = 0
 
+    def check(self, request: RouteRequest) -> None:
+        """Raise `RequestError` if the request names a formula or a weight that there is not."""
+        self._chooser.pricing(request)
+
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
         decision = self._choose(request, now)
@@ -144,6 +148,13 @@ class Scheduler:
         if attempt is not SERVED or not self._health.served(worker, now):
             self.workers.note(worker, attempt, now, request_id)
         return booking
+
+    def resize(self, block_size: int) -> None:
+        """Decide by blocks of another size from now on; bookings keep theirs to their end."""
+        self.options = msgspec.structs.replace(self.options, block_size=block_size)
+        self._chooser.resize(block_size)
+        self.sequences.resize(block_size)
+        self.lengths.resize(block_size)
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""

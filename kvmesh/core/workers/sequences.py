@@ -244,6 +244,15 @@ class ActiveSequences:
             min(requests, most), min(blocks, most), min(prefill_tokens, most), self.block_size
         )
 
+    def resize(self, block_size: int) -> None:
+        """Count blocks of another size from now on; what is booked keeps those it was booked with.
+
+        Load that nobody booked is forgotten until the next report of it. O(workers).
+        """
+        for loads in self._loads.values():
+            loads.correct(0, 0, 0, self.block_size)
+        self.block_size = block_size
+
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each: their leases run from `now`."""
         for request_id in request_ids:

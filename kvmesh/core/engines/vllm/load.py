@@ -11,6 +11,8 @@ GAUGES: Final = {
     "vllm:num_requests_waiting": (Gauge("waiting"),),
     "vllm:kv_cache_usage_perc": (Gauge("usage"),),
     "vllm:gpu_cache_usage_perc": (Gauge("usage"),),
+    "vllm:prefix_cache_queries_total": (Gauge("queried"),),
+    "vllm:prefix_cache_hits_total": (Gauge("hit"),),
     CACHE_INFO: (
         Gauge("block_size", label="block_size"),
         Gauge("total_blocks", label="num_gpu_blocks"),

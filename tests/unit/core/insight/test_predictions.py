@@ -208,3 +208,15 @@ def test_events_alone_are_asked_only_so_often() -> None:
             predictions.told(Candidate(A, BLOCK, PROMPT), 0, Trust.EXACT, now)
 
     assert asked == [True, False, True, False, True]
+
+
+def test_another_block_size_allows_for_its_own_blocks() -> None:
+    clock = Clock()
+    clock.predictions.resize(128)
+
+    clock.answer(320, 320 + 80)
+    clock.predictions.resize(BLOCK)
+    clock.answer(320, 320 + 80)
+
+    report = clock.predictions.report(A)
+    assert (report.hits, report.under) == (1, 1)
