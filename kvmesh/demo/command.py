@@ -14,7 +14,8 @@ from rich.console import Console
 
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.views.ask import ask_overview
-from kvmesh.demo.measures import measure
+from kvmesh.core.buckets.buckets import BucketPolicy
+from kvmesh.demo.measures import Measured, measure
 from kvmesh.demo.own_mesh import own_mesh
 from kvmesh.demo.play import Mesh, Player, read_mesh
 from kvmesh.demo.promises import BASELINE, Policy, Scene
@@ -32,7 +33,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
 from kvmesh.replay.client import ReplayClient
 from kvmesh.replay.options import split_commas
-from kvmesh.settings.roles import UpSettings
+from kvmesh.settings.roles import MetaRouterSettings, UpSettings
 from kvmesh.settings.types import Flat, Positive, Seconds
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 
@@ -71,10 +72,13 @@ class DemoSettings:
     """Own mesh: names of the buckets, commas between them."""
     replicas: Positive = UpSettings.replicas
     """Own mesh: router replicas of each bucket."""
+    bucket_policy: BucketPolicy = MetaRouterSettings.bucket_policy
+    """Own mesh: the meta-router's, for requests that name no bucket."""
     timing_profile: str = UpSettings.timing_profile
     """Own mesh: timing of the simulated engines, by name."""
-    speedup_ratio: Seconds = UpSettings.speedup_ratio
-    """Own mesh: how much faster than life the simulated engines run."""
+    speedup_ratio: Seconds = 0.5
+    """Own mesh: how much faster than life the simulated engines run. Below 1, what routers, engines
+    and clients cost the processors that they share here weighs less beside the engines' time."""
 
 
 def check_settings(settings: DemoSettings) -> None:
@@ -100,6 +104,7 @@ async def _mesh(settings: DemoSettings) -> AsyncGenerator[str]:
         engines=settings.engines,
         buckets=settings.buckets,
         replicas=settings.replicas,
+        bucket_policy=settings.bucket_policy,
         timing_profile=settings.timing_profile,
         speedup_ratio=settings.speedup_ratio,
     )
@@ -177,11 +182,14 @@ class _Run:
         return make_workload(demonstration, load, f"{self._id}{mark}", size)
 
     async def _part(self, demonstration: Demonstration, load: LoadName) -> Part:
-        passes = {}
+        passes: dict[str, Measured] = {}
         errors: list[str] = []
-        for policy in (one for one in POLICIES if one in self._settings.mode):
+        workload = self._workload(demonstration, load, "")
+        for use, policy in enumerate(POLICIES):
+            if policy not in self._settings.mode:
+                continue
             self._console.print(f"{demonstration}, {load}, {policy} …", highlight=False)
-            workload = self._workload(demonstration, load, f"{load[0]}{policy[0:3]}")
+            workload = self._workload(demonstration, load, _mark(demonstration, load, use))
             answers = await self._player.play(workload, policy)
             errors += [f"{policy}: {one.error}" for one in answers if one.error][:1]
             passes[policy] = measure(
@@ -190,7 +198,7 @@ class _Run:
         scene = Scene(
             demonstration=demonstration,
             load=load,
-            lanes=workload.lanes,
+            lanes=min(workload.lanes, len(workload.dialogues)),
             dialogues=len(workload.dialogues),
             savable_ttft=await self._savable(demonstration, load),
             passes=passes,
@@ -203,9 +211,15 @@ class _Run:
             return 0.0
         texts: list[str] = []
         for number in range(PROBE_TEXTS):
-            one = self._workload(demonstration, load, f"{load[0]}p{number}").dialogues[0]
-            texts.append(f"{self._id}{load[0]}p{number} {one.system} {one.turns[0]}")
+            mark = _mark(demonstration, load, len(POLICIES) + number)
+            one = self._workload(demonstration, load, mark).dialogues[0]
+            texts.append(f"{self._id}{mark} {one.system} {one.turns[0]}")
         return await self._player.savable_ttft(texts)
+
+
+def _mark(demonstration: Demonstration, load: LoadName, use: int) -> str:
+    """Return what keeps one pass's prompts apart from those of all others of a run."""
+    return f"{load[0]}{DEMONSTRATIONS.index(demonstration)}{use}"
 
 
 def command(*, settings: Annotated[DemoSettings, Flat] | None = None) -> None:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     `sent_before` is the part of its prompt, 0 to 1, in whole blocks, that earlier requests of the
     pass began with: what one cache shared by all workers that never evicts would have held.
+    `cached_before` counts of these only the ones whose first token had come.
     """
 
     dialogue: int
@@ -29,17 +31,24 @@ class Answer(msgspec.Struct, frozen=True):
     output_tokens: int
     worker: str
     sent_before: float = 0.0
+    cached_before: float = 0.0
     error: str = ""
+
+    @property
+    def first_token_s(self) -> float:
+        """Return when its prompt was computed; never for one without a token."""
+        return inf if self.ttft_s is None else self.sent_s + self.ttft_s
 
 
 class Measured(msgspec.Struct, frozen=True):
     """Figures of one pass. Shares are 0 to 1; None is what could not be measured.
 
-    `follow_ups`: only requests after a dialogue's first count for hit rate, ceiling and TTFT.
+    Where `follow_ups` are judged only they count for hit rate, ceiling, `ready` and TTFT.
     `ttft_s` is the mean of the `high_overlap` requests. `ceiling` is the hit rate of one cache
-    shared by all. `busy` is, of each worker, the share of the pass in which it had a request;
-    `busy_spread` the most less the least of it. `served` are prompt and output tokens of each
-    worker; `served_spread` is the most less the least of them, over the most.
+    shared by all, `ready` what of prompts was cached by any worker when they were sent. `busy` is,
+    of each worker, the share of the pass in which it had a request; `busy_spread` the most less
+    the least of it. `served` are prompt and output tokens of each worker; `served_spread` is the
+    most less the least of them, over the most.
     """
 
     requests: int
@@ -48,6 +57,7 @@ class Measured(msgspec.Struct, frozen=True):
     duration_s: float
     hit_rate: float
     ceiling: float
+    ready: float
     high_overlap: int
     ttft_s: float | None
     tokens_per_s: float
@@ -81,6 +91,7 @@ def measure(
         duration_s=duration_s,
         hit_rate=_ratio(sum(one.cached_tokens for one in judged), prompt),
         ceiling=_ratio(sum(one.sent_before * one.prompt_tokens for one in judged), prompt),
+        ready=_ratio(sum(one.cached_before * one.prompt_tokens for one in judged), prompt),
         high_overlap=len(high),
         ttft_s=sum(times) / len(times) if times else None,
         tokens_per_s=sum(one.output_tokens for one in good) / duration_s,
@@ -105,18 +116,25 @@ class SentBefore:
 
     def __init__(self, characters: int) -> None:
         self._characters = max(1, characters)
-        self._seen: set[int] = set()
+        self._cached_s: dict[int, float] = {}
 
-    def add(self, text: str) -> float:
-        """Return how much of `text`, 0 to 1, earlier texts began with; note it. O(length)."""
-        size, hashed, held = self._characters, 0, 0
+    def add(self, text: str, sent_s: float, cached_s: float) -> tuple[float, float]:
+        """Return how much of `text`, 0 to 1, earlier texts began with, and how much of it was
+        cached when it was sent; note that it is cached from `cached_s` on. O(length).
+        """
+        size, hashed, held, ready = self._characters, 0, 0, 0
         for start in range(0, len(text) - size + 1, size):
             hashed = xxhash.xxh3_64_intdigest(text[start : start + size].encode(), hashed)
-            if hashed in self._seen and held == start:
+            known_s = self._cached_s.get(hashed)
+            if known_s is not None and held == start:
                 held = start + size
-            self._seen.add(hashed)
+                if known_s <= sent_s and ready == start:
+                    ready = held
+            self._cached_s[hashed] = min(cached_s, inf if known_s is None else known_s)
         # An engine computes the last token of a prompt itself, so never its last block.
-        return min(held, max(0, len(text) - 1) // size * size) / len(text) if text else 0.0
+        most = max(0, len(text) - 1) // size * size
+        length = max(1, len(text))
+        return min(held, most) / length, min(ready, most) / length
 
 
 def _busy_s(answers: Sequence[Answer], worker: str) -> float:

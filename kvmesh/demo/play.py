@@ -19,6 +19,10 @@ from kvmesh.replay.client import ReplayClient, ReplayExchange
 PATH: Final = "/v1/chat/completions"
 PROBES: Final = 3
 UNKNOWN: Final = "unknown"
+BEGIN: Final = "\1"
+END: Final = "\2"
+"""A message's ends in a prompt: about one token each."""
+
 Message = Mapping[str, str]
 
 
@@ -58,7 +62,7 @@ class Player:
     def __init__(self, client: ReplayClient, mesh: Mesh, api_key: str, seed: str) -> None:
         self._client = client
         self._mesh = mesh
-        self._rng = Random(seed)
+        self._rng = Random(seed)  # noqa: S311  no secret
         self._headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
         if api_key:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
@@ -78,11 +82,7 @@ class Player:
             for place in range(min(workload.lanes, len(workload.dialogues))):
                 group.create_task(lane(place))
         sent = SentBefore(round(self._mesh.block_size * self._mesh.characters))
-        judged: list[Answer] = []
-        for answer, text, answered in sorted(answers, key=lambda one: one[0].sent_s):
-            judged.append(msgspec.structs.replace(answer, sent_before=sent.add(text)))
-            sent.add(text + answered)
-        return judged
+        return find_sent_before(answers, sent)
 
     async def savable_ttft(self, texts: Sequence[str]) -> float:
         """Return how much of the TTFT, 0 to 1, a prompt saves that is cached whole: the median of
@@ -126,9 +126,9 @@ class Player:
         for turn, said in enumerate(dialogue.turns):
             messages.append({"role": "user", "content": said})
             exchange = await self._send(messages, dialogue.max_tokens, policy, next(buckets))
-            text = "\n".join(f"{one['role']}\n{one['content']}" for one in messages)
+            text = "".join(f"{BEGIN}{one['content']}{END}" for one in messages) + BEGIN
             answered = "".join(exchange.reader.texts)
-            answers.append((_answer(number, turn, exchange), text, f"\nassistant\n{answered}"))
+            answers.append((_answer(number, turn, exchange), text, answered))
             messages.append({"role": "assistant", "content": answered})
             if exchange.error:
                 return
@@ -152,6 +152,20 @@ class Player:
         if bucket:
             headers.append((b"x-kvmesh-bucket", bucket.encode()))
         return await self._client.stream(PATH, headers, msgspec.json.encode(body))
+
+
+def find_sent_before(answers: Sequence[tuple[Answer, str, str]], sent: SentBefore) -> list[Answer]:
+    """Return the answers, each with its prompt and its text, in the order of sending, with what of
+    each prompt was sent before, and what was cached somewhere by then.
+    """
+    found: list[Answer] = []
+    for answer, text, answered in sorted(answers, key=lambda one: one[0].sent_s):
+        sent_before, cached_before = sent.add(text, answer.sent_s, answer.first_token_s)
+        sent.add(text + answered, answer.sent_s, answer.ended_s)
+        found.append(
+            msgspec.structs.replace(answer, sent_before=sent_before, cached_before=cached_before)
+        )
+    return found
 
 
 def _answer(number: int, turn: int, exchange: ReplayExchange) -> Answer:

@@ -10,7 +10,7 @@ from kvmesh.demo.texts import Demonstration, LoadName
 
 Policy = Literal["kv", "round-robin", "random"]
 Verdict = Literal["kept", "above", "missed", "baseline", "not applicable"]
-Kind = Literal["hit rate", "TTFT", "throughput", "utilisation", "same worker", "workers used"]
+Kind = Literal["hit rate", "TTFT", "throughput", "utilisation", "same worker"]
 
 BASELINE: Final[Policy] = "round-robin"
 
@@ -63,6 +63,8 @@ TTFT: Final = Promise("TTFT", -0.70, -0.30, smaller=True)
 THROUGHPUT: Final = Promise("throughput", 0.20, 0.40)
 UTILISATION: Final = Promise("utilisation", 0.0, 0.20, smaller=True)
 
+NO_BASELINE: Final = "round robin, which it compares with, was not run"
+
 PROMISES: Final[Mapping[Demonstration, tuple[Promise, ...]]] = {
     "shared system prompt": (Promise("hit rate", 0.60, 0.80), TTFT, THROUGHPUT, UTILISATION),
     "multi-turn": (
@@ -72,7 +74,7 @@ PROMISES: Final[Mapping[Demonstration, tuple[Promise, ...]]] = {
         THROUGHPUT,
         UTILISATION,
     ),
-    "load spread": (Promise("workers used", 1.0, 1.0), UTILISATION),
+    "load spread": (UTILISATION,),
     "related queries": (Promise("hit rate", 0.40, 0.60), TTFT, THROUGHPUT, UTILISATION),
 }
 """The ranges are those that guides to KV routing give."""
@@ -114,62 +116,76 @@ def figure(kind: Kind, measured: Measured, scene: Scene) -> tuple[float | None, 
         case "hit rate":
             return measured.hit_rate, f"{measured.hit_rate:.0%}"
         case "TTFT":
-            if measured.ttft_s is None:
-                return None, "-"
-            value = _change(measured.ttft_s, base.ttft_s if base else None)
-            return value, _with_change(f"{1000 * measured.ttft_s:.0f} ms", value, measured is base)
+            return _compare(measured.ttft_s, base and base.ttft_s, 1000.0, " ms")
         case "throughput":
-            value = _change(measured.tokens_per_s, base.tokens_per_s if base else None)
-            return value, _with_change(f"{measured.tokens_per_s:.0f}/s", value, measured is base)
+            return _compare(measured.tokens_per_s, base and base.tokens_per_s, 1.0, "/s")
         case "same worker":
             value = measured.same_worker
             return value, "-" if value is None else f"{value:.0%}"
-        case "workers used":
-            used = sum(tokens > 0 for tokens in measured.served.values())
-            return used / max(1, measured.workers), f"{used} of {measured.workers}"
         case "utilisation":
-            return _utilisation(measured)
+            text = f"{100 * measured.busy_spread:.0f} points, tokens {measured.served_spread:.0%}"
+            return max(measured.busy_spread, measured.served_spread), text
     assert_never(kind)
 
 
 def why_not_applicable(promise: Promise, scene: Scene) -> str:
     """Return why no policy could keep the promise here, "" where it can be kept.
 
-    From what was sent and what the mesh can do at best, never from how a policy did.
+    From what was sent and what a mesh can do at best, never from how a policy did.
     """
-    ceiling = max((one.ceiling for one in scene.passes.values()), default=0.0)
     workers = max((one.workers for one in scene.passes.values()), default=0)
-    requests = max((one.requests for one in scene.passes.values()), default=0)
+    busy = scene.lanes >= 2 * workers
     match promise.kind:
-        case "hit rate" if ceiling < promise.low:
-            return f"one cache shared by all workers would hit {ceiling:.0%}"
-        case "TTFT" | "throughput" if BASELINE not in scene.passes:
-            return "round robin, which it compares with, was not run"
-        case "TTFT" if not any(one.high_overlap for one in scene.passes.values()):
-            return "no prompt was sent before by half"
-        case "TTFT" if scene.savable_ttft < -promise.high:
-            return f"a wholly cached prompt of this length saves {scene.savable_ttft:.0%}"
-        case "throughput" if scene.lanes < 2 * workers:
-            return f"{scene.lanes} at a time leave workers idle: clients set what is served"
-        case "throughput" if requests < 2 * scene.lanes:
-            return f"{requests} requests, all at once, are no rate"
-        case "utilisation" if spread_at_best(scene.dialogues, workers) > promise.high:
+        case "hit rate":
+            return _why_no_hits(promise, scene)
+        case "TTFT":
+            return _why_no_ttft(promise, scene)
+        case "throughput":
+            return _why_no_throughput(scene, busy=busy)
+        case "same worker":
+            return "conversations of a busy worker may move" if busy else ""
+        case "utilisation":
+            if spread_at_best(scene.dialogues, workers) <= promise.high:
+                return ""
             return f"{scene.dialogues} on {workers} workers are not within 20 % at best"
-        case "workers used" if scene.dialogues < workers:
-            return f"{scene.dialogues} for {workers} workers"
-        case _:
-            return ""
+    assert_never(promise.kind)
+
+
+def _why_no_hits(promise: Promise, scene: Scene) -> str:
+    ceiling = max((one.ceiling for one in scene.passes.values()), default=0.0)
+    ready = max((one.ready for one in scene.passes.values()), default=0.0)
+    if ceiling < promise.low:
+        return f"one cache shared by all workers would hit {ceiling:.0%}"
+    if ready < promise.low:
+        return f"sent at once: no worker has more than {ready:.0%} cached by then"
+    return ""
+
+
+def _why_no_ttft(promise: Promise, scene: Scene) -> str:
+    if BASELINE not in scene.passes:
+        return NO_BASELINE
+    if not any(one.high_overlap for one in scene.passes.values()):
+        return "of no prompt half was sent before"
+    if scene.savable_ttft < -promise.high:
+        return f"a wholly cached prompt of this length saves {scene.savable_ttft:.0%}"
+    return ""
+
+
+def _why_no_throughput(scene: Scene, *, busy: bool) -> str:
+    requests = max((one.requests for one in scene.passes.values()), default=0)
+    if BASELINE not in scene.passes:
+        return NO_BASELINE
+    if not busy:
+        return f"{scene.lanes} at a time leave workers idle: clients set how much is served"
+    if requests < 2 * scene.lanes:
+        return f"{requests} requests, {scene.lanes} of them at once, are no rate"
+    return ""
 
 
 def spread_at_best(dialogues: int, workers: int) -> float:
     """Return the spread of equal dialogues dealt to the workers as evenly as can be."""
     most = -(-dialogues // max(1, workers))
     return (most - dialogues // max(1, workers)) / most if most else 0.0
-
-
-def _utilisation(measured: Measured) -> tuple[float, str]:
-    text = f"{100 * measured.busy_spread:.0f} points, tokens {measured.served_spread:.0%}"
-    return max(measured.busy_spread, measured.served_spread), text
 
 
 def _verdict(promise: Promise, value: float) -> Verdict:
@@ -190,14 +206,17 @@ def _promised(promise: Promise) -> str:
             return f"within {promise.high:.0%}"
         case "same worker":
             return f"{promise.low:.0%}"
-        case "workers used":
-            return "all"
     assert_never(promise.kind)
 
 
-def _change(value: float, base: float | None) -> float | None:
-    return value / base - 1.0 if base else None
-
-
-def _with_change(text: str, change: float | None, is_base: bool) -> str:
-    return text if change is None or is_base else f"{change:+.0%} ({text})"
+def _compare(
+    value: float | None, base: float | None, factor: float, unit: str
+) -> tuple[float | None, str]:
+    """Return the change from `base`, and value and change in words."""
+    if value is None:
+        return None, "-"
+    text = f"{factor * value:.0f}{unit}"
+    if not base:
+        return None, text
+    change = value / base - 1.0
+    return change, f"{text}, {change:+.0%}" if change else text

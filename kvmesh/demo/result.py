@@ -20,15 +20,14 @@ STYLES = {
 }
 MARKS = {"kept": "kept", "above": "above", "missed": "MISSED", "baseline": "", "not applicable": ""}
 
-DEFINITIONS = (
-    "hit rate: cached tokens of prompt tokens, as engines report them; multi-turn counts "
-    "follow-ups only. One cache: what a single cache shared by all workers would hit.",
-    "TTFT: mean over the requests of which half the prompt or more was sent before, against the "
-    "same requests under round robin. throughput: output tokens a second, against round robin.",
-    "utilisation: the share of the time in which a worker has a request, most less least in "
-    "points; and prompt and output tokens served, most less least over the most. Both count.",
-    "above: better than the range that is promised. Round robin and random go over all workers.",
-)
+DEFINITIONS = """\
+hit rate: cached tokens of prompt tokens, as engines report them; multi-turn: of follow-ups only.
+one cache: what a single cache shared by all workers, that never evicts, would hit.
+TTFT: mean over the requests of whose prompt half or more was sent before, against round robin's.
+throughput: output tokens a second, against round robin's.
+utilisation: the share of time in which a worker has a request, most less least, in points; and
+prompt and output tokens it served, most less least over the most. Both must be within 20 %.
+above: better than the range that is promised. Round robin and random go over all workers."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -79,8 +78,7 @@ def print_report(report: DemoReport, console: Console) -> None:
         for error in part.errors:
             console.print(Text(f"  failed: {error}", style="bold red"))
     console.print()
-    for text in DEFINITIONS:
-        console.print(text, highlight=False, style="dim")
+    console.print(DEFINITIONS, highlight=False, style="dim")
     console.print(verdict(report), highlight=False)
 
 

@@ -55,8 +55,8 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How much is sent. `characters` is how many make a token; `groups` are beginnings that
-    requests share, or single dialogues, at `light` and at `full` load, before `scale`.
+    """How much is sent: `characters` is how many make a token, `scale` how many requests, of the
+    usual number.
     """
 
     workers: int
@@ -73,7 +73,7 @@ class Writer:
 
     def prose(self, name: str, tokens: int) -> str:
         """Return about so many tokens of words; other names have other words."""
-        rng = Random(f"{self.salt}/{name}")
+        rng = Random(f"{self.salt}/{name}")  # noqa: S311  no secret
         wanted, parts, length = round(tokens * self._size.characters), [], 0
         while length < wanted:
             parts.append(rng.choice(WORDS))
@@ -98,7 +98,7 @@ def make_workload(demonstration: Demonstration, load: LoadName, salt: str, size:
     lanes = FULL_LANES_A_WORKER * size.workers if full else LIGHT_LANES
     dialogues = SCALED[demonstration](writer, full)
     if full:
-        Random(demonstration).shuffle(dialogues)
+        Random(demonstration).shuffle(dialogues)  # noqa: S311  no secret
     return Workload(demonstration, load, lanes, tuple(dialogues), RAMP_S if full else 0.0)
 
 
@@ -126,42 +126,42 @@ def _related_printed(salt: str) -> list[Dialogue]:
 
 def _shared(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for tenant in range(writer.count(80 if full else 12)):
+    for tenant in range(writer.count(48 if full else 8)):
         name = f"tenant {tenant}"
         system = f"{writer.salt} {name}: {EXPLAINER} {writer.prose(name, 3000)}"
         for question in range(1, QUESTIONS + 1):
             asked = writer.prose(f"{name}/{question}", 150)
-            found.append(Dialogue(system, (f"Question {question}: {asked}",), 50 if full else 20))
+            found.append(Dialogue(system, (f"Question {question}: {asked}",), 50 if full else 10))
     return found
 
 
 def _turns(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for number in range(writer.count(96 if full else 12)):
+    for number in range(writer.count(60 if full else 8)):
         name = f"conversation {number}"
         first = f"{ALICE} {writer.salt} {name}: {writer.prose(name, 2000)}"
         later = [f"{turn} {writer.prose(f'{name}/{turn}', 200)}" for turn in FOLLOW_UPS]
-        found.append(Dialogue(HELPFUL, (first, *later), 50 if full else 20))
+        found.append(Dialogue(HELPFUL, (first, *later), 50 if full else 10))
     return found
 
 
 def _spread(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for number in range(writer.count(240 if full else 48)):
+    for number in range(writer.count(160 if full else 40)):
         topic = TOPICS[number % len(TOPICS)]
         asked = f"Tell me about {topic} {writer.salt} {writer.prose(f'topic {number}', 1000)}"
-        found.append(Dialogue("", (asked,), 50 if full else 20))
+        found.append(Dialogue("", (asked,), 50 if full else 10))
     return found
 
 
 def _related(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for area in range(writer.count(80 if full else 12)):
+    for area in range(writer.count(48 if full else 8)):
         handbook = f"{writer.salt} {EXPLAINER} Area {area}: {writer.prose(f'area {area}', 2400)}"
         for field in FIELDS:
             own = writer.prose(f"area {area}/{field}", 800)
             found.append(
-                Dialogue(handbook, (f"How is it used in {field}? {own}",), 50 if full else 20)
+                Dialogue(handbook, (f"How is it used in {field}? {own}",), 50 if full else 10)
             )
     return found
 
