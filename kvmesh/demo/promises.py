@@ -116,9 +116,9 @@ def figure(kind: Kind, measured: Measured, scene: Scene) -> tuple[float | None, 
         case "hit rate":
             return measured.hit_rate, f"{measured.hit_rate:.0%}"
         case "TTFT":
-            return _compare(measured.ttft_s, base and base.ttft_s, 1000.0, " ms")
+            return _compare(measured.ttft_s, base.ttft_s if base else None, 1000.0, " ms")
         case "throughput":
-            return _compare(measured.tokens_per_s, base and base.tokens_per_s, 1.0, "/s")
+            return _compare(measured.tokens_per_s, base.tokens_per_s if base else None, 1.0, "/s")
         case "same worker":
             value = measured.same_worker
             return value, "-" if value is None else f"{value:.0%}"
