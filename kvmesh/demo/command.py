@@ -190,10 +190,10 @@ class _Run:
                 continue
             self._console.print(f"{demonstration}, {load}, {policy} …", highlight=False)
             workload = self._workload(demonstration, load, _mark(demonstration, load, use))
-            answers = await self._player.play(workload, policy)
+            answers, window = await self._player.play(workload, policy)
             errors += [f"{policy}: {one.error}" for one in answers if one.error][:1]
             passes[policy] = measure(
-                answers, self._mesh.workers, follow_ups=demonstration == "multi-turn"
+                answers, self._mesh.workers, window, follow_ups=demonstration == "multi-turn"
             )
         scene = Scene(
             demonstration=demonstration,

@@ -44,7 +44,8 @@ class Measured(msgspec.Struct, frozen=True):
     """Figures of one pass. Shares are 0 to 1; None is what could not be measured.
 
     Where `follow_ups` are judged only they count for hit rate, ceiling, `ready` and TTFT.
-    `ttft_s` is the mean of the `high_overlap` requests. `ceiling` is the hit rate of one cache
+    `ttft_s` is the mean of the `high_overlap` requests; `tokens_per_s` counts output tokens while
+    every client was under way. `ceiling` is the hit rate of one cache
     shared by all, `ready` what of prompts was cached by any worker when they were sent. `busy` is,
     of each worker, the share of the pass in which it had a request; `busy_spread` the most less
     the least of it. `served` are prompt and output tokens of each worker; `served_spread` is the
@@ -68,8 +69,19 @@ class Measured(msgspec.Struct, frozen=True):
     served_spread: float
 
 
+class Window(msgspec.Struct, frozen=True):
+    """Seconds in which every client of a pass was under way: the last had begun, none had ended."""
+
+    start_s: float
+    end_s: float
+
+
 def measure(
-    answers: Sequence[Answer], workers: Iterable[str], *, follow_ups: bool = False
+    answers: Sequence[Answer],
+    workers: Iterable[str],
+    window: Window,
+    *,
+    follow_ups: bool = False,
 ) -> Measured:
     """Return the figures of a pass; `workers` are all that could have served it."""
     good = [one for one in answers if not one.error]
@@ -94,13 +106,33 @@ def measure(
         ready=_ratio(sum(one.cached_before * one.prompt_tokens for one in judged), prompt),
         high_overlap=len(high),
         ttft_s=sum(times) / len(times) if times else None,
-        tokens_per_s=sum(one.output_tokens for one in good) / duration_s,
+        tokens_per_s=tokens_per_s(good, window),
         same_worker=_same_worker(good),
         busy=busy,
         busy_spread=max(busy.values(), default=0.0) - min(busy.values(), default=0.0),
         served=served,
         served_spread=spread(served.values()),
     )
+
+
+def tokens_per_s(answers: Sequence[Answer], window: Window) -> float:
+    """Return output tokens a second within the window, or over all answers where it is empty.
+
+    An answer's tokens are taken to come evenly from the first to its end.
+    """
+    start, end = window.start_s, window.end_s
+    if end <= start:
+        start = min((one.sent_s for one in answers), default=0.0)
+        end = max((one.ended_s for one in answers), default=0.0)
+    tokens = 0.0
+    for one in answers:
+        first_s = min(one.first_token_s, one.ended_s)
+        inside_s = min(end, one.ended_s) - max(start, first_s)
+        if one.ended_s > first_s:
+            tokens += one.output_tokens * max(0.0, inside_s) / (one.ended_s - first_s)
+        elif start <= first_s <= end:
+            tokens += one.output_tokens
+    return _ratio(tokens, end - start)
 
 
 def spread(values: Iterable[float]) -> float:

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, cycle
 from random import Random
 from statistics import median
+from time import perf_counter
 from typing import Final
 
 import msgspec
 
 from kvmesh.app.views.overview import Overview
-from kvmesh.demo.measures import Answer, SentBefore
+from kvmesh.demo.measures import Answer, SentBefore, Window
 from kvmesh.demo.promises import Policy
 from kvmesh.demo.texts import Dialogue, Workload
 from kvmesh.errors import TransportError
@@ -67,22 +68,26 @@ class Player:
         if api_key:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
 
-    async def play(self, workload: Workload, policy: Policy) -> list[Answer]:
-        """Send every dialogue, `lanes` at a time; return all answers in the order of sending."""
+    async def play(self, workload: Workload, policy: Policy) -> tuple[list[Answer], Window]:
+        """Send every dialogue, `lanes` at a time; return all answers in the order of sending, and
+        when all lanes were in use.
+        """
         answers: list[tuple[Answer, str, str]] = []
         waiting = iter(enumerate(workload.dialogues))
         buckets = self._buckets(policy)
+        began, ended = perf_counter(), list[float]()
 
         async def lane(place: int) -> None:
             await asyncio.sleep(place * workload.ramp_s / workload.lanes)
             for number, dialogue in waiting:
                 await self._hold(number, dialogue, policy, buckets, answers)
+            ended.append(perf_counter())
 
         async with asyncio.TaskGroup() as group:
             for place in range(min(workload.lanes, len(workload.dialogues))):
                 group.create_task(lane(place))
         sent = SentBefore(round(self._mesh.block_size * self._mesh.characters))
-        return find_sent_before(answers, sent)
+        return find_sent_before(answers, sent), Window(began + workload.ramp_s, min(ended))
 
     async def savable_ttft(self, texts: Sequence[str]) -> float:
         """Return how much of the TTFT, 0 to 1, a prompt saves that is cached whole: the median of

@@ -24,7 +24,7 @@ DEFINITIONS = """\
 hit rate: cached tokens of prompt tokens, as engines report them; multi-turn: of follow-ups only.
 one cache: what a single cache shared by all workers, that never evicts, would hit.
 TTFT: mean over the requests of whose prompt half or more was sent before, against round robin's.
-throughput: output tokens a second, against round robin's.
+throughput: output tokens a second while all clients are under way, against round robin's.
 utilisation: the share of time in which a worker has a request, most less least, in points; and
 prompt and output tokens it served, most less least over the most. Both must be within 20 %.
 above: better than the range that is promised. Round robin and random go over all workers."""
