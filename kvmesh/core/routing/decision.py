@@ -10,7 +10,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
 from kvmesh.core.cost.terms import Candidate, Fleet
-from kvmesh.core.cost.weights import Weights
+from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.workers.info import WorkerInfo
 
@@ -45,6 +45,10 @@ class RouterOptions(msgspec.Struct, frozen=True):
         if self.overlap_score_weight is not None:
             weights["overlap_score_weight"] = self.overlap_score_weight
         return self.formulas.pricing(self.cost, weights)
+
+    def own_overlap_weight(self) -> float | None:
+        """Return the formula's weight of overlap, set or by default; None where it has none."""
+        return weights_of(self.pricing().weights).get("overlap_score_weight")
 
 
 class RouteRequest(msgspec.Struct, frozen=True, gc=False):
@@ -86,13 +90,13 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     overridden: bool = False
 
     def departs_from(self, options: RouterOptions) -> bool:
-        """Return whether its client had it routed otherwise than the router routes by itself."""
-        return self.overridden and not (
-            self.pinned_worker is None
-            and self.mode in (None, options.mode)
-            and self.cost in (None, options.cost)
-            and self.temperature in (None, options.temperature)
-            and self.overlap_score_weight in (None, options.overlap_score_weight)
+        """Return whether an `overridden` one was routed by another policy than the router's."""
+        return (
+            self.pinned_worker is not None
+            or self.mode not in (None, options.mode)
+            or self.cost not in (None, options.cost)
+            or self.temperature not in (None, options.temperature)
+            or self.overlap_score_weight not in (None, options.own_overlap_weight())
         )
 
     def unserved_by(self, info: WorkerInfo) -> str | None:

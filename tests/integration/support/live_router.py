@@ -170,3 +170,13 @@ async def events(
                 name = line.removeprefix("event: ")
             elif line.startswith("data: "):
                 yield name, msgspec.json.decode(line.removeprefix("data: "))
+
+
+async def settled(url: str, name: str, count: int) -> None:
+    """Wait until the router has counted so many of its requests."""
+    found = 0
+    async with httpx.AsyncClient(base_url=url) as client, asyncio.timeout(20):
+        while found != count:
+            seconds = (await client.get("/v1/overview")).json()["seconds"]
+            found = sum(one[name] for one in seconds)
+            await asyncio.sleep(0.05)

@@ -4,7 +4,10 @@ import pytest
 from kvmesh.analyze.advice import advise
 from kvmesh.analyze.reuse import Family, Reuse, measure_reuse
 from kvmesh.analyze.weight_advice import (
+    LOWER_OVERLAP,
+    LOWER_USAGE,
     MANY_BLOCKS,
+    MORE_OVERLAP,
     Advice,
     FleetSize,
     WorkerLoad,
@@ -12,6 +15,9 @@ from kvmesh.analyze.weight_advice import (
     advise_weights,
     usage_advice,
 )
+from kvmesh.core.cost.formulas import OVERLAP_LOAD, OVERLAP_USAGE_WAITING
+from kvmesh.core.cost.weights import weights_of
+from kvmesh.core.routing.policy import parse_policy
 from kvmesh.report.statistics import distribution
 from kvmesh.traces.trace import TraceRequest
 
@@ -118,6 +124,22 @@ def test_a_trace_is_advised_on_all_of_them() -> None:
 
     for part in ("gpu_cache_usage_weight=0.25", "weight on overlap", "one bucket"):
         assert part in text
+
+
+@pytest.mark.parametrize("policy", [LOWER_USAGE, LOWER_OVERLAP, MORE_OVERLAP])
+def test_the_policies_that_are_advised_can_be_set(policy: str) -> None:
+    options = parse_policy(policy, 16)
+
+    assert options.cost == "overlap-usage-waiting"
+    assert options.weights
+
+
+def test_the_weights_are_said_to_be_what_they_are_unless_set() -> None:
+    usual = weights_of(OVERLAP_USAGE_WAITING.weights.default)
+
+    assert usual["gpu_cache_usage_weight"] == 1.0
+    assert usual["overlap_score_weight"] == 2.0
+    assert "weight_load" in weights_of(OVERLAP_LOAD.weights.default)
 
 
 def test_an_uneven_fleet_is_named() -> None:

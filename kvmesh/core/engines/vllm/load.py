@@ -1,4 +1,4 @@
-"""What vLLM says of its load: gauges on /metrics, one series a data-parallel rank."""
+"""What vLLM says of its load: series on /metrics, one of each a data-parallel rank."""
 
 from typing import Final
 

@@ -31,6 +31,8 @@ def test_vllm_figures_are_read_per_rank() -> None:
     assert (load.used_blocks, load.total_blocks) == (250, 1000)
     assert (load.cache_queried_tokens, load.cache_hit_tokens) == (2000, 500)
     assert load_of(ranks[1]).running_requests == 1
+    assert load.report().prefix_hit_rate == 0.25
+    assert load_of(ranks[1]).report().prefix_hit_rate == 0.0
     assert ranks[0].block_size == 16
 
 
