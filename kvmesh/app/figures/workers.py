@@ -8,8 +8,7 @@ from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.record import STANDINGS
-from kvmesh.core.insight.accesses import AccessReport
-from kvmesh.core.insight.predictions import PredictionReport
+from kvmesh.core.insight.predictions import AccessReport, PredictionReport
 from kvmesh.core.workers.info import Trust
 from kvmesh.library.kv_metrics import EndpointMetrics
 

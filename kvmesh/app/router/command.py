@@ -294,6 +294,7 @@ class RouterServer:
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
+            self.scheduler.grow_unseen(now)
             share.adopt()
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:

@@ -11,10 +11,9 @@ from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
-from kvmesh.core.insight.accesses import CacheAccesses
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
-from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions
+from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
@@ -35,7 +34,8 @@ class Dispatched(msgspec.Struct):
     came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the last
     one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of then,
     None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those counted
-    when its last booking was released.
+    when its last booking was released; those that nobody could count began to come `unseen_s`
+    before.
     """
 
     request: RouteRequest
@@ -50,6 +50,7 @@ class Dispatched(msgspec.Struct):
     told: int | None = None
     waiting: bool = True
     output_tokens: int = 0
+    unseen_s: float = 0.0
 
 
 class TokenCounts(msgspec.Struct):
@@ -159,6 +160,8 @@ class Dispatch:
         """
         booking = self.scheduler.finish(one.request.request_id, now, attempt)
         one.output_tokens = booking.output_tokens if booking is not None else 0
+        unseen = booking is not None and not booking.streams and not booking.prefilling
+        one.unseen_s = now - booking.output_s if booking is not None and unseen else 0.0
         return booking
 
     def finished(
@@ -186,6 +189,8 @@ class Dispatch:
             tokens = usage.completion_tokens
         if tokens:
             self.scheduler.lengths.learn(one.families, tokens, one.forecast)
+            if one.unseen_s and one.decision is not None:
+                self.scheduler.unseen_speeds.learn(one.decision.worker, tokens, one.unseen_s)
         if one.decision is not None:
             self._compare(one, one.decision, usage, now)
 

@@ -11,9 +11,8 @@ from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
 from kvmesh.core.index.index import KvIndex
-from kvmesh.core.insight.accesses import AccessReport
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.insight.predictions import AccessReport, Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -387,3 +386,26 @@ def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> 
     assert routers.dispatch.accesses.reports == {
         W1: AccessReport(told=1, untold=1, tokens=128, blocks=8)
     }
+
+
+@pytest.mark.parametrize(
+    ("streams", "settled", "usage", "ms"),
+    [
+        (False, True, USAGE, 500.0),
+        (False, True, None, 0.0),
+        (False, False, USAGE, 0.0),
+        (True, True, USAGE, 0.0),
+    ],
+)
+def test_a_whole_answer_whose_prefill_had_ended_teaches_the_time_per_token(
+    streams: bool, settled: bool, usage: Usage | None, ms: float
+) -> None:
+    routers = Routers()
+    one = routers.decided(0.0, streams=streams)
+    if settled:
+        routers.scheduler.sequences.first_token("q", 1.0)
+
+    routers.dispatch.release(one, SERVED, 3.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert routers.scheduler.unseen_speeds.ms_per_token(W1) == ms
