@@ -54,6 +54,10 @@ COMMANDS = {
         "Send a trace to a live endpoint and report hit rate and latency.",
     ),
     "analyze": ("analyze.command", "Say what of a load could be reused, and what to set for it."),
+    "demo": (
+        "demo.command",
+        "Show what routing by cache is promised to do, and what it does here.",
+    ),
     "snapshot": (
         "app.ops.snapshot",
         "List, inspect, verify and take snapshots of a bucket's index.",
