@@ -100,6 +100,7 @@ class RouterServer:
                 *(1.0, cost.host_tier_weight),
                 *(cost.disk_tier_weight, cost.disk_tier_weight),
             ),
+            replica=self.router_id,
         )
         self.scheduler = Scheduler(
             options,

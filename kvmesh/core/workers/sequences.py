@@ -8,6 +8,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand, Loads, new_loads
+from kvmesh.core.workers.turns import WorkerTurns
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -84,7 +85,7 @@ class ActiveSequences:
 
     `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
     removed, whose `Loads` are then no longer live.
-    `arrivals` counts what anybody books.
+    `arrivals` counts what anybody books, `turns` what of it was sent in turn.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class ActiveSequences:
         self.stride = stride
         self.generation = 0
         self.arrivals = Arrivals()
+        self.turns = WorkerTurns()
         self.bookings: dict[str, Booking] = {}
         self._loads: dict[WorkerId, Loads] = {}
         self._silent: dict[WorkerId, None] = {}
@@ -150,6 +152,9 @@ class ActiveSequences:
             expected_blocks=-(-expected_tokens // self.block_size),
         )
         loads.begin(booking, self.stride, now)
+        if demand.turn:
+            booking.turn = True
+            self.turns.take(worker)
         if not booking.streams:
             self._silent[worker] = None
         return True
@@ -266,6 +271,7 @@ class ActiveSequences:
         for booking in gone:
             self.finish(booking.request_id)
         self._loads.pop(worker, None)
+        self.turns.remove(worker)
         self.generation += 1
         self._dropped_with_worker += len(gone)
         return gone
