@@ -107,7 +107,7 @@ class BucketTable:
         name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
         self._last_replica[bucket] = name
         self._sent[name] += 1
-        if not tried:
+        if not (tried or request.asks):
             self.reasons[why] += 1
             if why in _TOLD:
                 self.placing.note(request, bucket, now)

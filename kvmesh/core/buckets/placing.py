@@ -116,9 +116,9 @@ class Placing:
         weights = _weights(serving)
         beginnings = find_beginnings(request.keys, request.prompt_start)
         homes = self.conversations.find_beginning(beginnings, now)
-        bucket = self.turns.at_home(homes, weights, now)
+        bucket = self.turns.choose(homes, weights, now)
         if not request.asks:
-            self.turns.take(bucket, now)
+            self.turns.take(bucket, now, in_turn=not any(name in serving for name in homes))
         return bucket
 
     def _spill(
@@ -132,7 +132,10 @@ class Placing:
             reach = max(one.chars, chars) if depth == len(beginnings) else one.chars
             got = self.conversations.homes.find(one.key, now)
             known |= dict.fromkeys((name for name in got if name in known), reach)
-        known |= dict.fromkeys((name for name in homes if name in known), chars)
+        # Of equal homes the newest is nearest.
+        known |= dict.fromkeys((name for name in homes if name in known), max(0, chars - 1))
+        if newest := _newest(homes, serving):
+            known[newest] = chars
         key = 0
         if beginnings:
             key = beginnings[-1 if any(known.values()) else 0].key

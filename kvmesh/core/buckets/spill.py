@@ -39,7 +39,7 @@ class PrefixSpill:
     ) -> str:
         """Return the bucket for a prompt, of which those of `known` got so many characters.
 
-        `key` settles equal ones: equal keys go to the same.
+        `key` settles equal ones: equal keys go to the same. `count` what is then sent there.
         """
         ranked = sorted(
             known,

@@ -4,14 +4,10 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from kvmesh.core.buckets.buckets import (
-    MODELS_REMEMBERED,
-    BucketPolicy,
-    BucketTable,
-    RouterReplica,
-    rendezvous,
-)
-from kvmesh.core.buckets.rules import BucketRequest, BucketRule, parse_rule, prompt_family
+from kvmesh.core.buckets.beginnings import prompt_family
+from kvmesh.core.buckets.buckets import MODELS_REMEMBERED, BucketTable
+from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica, rendezvous
+from kvmesh.core.buckets.rules import BucketRequest, BucketRule, parse_rule
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.core.members.membership import Membership
