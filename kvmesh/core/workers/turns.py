@@ -33,9 +33,9 @@ class WorkerTurns:
         """
         taken = self._taken
         counts = [taken[name] for name in names if name in taken]
-        floor, newest = max(counts, default=0) - MOST_BEHIND, min(counts, default=0)
+        floor, joins = max(counts, default=0) - MOST_BEHIND, min(counts, default=1) - 1
         for name in names:
-            taken[name] = max(taken.get(name, newest), floor)
+            taken[name] = max(taken.get(name, joins), floor)
         least = min(taken[name] for name in names)
         ties = [name for name in names if taken[name] == least]
         if not replica or len(ties) == 1:

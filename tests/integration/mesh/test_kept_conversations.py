@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -33,10 +34,10 @@ async def test_conversations_and_sessions_stay_under_each_policy_over_two_meta_r
     async with two_stage_mesh(nats_process.url, namespace) as mesh:
         for policy in POLICIES:
             fronts = await asyncio.gather(mesh.front(policy), mesh.front(policy))
-            names = [f"{policy}-{number}" for number in range(16)]
+            names = [f"{policy}-{number}" for number in range(10)]
 
-            alone = [await converse(fronts, name) for name in names[:4]]
-            together = await asyncio.gather(*(converse(fronts, name) for name in names[4:]))
+            alone = [await converse(fronts, name) for name in names[:2]]
+            together = await asyncio.gather(*(converse(fronts, name) for name in names[2:]))
             sessions = await rewritten_sessions(fronts, policy)
 
             found = kept([*alone, *together])
@@ -46,12 +47,12 @@ async def test_conversations_and_sessions_stay_under_each_policy_over_two_meta_r
             assert found.hits > 0.85, policy
             assert kept(sessions).buckets == 1.0, policy
             if policy == "round-robin":
-                assert Counter(one[0].bucket for one in sessions) == {"chat": 3, "code": 3}
+                assert Counter(one[0].bucket for one in sessions) == {"chat": 2, "code": 2}
 
 
 async def rewritten_sessions(fronts: Sequence[httpx.AsyncClient], policy: str) -> list[list[Turn]]:
-    """Have six sessions of three requests, of which no two have a word in common."""
-    sessions: list[list[Turn]] = [[] for _ in range(6)]
+    """Have four sessions of three requests, of which no two have a word in common."""
+    sessions: list[list[Turn]] = [[] for _ in range(4)]
     for turn in range(3):
         for number, turns in enumerate(sessions):
             said = [{"role": "user", "content": f"{turn}.{number}: {policy}"}]
@@ -87,18 +88,17 @@ async def test_replicas_in_turn_share_one_rotation(
         front = await mesh.front()
         rotate = {"x-kvmesh-router-mode": "round-robin"}
 
-        sent = [
-            await ask(front, [{"role": "user", "content": f"{number}"}], **rotate)
-            for number in range(40)
-        ]
+        sent: list[Turn] = []
+        for number in range(40):
+            said = [{"role": "user", "content": f"{number}"}]
+            sent.append(await ask(front, said, **rotate))
+            await asyncio.sleep(0.02)  # bookings travel in 5 ms
 
     workers = [turn.worker for turn in sent]
-    # A booking may come after the next request: then a worker has two turns, and loses one.
     counts = Counter(workers).values()
     assert len(counts) == 4
     assert max(counts) - min(counts) <= 2
-    repeated = sum(one == other for one, other in zip(workers, workers[1:], strict=False))
-    assert repeated <= 8
+    assert sum(one == other for one, other in pairwise(workers)) <= 8  # 20 for two rotations
 
 
 async def test_a_killed_meta_router_knows_its_conversations_when_it_is_back(
