@@ -22,7 +22,7 @@ _NOT_PROMPT = frozenset({"cache_control"})
 """Fields of a content part that move between turns: where a client wants a cache to end."""
 
 
-class PromptOutline(msgspec.Struct, frozen=True):
+class PromptOutline(msgspec.Struct, frozen=True, gc=False):
     """Length in characters, the first 16,384 of them, and of the opening, which ends with the
     first user message, the first 256.
     """

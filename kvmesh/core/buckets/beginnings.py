@@ -21,14 +21,14 @@ MOST_ENDS: Final = 32
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 
 
-class Beginning(msgspec.Struct, frozen=True):
+class Beginning(msgspec.Struct, frozen=True, gc=False):
     """The first `chars` characters of a prompt; equal keys are equal text, model and tools."""
 
     chars: int
     key: int
 
 
-class PromptKeys(msgspec.Struct, frozen=True):
+class PromptKeys(msgspec.Struct, frozen=True, gc=False):
     """The keys of one prompt, 64 bits each, 0 for none; every one covers model, salt and tools.
 
     `instructions` ends where the system prompt does, `root` where the first user message does:

@@ -16,8 +16,10 @@ preamble of an agent.
 class Conversations:
     """Finds conversations and sessions again, and remembers where they went.
 
-    A conversation is remembered by its first user message, and here alone by each of its turns.
-    Others are told of a turn only where the first message does not tell conversations apart.
+    A conversation is remembered by its first user message, and here alone by each of its turns and
+    by the depths of its text. Others are told of the instructions and the first message, which is
+    one value for a conversation; of a turn only where the first message does not tell conversations
+    apart; and of the greatest depth of a prompt that is no chat.
     """
 
     def __init__(self, options: HomeOptions) -> None:
@@ -54,16 +56,17 @@ class Conversations:
     ) -> None:
         """Remember where a prompt went. `beginnings` are none where it was at home there."""
         homes, root, ends = self.homes, keys.root, keys.ends
+        told = _told(keys, beginnings)
         for one in beginnings:
             if one is not root:
-                homes.note(one.key, bucket, now)
+                homes.note(one.key, bucket, now, told=one is told)
         if root is None:
             return
         homes.note(root.key, bucket, now, ended=not ends)
         if ends:
             several = len(homes.find(root.key, now)) > 1
-            told = several or homes.passed(root.key) > MOST_PASSED
-            homes.note(ends[0], bucket, now, ended=True, told=told)
+            crossing = several or homes.passed(root.key) > MOST_PASSED
+            homes.note(ends[0], bucket, now, ended=True, told=crossing)
 
 
 def find_beginnings(keys: PromptKeys, start: str) -> list[Beginning]:
@@ -71,6 +74,13 @@ def find_beginnings(keys: PromptKeys, start: str) -> list[Beginning]:
     first user message, the depths that `start` reaches; a prompt that is no chat whole, too.
     """
     return sorted(_beginnings(keys, start), key=_chars)
+
+
+def _told(keys: PromptKeys, beginnings: Sequence[Beginning]) -> Beginning | None:
+    """Return what others shall hear of besides the first user message."""
+    if keys.whole is None:
+        return keys.instructions
+    return beginnings[-2] if len(beginnings) > 1 else keys.whole
 
 
 def _beginnings(keys: PromptKeys, start: str) -> Iterator[Beginning]:
