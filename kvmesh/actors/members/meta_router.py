@@ -76,10 +76,11 @@ class MetaRouter:
         """Fold one message; see `messages` for what each means."""
         match message:
             case BusMessage(subject, data):
-                if self.listening and (subject in self._early or len(self._early) < MOST_EARLY):
+                if not self.listening:
+                    return self._on_bus(subject, data, now)
+                if subject in self._early or len(self._early) < MOST_EARLY:
                     self._early[subject] = data
-                    return ()
-                return self._on_bus(subject, data, now)
+                return ()
             case AllHeard():
                 return self._on_all_heard(now)
             case Tick() | Started():
