@@ -13,7 +13,8 @@ from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
-from kvmesh.library.kv_metrics import KvMetricsAggregator
+from kvmesh.library.kv_metrics import EndpointMetrics, KvMetrics, KvMetricsAggregator
+from kvmesh.library.listener import Listener, Matches, MeshView
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
 
 __all__ = [
@@ -24,11 +25,16 @@ __all__ = [
     "Attempt",
     "BestMatch",
     "Cleared",
+    "EndpointMetrics",
     "Event",
     "KvIndexer",
+    "KvMetrics",
     "KvMetricsAggregator",
     "KvRouter",
+    "Listener",
     "LoadReport",
+    "Matches",
+    "MeshView",
     "Removed",
     "RequestOptions",
     "RouterOptions",

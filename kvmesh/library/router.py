@@ -37,6 +37,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one request asks for besides its tokens; None and empty: what the router does anyway.
 
     `mode`, `cost`, `temperature` (>= 0), `overlap_score_weight` (>= 0): in place of the router's.
+    Another formula than the router's counts with its own default weights.
     Its worker is in `allowed_workers`, is not `excluded` (it failed there already), serves `model`,
     has all `labels` and no taint but `tolerations`; `worker_id` names the only one, which mode
     "direct" needs. `output_tokens`: how long the answer is expected to be. `streams` False: nobody
@@ -196,8 +197,8 @@ class KvRouter:
         """Choose a worker and book the request there, in one turn: the next one sees its load.
 
         Raises `NoWorkerError` with each worker's reason when none may take it, `RequestError` for
-        an id that is booked already or a token that is no u32, `ConfigError` for an unknown cost
-        formula. About 25 us, hashing included, for 1,000 tokens cached at one of 8 workers.
+        an id that is booked already, a token that is no u32, an unknown cost formula or a weight
+        that it lacks. About 25 us, hashing included, for 1,000 tokens cached at one of 8 workers.
         """
         if self._sequences.bookings.get(request_id) is not None:
             raise RequestError(f"request {request_id!r} is booked already: free it first")
@@ -238,12 +239,15 @@ class KvRouter:
         """Do what time brings, about once a second; return the ids of requests released.
 
         Those had no sign of life (booked, first token, output, `renew`) for `lease_s`. Old failures
-        cost less, memory of what was removed is given back. O(requests + workers that failed).
+        cost less, memory of what was removed is given back, and requests that do not stream grow at
+        the pace that streams show. O(requests + workers that failed).
         """
         self.workers.settle_prices(now)
         if self._index is not None:
             self._index.sweep(_SWEEP_BLOCKS)
-        return [booking.request_id for booking in self._sequences.expire(now)]
+        released = [booking.request_id for booking in self._sequences.expire(now)]
+        self._scheduler.grow_unseen(now)
+        return released
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each request: its lease runs from `now`."""

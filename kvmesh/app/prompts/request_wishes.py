@@ -5,7 +5,6 @@ from typing import Final, cast, get_args
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
@@ -18,13 +17,21 @@ _PREFIX: Final = b"x-kvmesh-"
 NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
 _Given = dict[str, str]
+_OVERRIDES: Final = {
+    "x-kvmesh-router-mode": "mode",
+    "x-kvmesh-cost": "cost",
+    "x-kvmesh-temperature": "temperature",
+    "x-kvmesh-overlap-score-weight": "overlap_score_weight",
+    "x-kvmesh-worker-id": "worker",
+}
+"""Headers, and fields of the body, by which a client takes the choice from the router."""
 
 
 class RequestWishes(msgspec.Struct, frozen=True):
     """One request's wishes, checked; the fields are those of `RouteRequest`.
 
     `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
-    `named`: the client chose the request's id.
+    `named`: the client chose the request's id. `overridden`: it named policy or worker.
     """
 
     mode: RouterMode | None = None
@@ -41,6 +48,7 @@ class RequestWishes(msgspec.Struct, frozen=True):
     tenant: str = ""
     timeout_s: float | None = None
     named: bool = False
+    overridden: bool = False
 
 
 class _HeadWishes(msgspec.Struct, frozen=True):
@@ -104,9 +112,14 @@ class WishReader:
                 named=head.named,
             )
         pinned = _pinned(given, extension)
+        # A model's weight is one of its own formula.
+        cost, weight = policy.kv_cost, policy.kv_overlap_score_weight
+        named = given.get("x-kvmesh-cost") or extension.cost
+        if named is not None and named != cost:
+            cost, weight = named, None
         return RequestWishes(
             mode=_mode(given, extension, policy),
-            cost=_cost(given, extension, policy),
+            cost=cost,
             temperature=_number(
                 given, "temperature", extension.temperature, policy.router_temperature
             ),
@@ -114,7 +127,7 @@ class WishReader:
                 given,
                 "overlap-score-weight",
                 extension.overlap_score_weight,
-                policy.kv_overlap_score_weight,
+                weight,
             ),
             pinned_worker=WorkerId(pinned) if pinned else None,
             allowed_workers=_allowed(given, extension),
@@ -126,6 +139,7 @@ class WishReader:
             tenant=tenant,
             timeout_s=head.timeout_s,
             named=head.named,
+            overridden=_overridden(given, extension),
         )
 
     def _of_headers(self, request: Request) -> _HeadWishes:
@@ -166,6 +180,14 @@ def read_timeout_s(request: Request) -> float | None:
     return _number({"x-kvmesh-timeout-s": value.decode("latin-1")}, "timeout-s", None, None) or None
 
 
+def _overridden(given: _Given, extension: Extension) -> bool:
+    """Return whether the client says how to choose: a model's policy is the router's own."""
+    return any(
+        given.get(header) or getattr(extension, field) is not None
+        for header, field in _OVERRIDES.items()
+    )
+
+
 def _pinned(given: _Given, extension: Extension) -> str | None:
     return given.get("x-kvmesh-worker-id") or extension.worker
 
@@ -181,18 +203,6 @@ def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMod
         f"header x-kvmesh-router-mode (or kvmesh.mode) is {text!r}: use one of {', '.join(_MODES)}",
         param="x-kvmesh-router-mode",
     )
-
-
-def _cost(given: _Given, extension: Extension, policy: ModelPolicy) -> str | None:
-    text = given.get("x-kvmesh-cost") or extension.cost
-    if text is None:
-        return policy.kv_cost
-    if text not in COSTS:
-        raise RequestError(
-            f"header x-kvmesh-cost (or kvmesh.cost) is {text!r}: use one of {', '.join(COSTS)}",
-            param="x-kvmesh-cost",
-        )
-    return text
 
 
 def _number(given: _Given, name: str, in_body: float | None, default: float | None) -> float | None:

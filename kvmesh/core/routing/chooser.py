@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import cost_named, score_of
+from kvmesh.core.cost.catalogue import Pricing, reweigh
+from kvmesh.core.cost.formulas import score_of
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
     Random,
@@ -25,7 +26,7 @@ from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
@@ -51,17 +52,37 @@ class Chooser:
         self._overlaps = overlaps
         self._sequences = sequences
         self._speeds = speeds
-        self._cost = cost_named(options.cost)
-        self._weights = msgspec.structs.replace(
-            options.weights, overlap_score_weight=options.overlap_score_weight
-        )
+        self._pricing = options.pricing()
+
+    def pricing(self, request: RouteRequest) -> Pricing:
+        """Return the formula and the weights of a request: the router's, unless it names others.
+
+        Another formula than the router's counts with its own defaults. Raises `RequestError` for
+        one that there is not, or a weight that it lacks.
+        """
+        pricing, place = self._pricing, ""
+        try:
+            if request.cost is not None and request.cost != pricing.cost.name:
+                place = "x-kvmesh-cost (or kvmesh.cost)"
+                pricing = self._options.formulas.plain(request.cost, place)
+            if request.overlap_score_weight is not None:
+                place = "x-kvmesh-overlap-score-weight (or kvmesh.overlap_score_weight)"
+                weights = {"overlap_score_weight": request.overlap_score_weight}
+                pricing = reweigh(pricing, weights, place)
+        except ConfigError as error:
+            raise RequestError(str(error), param=place.partition(" ")[0]) from None
+        return pricing
+
+    def resize(self, block_size: int) -> None:
+        """Weigh by blocks of another size from now on."""
+        self._options = msgspec.structs.replace(self._options, block_size=block_size)
 
     def choose(
         self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
     ) -> Decision:
         """Return the decision for `request`; `whole` weighs every candidate in full.
 
-        Raises `NoWorkerError` with the reasons, `ConfigError` for an unknown cost.
+        Raises `NoWorkerError` with the reasons, `RequestError` as `pricing`.
         """
         self._sequences.settle(now, self._speeds.ms_per_token)
         names = self._workers.eligible(request, now)
@@ -91,12 +112,10 @@ class Chooser:
 
     def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
         options, sequences = self._options, self._sequences
-        cost = cost_named(request.cost) if request.cost else self._cost
-        weights = self._weights
-        if request.overlap_score_weight is not None:
-            weights = msgspec.structs.replace(
-                weights, overlap_score_weight=request.overlap_score_weight
-            )
+        pricing = self._pricing
+        if request.cost is not None or request.overlap_score_weight is not None:
+            pricing = self.pricing(request)
+        cost = pricing.cost
         looks = "kv" in (mode, options.mode)
         found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
         overlaps, groups, slower = found.overlaps, found.groups, found.slower
@@ -116,7 +135,7 @@ class Chooser:
             groups=groups,
             keys=blocks[stride - 1 :: stride] if deepest else (),
             stride=stride,
-            weights=weights,
+            weights=pricing.weights,
             speeds=self._speeds,
             blocks=blocks,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,

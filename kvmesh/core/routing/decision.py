@@ -1,13 +1,16 @@
 """What goes into a routing decision and what comes out of it."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
-from kvmesh.core.cost.terms import Candidate, Fleet, Weights
+from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.workers.info import WorkerInfo
 
@@ -17,7 +20,8 @@ RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-tw
 class RouterOptions(msgspec.Struct, frozen=True):
     """How a scheduler decides. `temperature` 0 takes the best; times are seconds.
 
-    `weights` tunes the formulas; its overlap_score_weight is replaced by the one here.
+    `cost` is one of `formulas`; `weights` are those of it, by name, that differ from its defaults,
+    `overlap_score_weight` one of them.
     `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
     same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
     `tier_weights`: what a cached block counts for in each tier of memory, device first.
@@ -27,14 +31,26 @@ class RouterOptions(msgspec.Struct, frozen=True):
     mode: RouterMode = "kv"
     cost: str = "predicted-time"
     temperature: float = 0.0
-    overlap_score_weight: float = 1.0
+    overlap_score_weight: float | None = None
     block_size: int = 16
     predict_ttl_s: float = 5.0
     approx_ttl_s: float = 120.0
     smallest_tree_ties: bool = False
     tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
-    weights: Weights = Weights()
+    weights: Mapping[str, float] = {}
+    formulas: Formulas = PUBLISHED
     replica: str = ""
+
+    def pricing(self) -> Pricing:
+        """Return the formula and its weights. Raises `ConfigError` for what there is not."""
+        weights = dict(self.weights)
+        if self.overlap_score_weight is not None:
+            weights["overlap_score_weight"] = self.overlap_score_weight
+        return self.formulas.pricing(self.cost, weights)
+
+    def own_overlap_weight(self) -> float | None:
+        """Return the formula's weight of overlap, set or by default; None where it has none."""
+        return weights_of(self.pricing().weights).get("overlap_score_weight")
 
 
 class RouteRequest(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +64,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
     (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
+    `overridden`: its client named policy or worker, perhaps as the router would have chosen.
     """
 
     request_id: str
@@ -72,6 +89,17 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     prefilled: bool = False
     choices: int = 1
     timeout_s: float | None = None
+    overridden: bool = False
+
+    def departs_from(self, options: RouterOptions) -> bool:
+        """Return whether an `overridden` one was routed by another policy than the router's."""
+        return (
+            self.pinned_worker is not None
+            or self.mode not in (None, options.mode)
+            or self.cost not in (None, options.cost)
+            or self.temperature not in (None, options.temperature)
+            or self.overlap_score_weight not in (None, options.own_overlap_weight())
+        )
 
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""

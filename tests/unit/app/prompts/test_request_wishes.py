@@ -68,6 +68,7 @@ ALL = RequestWishes(
     tolerations=frozenset(["batch", "night"]),
     output_tokens=7,
     priority=-3,
+    overridden=True,
 )
 
 
@@ -99,6 +100,34 @@ def test_a_header_wins_over_the_body_and_the_body_over_the_models_policy() -> No
         tolerations=frozenset(["spot"]),
     )
     assert read(request(), body(model="other")) == RequestWishes()
+
+
+def test_a_models_weight_is_one_of_its_own_formula() -> None:
+    read = reader(ModelPolicy("m", kv_cost="dynamo", kv_overlap_score_weight=3.0)).read
+
+    same = read(request(x_kvmesh_cost="dynamo"), body(model="m"))
+    other = read(request(), body(model="m", kvmesh={"cost": "lmetric"}))
+
+    assert (same.cost, same.overlap_score_weight) == ("dynamo", 3.0)
+    assert (other.cost, other.overlap_score_weight) == ("lmetric", None)
+
+
+@pytest.mark.parametrize(
+    ("header", "field"),
+    [
+        ("x_kvmesh_router_mode", "mode"),
+        ("x_kvmesh_cost", "cost"),
+        ("x_kvmesh_temperature", "temperature"),
+        ("x_kvmesh_overlap_score_weight", "overlap_score_weight"),
+        ("x_kvmesh_worker_id", "worker"),
+    ],
+)
+def test_a_client_that_chooses_by_any_way_overrides_the_router(header: str, field: str) -> None:
+    zero = {name: 0.0 if name == "temperature" else value for name, value in ALL_FIELDS.items()}
+
+    assert reader().read(request(**{header: ALL_HEADERS[header]})).overridden
+    assert reader().read(request(), body(kvmesh={field: zero[field]})).overridden
+    assert not reader().read(request(x_kvmesh_priority="1"), body(kvmesh={})).overridden
 
 
 def test_an_empty_allow_list_allows_nobody() -> None:
@@ -138,7 +167,6 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
     [
         ({"x_kvmesh_router_mode": "clever"}, {}, "'clever': use one of kv"),
         ({}, {"mode": "clever"}, "kvmesh.mode"),
-        ({"x_kvmesh_cost": "cheap"}, {}, "'cheap': use one of"),
         ({"x_kvmesh_temperature": "hot"}, {}, "header x-kvmesh-temperature is 'hot'"),
         ({}, {"overlap_score_weight": -1}, "kvmesh.overlap_score_weight is -1"),
         ({"x_kvmesh_priority": "high"}, {}, "'high': use a whole number"),

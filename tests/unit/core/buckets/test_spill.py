@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 
 from kvmesh.core.buckets.beginnings import chat_keys, text_keys
@@ -7,7 +9,7 @@ from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.buckets.spill import BucketHeat
 
 NAMES = ("a", "b", "c")
-NOTHING = dict.fromkeys(NAMES, 0.0)
+NOTHING = dict.fromkeys(NAMES, 0)
 
 
 def new_placing(max_homes: int = 1000) -> Placing:
@@ -17,11 +19,11 @@ def new_placing(max_homes: int = 1000) -> Placing:
 def send(
     placing: Placing,
     request: BucketRequest,
+    hot: Mapping[str, float] = {},
     *,
     heard: bool = True,
     names: tuple[str, ...] = NAMES,
     rate: float = 0.1,
-    **hot: float,
 ) -> str:
     """Place a request; as soon as all buckets have reported, with `heard`."""
     for name in NAMES if heard else ():
@@ -30,7 +32,7 @@ def send(
         name: [RouterReplica(name, name, "", heat=BucketHeat(hot.get(name, 0.0), rate, 4))]
         for name in names
     }
-    return placing.place(request, serving, NOTHING, 0.0)[0]  # type: ignore[arg-type]  # none counts
+    return placing.place(request, serving, NOTHING, 0.0)[0]
 
 
 def prompt(text: str) -> BucketRequest:
@@ -57,17 +59,17 @@ def test_a_hot_home_is_left_when_waiting_costs_more_than_the_prefill() -> None:
     placing = new_placing()
     send(placing, prompt("k"))
 
-    assert send(placing, prompt("k"), **{home: 900.0}) == home
-    assert send(placing, prompt("k"), **{home: 1200.0}) != home
+    assert send(placing, prompt("k"), {home: 900.0}) == home
+    assert send(placing, prompt("k"), {home: 1200.0}) != home
 
 
 def test_a_second_home_is_warm_from_then_on() -> None:
     home = home_of("k")
     placing = new_placing()
     send(placing, prompt("k"))
-    second = send(placing, prompt("k"), **{home: 1200.0})
+    second = send(placing, prompt("k"), {home: 1200.0})
 
-    assert send(placing, prompt("k"), **{home: 150.0}) == second
+    assert send(placing, prompt("k"), {home: 150.0}) == second
     assert send(placing, prompt("k")) == home
 
 
@@ -97,12 +99,12 @@ def test_the_family_longest_unused_is_forgotten() -> None:
     home = home_of("k")
     placing = new_placing(max_homes=1)
     send(placing, prompt("k"))
-    second = send(placing, prompt("k"), **{home: 1200.0})
+    second = send(placing, prompt("k"), {home: 1200.0})
     (third,) = {*NAMES} - {home, second}
 
-    assert send(placing, prompt("k"), **{home: 500.0, second: 500.0}) == home
+    assert send(placing, prompt("k"), {home: 500.0, second: 500.0}) == home
     send(placing, prompt("other"))
-    assert send(placing, prompt("k"), **{home: 500.0, second: 500.0}) == third
+    assert send(placing, prompt("k"), {home: 500.0, second: 500.0}) == third
 
 
 @pytest.mark.parametrize("gone", NAMES)
@@ -133,14 +135,14 @@ def test_who_shares_a_system_prompt_alone_leaves_a_hot_home_for_little() -> None
     placing = new_placing()
     home = send(placing, conversation(1))
 
-    assert send(placing, conversation(1, turns=2), **{home: 900.0}) == home
-    assert send(placing, conversation(2), **{home: 200.0}) != home
+    assert send(placing, conversation(1, turns=2), {home: 900.0}) == home
+    assert send(placing, conversation(2), {home: 200.0}) != home
 
 
 def test_once_all_hold_the_system_prompt_conversations_spread_and_each_stays() -> None:
     placing = new_placing()
     for name in NAMES:
-        send(placing, conversation(0), **dict.fromkeys({*NAMES} - {name}, 5000.0))
+        send(placing, conversation(0), dict.fromkeys({*NAMES} - {name}, 5000.0))
 
     first = [send(placing, conversation(number)) for number in range(1, 100)]
     second = [send(placing, conversation(number, turns=3)) for number in range(1, 100)]
@@ -156,8 +158,8 @@ def test_a_short_conversation_is_known_though_no_depth_is_reached() -> None:
     messages += [("assistant", "Hello."), ("user", "What am I?")]
     later = BucketRequest(keys=chat_keys(0, messages), prompt_chars=36)
 
-    assert send(placing, later, **{first: 99.0}) == first
-    moved = send(placing, later, **{first: 200.0})
+    assert send(placing, later, {first: 99.0}) == first
+    moved = send(placing, later, {first: 200.0})
     assert moved != first
     messages += [("assistant", "A nurse."), ("user", "Thanks")]
     assert send(placing, BucketRequest(keys=chat_keys(0, messages), prompt_chars=60)) == moved

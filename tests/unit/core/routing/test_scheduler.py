@@ -1,11 +1,17 @@
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.weight_sets import (
+    DynamoWeights,
+    OverlapUsageWaitingWeights,
+    PrefillDecodeWeights,
+)
 from kvmesh.core.health.outcomes import (
     SERVED,
     UNKNOWN,
@@ -23,7 +29,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.errors import ConfigError, NoWorkerError
+from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
 W1, W2, W3, W4 = NAMES
@@ -292,12 +298,31 @@ def test_a_worker_on_trial_gets_one_request() -> None:
     assert chosen == {W1: 1, W2: 5}
 
 
-def test_an_unknown_cost_is_a_configuration_error() -> None:
+def test_an_unknown_cost_or_weight_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv_cost 'best'"):
         make_scheduler(cost="best")
+    with pytest.raises(ConfigError, match=r"'contention' here; it has overlap_score_weight \(0 to"):
+        make_scheduler(cost="prefill-decode", weights={"contention": 1.0})
     scheduler, _ = make_scheduler()
-    with pytest.raises(ConfigError, match="kv_cost 'worst'"):
+    with pytest.raises(RequestError, match="'worst' is unknown; use one of prefill-decode") as one:
         scheduler.schedule(make_request("r1", cost="worst"), 0.0)
+    assert (one.value.status, one.value.param) == (400, "x-kvmesh-cost")
+    with pytest.raises(RequestError, match=r"lmetric: there is no weight .* it has no weights"):
+        scheduler.check(make_request("r1", cost="lmetric", overlap_score_weight=1.0))
+    with pytest.raises(RequestError, match=r"is 2e.06: use a number from 0 to 1e.06"):
+        scheduler.check(make_request("r1", overlap_score_weight=2e6))
+    scheduler.check(make_request("r1", cost="dynamo", overlap_score_weight=1.0))
+
+
+def test_another_formula_counts_with_its_own_defaults() -> None:
+    scheduler, _ = make_scheduler(W1, cost="prefill-decode", overlap_score_weight=8.0)
+
+    def weights(**wishes: Any) -> object:
+        return scheduler.explain(make_request("r1", **wishes), 0.0).weights
+
+    assert weights() == weights(cost="prefill-decode") == PrefillDecodeWeights(8.0)
+    assert weights(cost="overlap-usage-waiting") == OverlapUsageWaitingWeights()
+    assert weights(cost="dynamo", overlap_score_weight=3.0) == DynamoWeights(3.0)
 
 
 def test_siblings_meet_before_any_event_came() -> None:
@@ -675,3 +700,36 @@ def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost
         scheduler.finish(f"r{number}", now + 0.005, attempt)
 
     assert sent[W1] <= 6, "three, and trials when the back-off is over"
+
+
+def test_answers_that_are_not_streamed_grow_at_the_pace_that_streams_show() -> None:
+    scheduler, _ = make_scheduler(W1)
+    scheduler.schedule(make_request("stream", expected_output_tokens=64), 0.0)
+    scheduler.first_token("stream", 0.1)
+    scheduler.grow("stream", 11, 1.1)
+    scheduler.unseen_speeds.learn(W1, 1, 60.0)
+    scheduler.finish("stream", 1.1)
+    scheduler.schedule(make_request("q", streams=False, expected_output_tokens=64), 2.0)
+    loads = scheduler.sequences.loads(W1)
+    began = loads.active_blocks
+
+    scheduler.grow_unseen(2.1)
+    at_first = loads.active_blocks
+    scheduler.grow_unseen(3.9)
+
+    assert (at_first, loads.active_blocks) == (began, began + 2)
+    booking = scheduler.finish("q", 4.0)
+    assert booking is not None
+    # Nobody saw that output: it teaches nothing.
+    assert booking.output_tokens == 0
+
+
+def test_what_was_learned_of_whole_answers_goes_with_the_worker() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    scheduler.unseen_speeds.learn(W1, 1, 0.5)
+    scheduler.unseen_speeds.learn(W2, 1, 0.5)
+    scheduler.unseen_speeds.learn(W2, 1, 0.9)
+
+    scheduler.remove_worker(W1)
+
+    assert scheduler.unseen_speeds.ms_per_token(W1) == 520.0
