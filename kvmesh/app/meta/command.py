@@ -13,7 +13,7 @@ from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Labels
-from kvmesh.app.figures.front import META, META_ENDS, META_REPLICAS, URLS, MetaReplica
+from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, URLS, MetaReplica
 from kvmesh.app.figures.mesh import HEARING
 from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.workers import REPLICA_CARE
@@ -159,6 +159,7 @@ class MetaServer:
         return MetricsPage(
             META.of(front.server.statistics),
             META_ENDS.of(lambda: self._ends),
+            META_HOMES.of(self.meta.statistics),
             META_REPLICAS.of_each(self._replicas),
             HEARING.of(lambda: self.meta.hearing),
             URLS.of(lambda: self._refusals),
