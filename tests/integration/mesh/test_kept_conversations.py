@@ -15,6 +15,7 @@ from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.two_stage_mesh import (
     QUESTIONS,
     SYSTEM,
+    Kept,
     Turn,
     ask,
     converse,
@@ -137,6 +138,36 @@ async def test_a_killed_meta_router_knows_its_conversations_when_it_is_back(
     assert [turn.bucket for turn in second] == [turn.bucket for turn in first]
     assert [turn.worker for turn in second] == [turn.worker for turn in first]
     assert {turn.bucket for turn in first} == {"chat", "code"}
+
+
+@pytest.mark.chaos
+async def test_two_buckets_hit_what_one_bucket_of_all_workers_does(
+    request: pytest.FixtureRequest, nats_process: NatsServer, namespace: str
+) -> None:
+    if "chaos" not in request.config.getoption("-m"):
+        pytest.skip("takes minutes: make chaos")
+    async with two_stage_mesh(nats_process.url, f"{namespace}-1", ("only",)) as mesh:
+        alone = await many_chats([await mesh.front()], "only")
+    async with two_stage_mesh(nats_process.url, namespace) as mesh:
+        for policy in POLICIES:
+            fronts = await asyncio.gather(mesh.front(policy), mesh.front(policy))
+            found = await many_chats(fronts, policy)
+
+            assert found.buckets >= 0.98, policy
+            assert found.workers >= min(0.98, alone.workers - 0.01), policy
+            assert found.hits >= alone.hits - 0.02, policy
+
+
+async def many_chats(fronts: Sequence[httpx.AsyncClient], name: str) -> Kept:
+    """Have 40 chats one after another, then 160, eight at a time."""
+    chats = [await converse(fronts, f"{name} {number}") for number in range(40)]
+    slots = asyncio.Semaphore(8)
+
+    async def one(number: int) -> list[Turn]:
+        async with slots:
+            return await converse(fronts, f"{name} {number} of many")
+
+    return kept([*chats, *await asyncio.gather(*map(one, range(160)))])
 
 
 async def wait_ready(front: httpx.AsyncClient) -> None:
