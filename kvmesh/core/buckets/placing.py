@@ -136,13 +136,19 @@ class Placing:
         known |= dict.fromkeys((name for name in homes if name in known), max(0, chars - 1))
         if newest := _newest(homes, serving):
             known[newest] = chars
-        key = 0
-        if beginnings:
-            key = beginnings[-1 if any(known.values()) else 0].key
+        most = max(known.values())
+        # Of those that hold a part of it each prompt has its own, else each family.
+        key = beginnings[-1].key if 0 < most < chars else int(request.family(), 16)
+        if most < min(PREFIX_CHARS, chars):
+            # What is cached is too little to crowd one bucket for it.
+            even = self.turns.not_ahead(_weights(serving), now)
+            known = {name: known[name] for name in even}
         heats = {name: _heat(members) for name, members in serving.items()}
         bucket = self.spill.choose(known, chars, heats, key)
         if not request.asks:
             self.spill.count(bucket, max(0, chars - known[bucket]), heats[bucket])
+            if not homes:
+                self.turns.take(bucket, now, in_turn=False)
         return bucket
 
 

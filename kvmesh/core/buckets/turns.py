@@ -40,6 +40,12 @@ class Turns:
         ahead = (shares[home] - shares[fewest]) * weights[home]
         return home if ahead <= MOST_AHEAD else fewest
 
+    def not_ahead(self, weights: Mapping[str, float], now: float) -> list[str]:
+        """Return those of `weights` that are not ahead of their turn, at least one."""
+        shares = {name: self._count(name, now) / weight for name, weight in weights.items()}
+        least = min(shares.values())
+        return [name for name in weights if (shares[name] - least) * weights[name] <= MOST_AHEAD]
+
     def take(self, name: str, now: float, *, in_turn: bool) -> None:
         """Count a conversation that begins in bucket `name`; `in_turn`: it had no home."""
         self._counts[name] = (self._count(name, now) + 1.0, now)

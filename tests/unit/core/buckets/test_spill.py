@@ -7,6 +7,7 @@ from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.placing import Placing, RouterReplica
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.buckets.turns import MOST_AHEAD
 
 NAMES = ("a", "b", "c")
 NOTHING = dict.fromkeys(NAMES, 0)
@@ -163,6 +164,20 @@ def test_a_short_conversation_is_known_though_no_depth_is_reached() -> None:
     assert moved != first
     messages += [("assistant", "A nurse."), ("user", "Thanks")]
     assert send(placing, BucketRequest(keys=chat_keys(0, messages), prompt_chars=60)) == moved
+
+
+def test_a_system_prompt_of_a_line_does_not_crowd_one_bucket() -> None:
+    placing = new_placing()
+    line = ("system", "You are helpful.")
+    found: list[str] = []
+    for number in range(300):
+        said = [line, ("user", f"I am {number}")]
+        request = BucketRequest(opening=f"{number}", prompt_chars=24, keys=chat_keys(0, said))
+        found.append(send(placing, request))
+
+    assert found[:5] == found[:1] * 5
+    counts = [found.count(name) for name in NAMES]
+    assert max(counts) - min(counts) <= MOST_AHEAD + 2
 
 
 def test_a_burst_behind_one_system_prompt_counts_though_it_is_known() -> None:
