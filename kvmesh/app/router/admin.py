@@ -110,6 +110,7 @@ class RouterAdmin:
                 "mode": scheduler.options.mode,
                 "cost": scheduler.options.cost,
                 "block_size": scheduler.options.block_size,
+                "block_size_from": context.router.sizes.source,
                 "requests": context.counters.as_dict(),
                 "admission": {
                     "limits": context.gate.limits,
@@ -127,5 +128,6 @@ class RouterAdmin:
                     worker: context.routing.predictions.report(worker)
                     for worker in context.routing.predictions.workers()
                 },
+                "accesses": context.routing.accesses.reports,
             },
         )
