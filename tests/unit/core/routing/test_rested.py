@@ -107,7 +107,9 @@ def test_where_nobody_is_idle_the_home_of_the_first_block_decides() -> None:
 
 def test_a_formula_without_a_margin_draws_whoever_rested() -> None:
     drawn = {
-        make_scheduler(seed, cost="lmetric")[0].schedule(make_request("r", range(1, 11)), 0.0).worker
+        make_scheduler(seed, cost="lmetric")[0]
+        .schedule(make_request("r", range(1, 11)), 0.0)
+        .worker
         for seed in range(40)
     }
 
