@@ -101,7 +101,7 @@ def test_beyond_a_range_is_missed_or_above(
 def test_what_no_policy_could_keep_is_not_applicable_and_says_why(
     changes: dict[str, object], promise: str, why: str
 ) -> None:
-    found = row(judge(scene(**changes)), promise)
+    found = row(judge(msgspec.structs.replace(scene(), **changes)), promise)
 
     assert why in found.why
     assert {one.verdict for one in found.cells.values()} == {"not applicable"}
