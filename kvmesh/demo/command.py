@@ -14,7 +14,7 @@ from rich.console import Console
 
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.views.ask import ask_overview
-from kvmesh.core.buckets.buckets import BucketPolicy
+from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.demo.measures import Measured, measure
 from kvmesh.demo.own_mesh import own_mesh
 from kvmesh.demo.play import Mesh, Player, read_mesh
