@@ -139,9 +139,9 @@ def _turns(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
     for number in range(writer.count(60 if full else 8)):
         name = f"conversation {number}"
-        first = f"{ALICE} {writer.salt} {name}: {writer.prose(name, 2000)}"
+        first = f"{ALICE} {name}: {writer.prose(name, 2000)}"
         later = [f"{turn} {writer.prose(f'{name}/{turn}', 200)}" for turn in FOLLOW_UPS]
-        found.append(Dialogue(HELPFUL, (first, *later), 50 if full else 10))
+        found.append(Dialogue(f"{writer.salt} {HELPFUL}", (first, *later), 50 if full else 10))
     return found
 
 
