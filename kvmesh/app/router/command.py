@@ -9,6 +9,8 @@ from pathlib import Path
 from sys import maxsize
 from typing import Annotated
 
+import msgspec
+
 from kvmesh.actors.members.router import Router
 from kvmesh.app.alone.discovery import Discovery, parse_source
 from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
@@ -89,7 +91,7 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        options = router_options(cost)
+        options = msgspec.structs.replace(router_options(cost), replica=self.router_id)
         check_model_policies(settings.model_policy, options)
         self.scheduler = Scheduler(
             options,

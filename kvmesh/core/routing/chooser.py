@@ -15,7 +15,6 @@ from kvmesh.core.cost.selection import (
     choose_softmax,
     find_home,
     find_ties,
-    next_in_turn,
     pick,
     two_of,
 )
@@ -51,7 +50,6 @@ class Chooser:
         sequences: ActiveSequences,
         speeds: Speeds,
     ) -> None:
-        self.last_turn = ""
         self._options = options
         self._workers = workers
         self._overlaps = overlaps
@@ -221,7 +219,7 @@ class Chooser:
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
     ) -> WorkerId:
         if mode == "round-robin":
-            return WorkerId(next_in_turn(names, self.last_turn))
+            return self._sequences.turns.next(names, self._options.replica)
         if mode == "random":
             return names[pick(len(names), rng)]
         if mode == "direct" and request.pinned_worker is None:

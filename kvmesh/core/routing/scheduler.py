@@ -234,14 +234,13 @@ class Scheduler:
             keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
             streams=request.streams,
             hashes=None if counted is None else hashes,
+            turn=decision.policy == "round-robin",
         )
         sequences.add(request.request_id, worker, demand, now)
         if self._health.out:
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
-        if decision.policy == "round-robin":
-            self._chooser.last_turn = worker
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks
