@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import nats.errors
 import pytest
-import structlog
 
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
@@ -380,7 +379,6 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
             await eventually(lambda: booked, what="routers hear the booking")
         assert (await admin.stream_info(STREAM)).config == before.config
     await engine.stop()
-    structlog.reset_defaults()
     log = (mesh.out.parent / "nats.log").read_text()
     assert "ermissions" not in log, log
 
