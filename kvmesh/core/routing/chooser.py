@@ -36,7 +36,7 @@ OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
 
 NEW_SHARE: Final = 0.5
-"""A prompt of which less is cached is new. Preble and SGLang draw the line there, too."""
+"""A prompt of which less is cached is new. Source: Preble, arXiv 2407.00023."""
 
 
 class Chooser:
