@@ -33,7 +33,7 @@ class Rollout:
     Every replica folds the states of its siblings (`adopt`), and may return from what it sees to be
     worse. One moves the change on (`decide`): the least name of those that can. Replicas that do
     not see each other may decide differently; when they do again, a return counts. `base` is the
-    policy of the settings.
+    policy of the settings, `counts` are the changes that came to each phase.
     """
 
     def __init__(self, replica: str, base: Policy) -> None:
@@ -42,6 +42,7 @@ class Rollout:
         self.state: RolloutState | None = None
         self.refused = ""
         self.formulas: tuple[str, ...] = ()
+        self.counts = {"running": 0, "done": 0, "returned": 0}
         self._replica = replica
         self._spec = spec_of(base)
         self._marks = Marks()
@@ -216,6 +217,8 @@ class Rollout:
         """Go by `state`; its policies are known here. Each stage counts anew."""
         if self.state is None or self.state.name != state.name:
             self._marks = Marks()
+        if self.state is None or (self.state.name, self.state.phase) != (state.name, state.phase):
+            self.counts[state.phase] += 1
         self.state, self.refused, self._refused = state, "", None
         self._history[state.name] = state
         if len(self._history) > MOST_HISTORY:
