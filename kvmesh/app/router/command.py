@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
-
 from kvmesh.actors.members.router import Router
 from kvmesh.app.alone.discovery import Discovery, parse_source
 from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
@@ -41,6 +39,7 @@ from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.processes import RouterProcesses
+from kvmesh.app.router.router_options import check_model_policies, router_options
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
@@ -56,7 +55,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
@@ -87,19 +85,8 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size)
-        options = msgspec.structs.replace(
-            named,
-            mode=cost.router_mode,
-            temperature=max(named.temperature, cost.router_temperature),
-            overlap_score_weight=named.overlap_score_weight * cost.kv_overlap_score_weight,
-            predict_ttl_s=cost.predict_ttl_s,
-            approx_ttl_s=cost.approx_ttl_s,
-            tier_weights=(
-                *(1.0, cost.host_tier_weight),
-                *(cost.disk_tier_weight, cost.disk_tier_weight),
-            ),
-        )
+        options = router_options(cost)
+        check_model_policies(settings.model_policy, options)
         self.scheduler = Scheduler(
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
@@ -227,7 +214,7 @@ class RouterServer:
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
-            changes = RunningChanges(context, self.mesh.replicas)
+            changes = RunningChanges(context, self.mesh.replicas, settings.model_policy)
             admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
             pages = ViewPages(

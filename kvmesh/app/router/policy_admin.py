@@ -8,7 +8,7 @@ from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.views.policy_view import PolicyRow
-from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.weights import WeightSpec, weights_of
 from kvmesh.core.rollout.change import STAGES, Bounds, PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.errors import RequestError
@@ -48,13 +48,14 @@ class PolicyWish(
 class PolicyView(msgspec.Struct, frozen=True):
     """The policy in force and its changes, at this replica; `replicas` follow within seconds.
 
-    `change` is the last one as it was asked for.
+    `formulas` are those there are, with the weights of each; `change` is the last one as it was
+    asked for.
     """
 
     mode: str
     formula: str
     weights: dict[str, float]
-    formulas: tuple[str, ...]
+    formulas: dict[str, tuple[WeightSpec, ...]]
     replicas: list[str]
     change: PolicyChange | None
     trial: PolicyRow
@@ -64,12 +65,14 @@ class PolicyAdmin:
     """Answers for one router. Its path is not under /v1/, so no meta-router forwards it."""
 
     def __init__(
-        self, share: PolicyShare, guard: AdminGuard, view: Callable[[], PolicyRow], mode: str
+        self,
+        share: PolicyShare,
+        guard: AdminGuard,
+        view: Callable[[], PolicyRow],
     ) -> None:
         self._share = share
         self._guard = guard
         self._view = view
-        self._mode = mode
 
     def mount(self, routes: Routes) -> None:
         """Serve the path."""
@@ -78,13 +81,13 @@ class PolicyAdmin:
         routes.add("DELETE", PATH, self._return)
 
     def _show(self, exchange: Exchange) -> None:
-        rollout = self._share.rollout
+        share, rollout = self._share, self._share.rollout
         view = PolicyView(
-            mode=self._mode,
+            mode=share.options.mode,
             formula=rollout.spec.formula,
-            weights=msgspec.structs.asdict(rollout.policy.weights),
-            formulas=tuple(COSTS),
-            replicas=self._share.taken_by(),
+            weights=weights_of(rollout.policy.weights),
+            formulas={one.name: one.weights.specs for one in share.options.formulas.costs.values()},
+            replicas=share.taken_by(),
             change=rollout.state.change if rollout.state is not None else None,
             trial=self._view(),
         )
@@ -126,8 +129,7 @@ def read_wish(body: bytes) -> PolicyChange | None:
             raise RequestError(f'{PATH}: {{"return": true}} takes no other field; leave them out')
         return None
     if not wish.formula:
-        known = ", ".join(COSTS)
-        raise RequestError(f"{PATH}: formula is missing; name one of {known}")
+        raise RequestError(f"{PATH}: formula is missing; GET {PATH} lists those there are")
     return PolicyChange(
         policy=PolicySpec(wish.formula, wish.weights),
         stages=wish.stages,

@@ -7,12 +7,16 @@ later takes what is in force. When the whole bucket stops they are forgotten: se
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.core.rollout.change import PolicyChange
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.rollout.rollout import CONFLICT, Rollout
 from kvmesh.core.rollout.state import PolicyNews, RolloutState
-from kvmesh.errors import RequestError
+from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.errors import ConfigError, RequestError
 from kvmesh.observe import get_logger
 
 
@@ -27,11 +31,16 @@ class PolicyShare:
         router: Router,
         router_id: str,
         replicas: Callable[[], tuple[RouterHeartbeat, ...]],
+        fits: Callable[[RouterOptions], None] = lambda _: None,
     ) -> None:
-        self.rollout = Rollout(router_id, router.scheduler.policy)
+        """`fits` raises `ConfigError` for options that other settings of the router contradict."""
+        scheduler = router.scheduler
+        self.options = scheduler.options
+        self.rollout = Rollout(router_id, scheduler.policy, self.options.formulas)
         self._router = router
         self._router_id = router_id
         self._replicas = replicas
+        self._fits = fits
         self._tell()
 
     def siblings(self) -> dict[str, PolicyNews]:
@@ -49,16 +58,32 @@ class PolicyShare:
         Raises `RequestError`: 400 for what cannot be, 409 where another is on trial, a sibling does
         not know the formula, or the router goes by no formula.
         """
-        mode = self._router.scheduler.options.mode
+        mode = self.options.mode
         if mode != "kv":
             raise RequestError(
                 f"this router's mode is {mode}, which goes by no formula: start the bucket with"
                 " --router-mode kv",
                 status=CONFLICT,
             )
+        self._check_fit(change.policy)
         state = self.rollout.begin(change, time.time(), self.siblings())
         self._moved(state)
         return state
+
+    def _check_fit(self, policy: PolicySpec) -> None:
+        options = self.options
+        try:
+            policy.find(options.formulas)
+            self._fits(
+                msgspec.structs.replace(
+                    options,
+                    cost=policy.formula,
+                    weights=policy.weights,
+                    overlap_score_weight=None,
+                )
+            )
+        except ConfigError as error:
+            raise RequestError(str(error)) from error
 
     def give_up(self, reason: str) -> RolloutState:
         """Return to the baseline of the last change, at all replicas.

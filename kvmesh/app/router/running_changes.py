@@ -1,6 +1,7 @@
 """What operators may change while a router runs: the bounds of admission, and the policy."""
 
 from collections.abc import Callable
+from functools import partial
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.policies import POLICIES
@@ -11,6 +12,7 @@ from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.policy_admin import PolicyAdmin
 from kvmesh.app.router.policy_share import PolicyShare
+from kvmesh.app.router.router_options import check_model_policies
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.policy_view import PolicyRow, view_policy
 from kvmesh.settings.requests import AdmissionSettings
@@ -20,13 +22,16 @@ class RunningChanges:
     """Both, as one replica shares them with its `replicas`."""
 
     def __init__(
-        self, context: RoutingContext, replicas: Callable[[], tuple[RouterHeartbeat, ...]]
+        self,
+        context: RoutingContext,
+        replicas: Callable[[], tuple[RouterHeartbeat, ...]],
+        model_policies: tuple[str, ...] = (),
     ) -> None:
         name, router = context.router_id, context.router
-        self.policies = PolicyShare(router, name, replicas)
+        fits = partial(check_model_policies, model_policies)
+        self.policies = PolicyShare(router, name, replicas, fits)
         self._admission = AdmissionShare(context.gate, router, name, replicas)
         self._bucket = context.bucket
-        self._mode = context.scheduler.options.mode
 
     def view_policy(self) -> PolicyRow:
         """Return the policy and its changes, for people."""
@@ -37,7 +42,7 @@ class RunningChanges:
         guard, policies = AdminGuard(settings), self.policies
         admin.show(POLICIES.of(lambda: policies.rollout), policies.warnings)
         AdmissionAdmin(self._admission, guard).mount(routes)
-        PolicyAdmin(policies, guard, self.view_policy, self._mode).mount(routes)
+        PolicyAdmin(policies, guard, self.view_policy).mount(routes)
 
     def adopt(self) -> None:
         """Take what siblings were told, once a second."""

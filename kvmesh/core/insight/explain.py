@@ -3,7 +3,8 @@
 import msgspec
 
 from kvmesh.core.cost.formulas import Cost
-from kvmesh.core.cost.terms import Fleet, Weights
+from kvmesh.core.cost.terms import Fleet
+from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
@@ -61,7 +62,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     formula: str
     candidates: list[CandidateView]
     fleet: Fleet
-    weights: Weights
+    weights: dict[str, float]
     expected_output: OutputForecast | None = None
     left_out: LeftOut | None = None
     arm: ArmName | None = None
@@ -117,7 +118,7 @@ def view_decision(
         formula=formula_in_words(decision.cost),
         candidates=rows,
         fleet=decision.fleet,
-        weights=decision.weights,
+        weights=weights_of(decision.weights),
         expected_output=forecast,
         left_out=left_out,
         arm=decision.arm.name if decision.arm is not None else None,
