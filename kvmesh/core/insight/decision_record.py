@@ -19,8 +19,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
     `held_ms` is how long it waited at the router before its first decision; None: it was not asked
     to. `left_out` are the workers to which no request might go when it was first decided, None
-    where that was not kept. `forecast` is how long its answer was expected to become. `version`
-    grows with every change of any record.
+    where that was not kept. `forecast` is how long its answer was expected to become. `overridden`:
+    its client had it routed by another policy. `version` grows with every change of any record.
     """
 
     number: int
@@ -40,6 +40,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
     held_ms: float | None = None
     forecast: OutputForecast | None = None
     left_out: LeftOut | None = None
+    overridden: bool = False
 
     @property
     def ttft_ms(self) -> float | None:
