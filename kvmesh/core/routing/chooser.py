@@ -16,7 +16,6 @@ from kvmesh.core.cost.selection import (
     choose_softmax,
     find_home,
     find_ties,
-    next_in_turn,
     pick,
     two_of,
 )
@@ -37,6 +36,9 @@ DEFAULT_COST: Final = PREDICTED_TIME
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
 
+NEW_SHARE: Final = 0.5
+"""A prompt of which less is cached is new. Source: Preble, arXiv 2407.00023."""
+
 
 class Chooser:
     """Turns what is known of the workers into a `Decision`; books nothing.
@@ -54,7 +56,6 @@ class Chooser:
         sequences: ActiveSequences,
         speeds: Speeds,
     ) -> None:
-        self.last_turn = ""
         self.arms: Arms | None = None
         self._options = options
         self._workers = workers
@@ -119,7 +120,7 @@ class Chooser:
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
             # Nothing is drawn for one alone.
-            place = _settle_tie(ties, weighing, rng) if len(ties) > 1 else 0
+            place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
             weighed, chosen = self._weigh_alone(ties[place], weighing), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
 
@@ -203,13 +204,37 @@ class Chooser:
         if len(ties) == 1:
             return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
-        return ties[_settle_tie(names, weighing, rng)]
+        return ties[self._settle(names, weighing, rng)]
+
+    def _settle(self, names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
+        """Return the index of one of equally good workers.
+
+        What hardly begins like anything cached goes to the idle worker whose prefill has rested
+        longest. Else whoever served the first prompt, and so holds the beginning that all have in
+        common, would get every other one, and the rest of an idle fleet none.
+        """
+        overlaps = weighing.overlaps
+        if not weighing.cost.margin or NEW_SHARE * weighing.request_blocks <= max(
+            [overlaps.get(name, 0) for name in names]
+        ):
+            return _settle_tie(names, weighing, rng)
+        loads = [self._sequences.loads(name) for name in names]
+        rested = [one.progress_s for one in loads if not one.active_requests]
+        if not rested:
+            return _settle_tie(names, weighing, rng)
+        longest = min(rested)
+        equal = [
+            index
+            for index, one in enumerate(loads)
+            if one.progress_s == longest and not one.active_requests
+        ]
+        return equal[_settle_tie([names[index] for index in equal], weighing, rng)]
 
     def _choose_blind(
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
     ) -> WorkerId:
         if mode == "round-robin":
-            return WorkerId(next_in_turn(names, self.last_turn))
+            return self._sequences.turns.next(names, self._options.replica)
         if mode == "random":
             return names[pick(len(names), rng)]
         if mode == "direct" and request.pinned_worker is None:
