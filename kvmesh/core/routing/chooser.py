@@ -19,7 +19,7 @@ from kvmesh.core.cost.selection import (
     pick,
     two_of,
 )
-from kvmesh.core.cost.terms import NO_FLEET, survey
+from kvmesh.core.cost.terms import NO_FLEET, Candidate, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.rollout.arms import Arm, Arms
@@ -173,15 +173,14 @@ class Chooser:
                 for name, cached in zip(names, self._overlaps.cached_blocks(names), strict=True)
             ]
         )
-        fleet = survey(candidates, weighing.weights)
-        scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
-        if scores is None:
-            formula = weighing.cost.formula
-            assert isinstance(formula, OwnFormula)
-            weighing = _by_default(weighing, formula)
+        formula = weighing.cost.formula
+        if isinstance(formula, OwnFormula):
             fleet = survey(candidates, weighing.weights)
-            scores = [score_of(weighing.cost, one, fleet, weighing.weights) for one in candidates]
-        return weighing, Weighed(candidates, tuple(scores), fleet)
+            scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
+            if scores is not None:
+                return weighing, Weighed(candidates, tuple(scores), fleet)
+            weighing = _by_default(weighing, formula)
+        return weighing, _weigh_all(candidates, weighing)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
@@ -251,9 +250,16 @@ class Chooser:
         return names[choose_least(requests, rng)]
 
 
-def has_no_own(request: RouteRequest) -> bool:
-    """Return whether a request leaves formula and weights to the router."""
-    return request.cost is None and request.overlap_score_weight is None
+def _weigh_all(candidates: tuple[Candidate, ...], weighing: Weighing) -> Weighed:
+    """Return the candidates with what a published formula gives each."""
+    cost, weights = weighing.cost, weighing.weights
+    fleet = survey(candidates, weights)
+    function = cost.formula.function
+    scores = [
+        score_of(cost, one, fleet, weights) if one.failure_share else function(one, fleet, weights)
+        for one in candidates
+    ]
+    return Weighed(candidates, tuple(scores), fleet)
 
 
 def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
@@ -266,6 +272,11 @@ def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
         policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
         instead_of=failed.problem,
     )
+
+
+def has_no_own(request: RouteRequest) -> bool:
+    """Return whether a request leaves formula and weights to the router."""
+    return request.cost is None and request.overlap_score_weight is None
 
 
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
@@ -317,6 +328,6 @@ def _decision(
         by_cache=weighing.policy == weighing.cost.name,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
-        arm=arm,
         instead_of=weighing.instead_of,
+        arm=arm,
     )

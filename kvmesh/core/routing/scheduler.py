@@ -4,6 +4,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
@@ -86,6 +87,9 @@ class Scheduler:
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
         self._chooser.policy, self._chooser.arms = policy, arms
+        for one in (policy,) if arms is None else (policy, arms.candidate.policy):
+            if isinstance(one.cost.formula, OwnFormula):
+                one.cost.formula.restart()
 
     @property
     def policy(self) -> Pricing:
