@@ -6,6 +6,7 @@ from math import inf, nextafter
 from typing import Final
 
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.rollout.change import PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec, spec_of
@@ -95,7 +96,7 @@ class Rollout:
             # Later than what is in force even where another replica's clock is ahead.
             if known is not None and not known.wrong():
                 at = max(at, nextafter(known.at, inf))
-        begun = Step(at, self._replica, change.stages[0], "asked for")
+        begun = Step(at, self._replica, change.share(0), "asked for")
         phase: Phase = "done" if change.immediate else "running"
         self._follow(RolloutState(at, self._replica, change, self._spec, phase, 0, (begun,)))
         assert self.state is not None
@@ -164,28 +165,29 @@ class Rollout:
 
     def verdict(self, siblings: Mapping[str, PolicyNews]) -> Verdict | None:
         """Return what the arms show so far; None when nothing is on trial."""
-        state = self.state
-        if state is None or state.phase != "running":
+        state, arms = self.state, self.arms
+        if state is None or arms is None:
             return None
+        formula = arms.candidate.policy.cost.formula
+        if isinstance(formula, OwnFormula) and formula.off:
+            # The default decides in its place: no comparison would show it.
+            return Verdict("worse", formula.problem)
         baseline, candidate = self.seen(siblings)
-        change, bounds = state.change, state.change.bounds
-        if state.share >= 1.0:
-            baseline, bounds = state.reference, bounds.squared()
-        return compare(baseline, candidate, bounds, change.min_requests)
+        return compare(baseline, candidate, state.change.bounds, state.change.min_requests)
 
     def decide(self, at: float, siblings: Mapping[str, PolicyNews]) -> RolloutState | None:
         """Return to the baseline when the candidate is worse, or move the change on where that is
         this replica's to do; return the state then, else None. `siblings` are the live ones.
         """
         state, verdict = self.state, self.verdict(siblings)
-        if state is None or verdict is None or self.refused:
+        if state is None or verdict is None:
             return None
         if verdict.kind == "worse":
             return self._return(state, at, verdict.reason)
         if any(name < self._replica and news.able for name, news in siblings.items()):
             return None
         if verdict.kind == "ahead":
-            return self._advance(state, at, verdict.reason, siblings)
+            return self._advance(state, at, verdict.reason)
         longest_s = state.change.max_stage_s
         if longest_s and at - state.steps[-1].at > longest_s:
             return self._return(
@@ -193,17 +195,13 @@ class Rollout:
             )
         return None
 
-    def _advance(
-        self, state: RolloutState, at: float, reason: str, siblings: Mapping[str, PolicyNews]
-    ) -> RolloutState:
-        stages = state.change.stages
-        if state.stage + 1 == len(stages):
+    def _advance(self, state: RolloutState, at: float, reason: str) -> RolloutState:
+        if state.stage + 1 == len(state.change.stages):
             self._follow(state.moved(self._step(at, 1.0, reason), "done"))
         else:
             stage = state.stage + 1
-            step = self._step(at, stages[stage], reason)
-            reference = self.seen(siblings)[0]
-            self._follow(state.moved(step, stage=stage, reference=reference))
+            step = self._step(at, state.change.share(stage), reason)
+            self._follow(state.moved(step, stage=stage))
         assert self.state is not None
         return self.state
 

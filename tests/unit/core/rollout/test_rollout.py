@@ -1,9 +1,14 @@
 import msgspec
 import pytest
 
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import make_cost
+from kvmesh.core.cost.own import FAULTS_OFF
+from kvmesh.core.cost.own_function import own_cost
+from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
+from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.rollout.change import MOST_STAGES, Bounds, PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.rollout.rollout import MOST_HISTORY, Rollout
@@ -56,12 +61,12 @@ def test_a_good_candidate_goes_through_every_stage_and_stays() -> None:
         serve(rollout)
         state = rollout.decide(second + 0.5, {})
 
-    assert shares == [0.05, 0.25, 1.0]
+    assert shares == [0.05, 0.25, 0.9]
     assert state is not None
     assert state.phase == "done"
     assert rollout.arms is None
     assert (rollout.spec, rollout.policy.cost.name) == (OTHER, "lmetric")
-    assert [step.share for step in state.steps] == [0.05, 0.25, 1.0, 1.0]
+    assert [step.share for step in state.steps] == [0.05, 0.25, 0.9, 1.0]
 
 
 def test_a_slow_candidate_is_returned_from_with_the_reason() -> None:
@@ -77,19 +82,19 @@ def test_a_slow_candidate_is_returned_from_with_the_reason() -> None:
     assert (rollout.arms, rollout.spec) == (None, BASE)
 
 
-def test_the_last_stage_is_held_against_the_stage_before_with_twice_the_room() -> None:
-    for slower, phase in ((1.15, "done"), (1.5, "returned")):
+def test_the_last_stage_is_compared_too_with_what_is_held_back() -> None:
+    for slower, phase in ((1.05, "done"), (3.0, "returned")):
         rollout = rollout_of()
         rollout.begin(msgspec.structs.replace(CHANGE, stages=(0.5, 1.0)), 1.0, {})
         serve(rollout, 50)
         rollout.decide(2.0, {})
-        assert rollout.arms is not None
-        fill(rollout.arms.candidate.counter, 200, 100.0 * slower)
+        serve(rollout, 50, slower=slower)
 
         state = rollout.decide(3.0, {})
 
         assert state is not None
         assert state.phase == phase
+        assert [step.share for step in state.steps[:2]] == [0.5, 0.9]
 
 
 def test_stages_of_1_take_the_candidate_at_once() -> None:
@@ -153,6 +158,25 @@ def test_a_formula_of_ones_own_must_be_known_to_every_replica() -> None:
 
     assert caught.value.status == 409
     assert rollout.news().formulas == ("mine",)
+
+
+def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
+    def mine(candidate: Candidate, fleet: Fleet) -> float:
+        raise ValueError(f"no number of {candidate.worker} among {fleet.max_waiting}")
+
+    formulas = Formulas([own_cost(mine, "mine")])
+    rollout = Rollout("r1", PUBLISHED.plain("predicted-time"), formulas)
+    rollout.begin(PolicyChange(PolicySpec("mine")), 1.0, {})
+    assert rollout.decide(2.0, {}) is None
+
+    formula = formulas.own()[0]
+    for _ in range(FAULTS_OFF):
+        formula.scores([Candidate(WorkerId("w"), 16, 16)], NO_FLEET, NO_WEIGHTS)
+    state = rollout.decide(3.0, {})
+
+    assert state is not None
+    assert (state.phase, rollout.spec) == ("returned", BASE)
+    assert "off after 5 failures in a row: ValueError: no number of w" in state.steps[-1].reason
 
 
 def test_the_last_of_two_changes_counts_even_where_another_clock_is_ahead() -> None:
