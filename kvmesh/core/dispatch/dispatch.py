@@ -167,6 +167,7 @@ class Dispatch:
         if one.record is None:
             self.log.refused(now)
         else:
+            one.record.output_tokens = one.output_tokens
             self.log.ended(one.record, state, status, usage, now)
         if attempt is not SERVED:
             return
