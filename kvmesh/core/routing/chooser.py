@@ -21,6 +21,8 @@ from kvmesh.core.cost.selection import (
 from kvmesh.core.cost.terms import NO_FLEET, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
+from kvmesh.core.rollout.arms import Arms
+from kvmesh.core.rollout.policy_spec import Policy
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
@@ -36,7 +38,8 @@ class Chooser:
     """Turns what is known of the workers into a `Decision`; books nothing.
 
     The quick path computes the same costs to the last bit, draws the same random numbers and so
-    takes the same worker as weighing every candidate in full.
+    takes the same worker as weighing every candidate in full. `policy` is the formula of mode kv
+    with its weights; while `arms` are on trial each request goes by the one of its arm.
     """
 
     def __init__(
@@ -48,14 +51,17 @@ class Chooser:
         speeds: Speeds,
     ) -> None:
         self.last_turn = ""
+        self.arms: Arms | None = None
         self._options = options
         self._workers = workers
         self._overlaps = overlaps
         self._sequences = sequences
         self._speeds = speeds
-        self._cost = cost_named(options.cost)
-        self._weights = msgspec.structs.replace(
-            options.weights, overlap_score_weight=options.overlap_score_weight
+        self.policy = Policy(
+            cost_named(options.cost),
+            msgspec.structs.replace(
+                options.weights, overlap_score_weight=options.overlap_score_weight
+            ),
         )
 
     def choose(
@@ -68,7 +74,11 @@ class Chooser:
         self._sequences.settle(now, self._speeds.ms_per_token)
         names = self._workers.eligible(request, now)
         mode = request.mode or self._options.mode
-        weighing = self._weigh(request, now, mode, len(names))
+        policy, arm = self.policy, None
+        if self.arms is not None and mode == "kv" and not request.cost:
+            arm = self.arms.find(request.request_id, request.session, request.hashes)
+            policy = arm.policy
+        weighing = self._weigh(request, now, mode, len(names), policy)
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
@@ -85,16 +95,19 @@ class Chooser:
             # Nothing is drawn for one alone.
             place = _settle_tie(ties, weighing, rng) if len(ties) > 1 else 0
             weighed, chosen = self._weigh_alone(ties[place], weighing), 0
-        return _decision(request, weighing, weighed, chosen, len(names))
+        decision = _decision(request, weighing, weighed, chosen, len(names))
+        return decision if arm is None else msgspec.structs.replace(decision, arm=arm)
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
         return bool(self._options.smallest_tree_ties or weighing.slower or weighing.prefilled)
 
-    def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
+    def _weigh(
+        self, request: RouteRequest, now: float, mode: RouterMode, workers: int, policy: Policy
+    ) -> Weighing:
         options, sequences = self._options, self._sequences
-        cost = cost_named(request.cost) if request.cost else self._cost
-        weights = self._weights
+        cost = cost_named(request.cost) if request.cost else policy.cost
+        weights = policy.weights
         if request.overlap_score_weight is not None:
             weights = msgspec.structs.replace(
                 weights, overlap_score_weight=request.overlap_score_weight

@@ -9,6 +9,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.cost.formulas import Cost, formula_line
 from kvmesh.core.cost.terms import Candidate, Fleet, Weights
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
+from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.workers.info import WorkerInfo
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
@@ -90,7 +91,8 @@ class Decision(msgspec.Struct, frozen=True):
     is the mode, or the cost formula of mode kv, where caches count (`by_cache`). Smaller scores win
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
     `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
-    `told_blocks` of the prompt the chosen worker's own events had told of.
+    `told_blocks` of the prompt the chosen worker's own events had told of. `arm` is that whose
+    policy decided, None while none is on trial.
     """
 
     request_id: str
@@ -110,6 +112,7 @@ class Decision(msgspec.Struct, frozen=True):
     kept: bool = False
     best_overlap_blocks: int = 0
     told_blocks: int = 0
+    arm: Arm | None = None
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

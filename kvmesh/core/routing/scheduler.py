@@ -7,6 +7,8 @@ from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.rollout.arms import Arms
+from kvmesh.core.rollout.policy_spec import Policy
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.output_lengths import OutputLengths
@@ -78,6 +80,15 @@ class Scheduler:
         self._refused = 0
         self._overlap_blocks = 0
         self._request_blocks = 0
+
+    def follow(self, policy: Policy, arms: Arms | None) -> None:
+        """Decide by another formula and weights from now on, or by the two of `arms`."""
+        self._chooser.policy, self._chooser.arms = policy, arms
+
+    @property
+    def policy(self) -> Policy:
+        """Return the formula of mode kv and its weights: the baseline's while two are on trial."""
+        return self._chooser.policy
 
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""
@@ -212,6 +223,8 @@ class Scheduler:
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
+        if decision.arm is not None and self._chooser.arms is not None:
+            self._chooser.arms.learn(request.request_id, request.session, hashes)
         if decision.policy == "round-robin":
             self._chooser.last_turn = worker
         self._decisions += 1

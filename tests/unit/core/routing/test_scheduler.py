@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.rollout.arms import Arms, Marks
+from kvmesh.core.rollout.policy_spec import PolicySpec, policy_of
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.scheduler import Scheduler
@@ -675,3 +678,61 @@ def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost
         scheduler.finish(f"r{number}", now + 0.005, attempt)
 
     assert sent[W1] <= 6, "three, and trials when the back-off is over"
+
+
+BASELINE = policy_of(PolicySpec("predicted-time"))
+CANDIDATE = policy_of(PolicySpec("prefill-decode", {"overlap_score_weight": 3.0}))
+
+
+def on_trial(share: float) -> tuple[Scheduler, Arms]:
+    scheduler, _ = make_scheduler()
+    arms = Arms(BASELINE, CANDIDATE, share, "salt", Marks())
+    scheduler.follow(BASELINE, arms)
+    return scheduler, arms
+
+
+def test_each_arm_on_trial_decides_by_its_own_formula_and_weights() -> None:
+    scheduler, arms = on_trial(0.5)
+
+    decisions = [
+        scheduler.schedule(make_request(f"r{number}", family=number), 0.0) for number in range(200)
+    ]
+
+    by_candidate = [one for one in decisions if one.arm is arms.candidate]
+    assert 60 < len(by_candidate) < 140
+    for one in decisions:
+        policy = CANDIDATE if one.arm is arms.candidate else BASELINE
+        assert (one.cost, one.policy, one.weights) == (
+            policy.cost, policy.cost.name, policy.weights
+        )  # fmt: skip
+        assert one.arm in (arms.baseline, arms.candidate)
+
+
+@pytest.mark.parametrize("wish", [{"cost": "lmetric"}, {"mode": "round-robin"}])
+def test_a_request_with_a_policy_of_its_own_is_in_no_arm(wish: dict[str, Any]) -> None:
+    scheduler, _ = on_trial(1.0)
+
+    assert scheduler.schedule(make_request("r1", **wish), 0.0).arm is None
+
+
+def test_a_conversation_keeps_its_arm_and_asking_changes_nothing() -> None:
+    scheduler, arms = on_trial(0.5)
+    turn = [make_request(f"r{number}", blocks=10 + number) for number in range(8)]
+
+    explained = scheduler.explain(turn[0], 0.0)
+    found = [scheduler.schedule(one, 0.0).arm for one in turn]
+
+    assert found == [explained.arm] * 8
+    assert explained.arm is not None
+    assert scheduler.policy == arms.baseline.policy
+
+
+def test_another_policy_counts_at_once_and_no_arm_is_named() -> None:
+    scheduler, _ = make_scheduler()
+
+    scheduler.follow(CANDIDATE, None)
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+
+    assert (decision.policy, decision.weights, decision.arm) == (
+        "prefill-decode", CANDIDATE.weights, None
+    )  # fmt: skip
