@@ -13,7 +13,7 @@ from kvmesh.core.insight.prefix_families import PrefixFamilies
 KEY_TOKENS: Final = 128
 """Tokens between two hashes that are kept of a prompt: what shares less shares nothing."""
 
-ROW_BYTES: Final = 320
+ROW_BYTES: Final = 350
 """What a row takes besides its hashes, as measured."""
 
 HASH_BYTES: Final = 8
@@ -38,6 +38,7 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
     """
 
     at_s: float
+    ended_s: float
     prompt_tokens: int
     output_tokens: int
     worker: WorkerId
@@ -137,6 +138,16 @@ class TraceRing:
         """Return the rows that ended last, `count` at most, in order of their begin. O(count)."""
         rows = self._rows
         return sorted((rows[-n] for n in range(1, min(count, len(rows)) + 1)), key=_begin)
+
+    def count(self, since_s: float, most: int) -> int:
+        """Return how many rows began after `since_s`, up to `most` of those that ended last."""
+        rows = self._rows
+        return sum(rows[-n].at_s >= since_s for n in range(1, min(most, len(rows)) + 1))
+
+    @property
+    def kept_share(self) -> float:
+        """Return which part of the families is kept now."""
+        return float(0.5**self._level)
 
     def statistics(self) -> TraceRingStatistics:
         """Return sizes."""

@@ -22,6 +22,7 @@ def keep_record(ring: TraceRing, record: DecisionRecord, ended_s: float) -> None
     if first_s is not None and tokens > 1:
         itl_ms = max(0.0, ended_s - first_s) * 1000.0 / (tokens - 1)
     row = TraceRow(
+        ended_s=ended_s,
         at_s=record.decided_s - (record.held_ms or 0.0) / 1000.0,
         prompt_tokens=chosen.prompt_tokens,
         output_tokens=max(1, tokens),

@@ -20,7 +20,7 @@ MOST_DIFFERENCE: Final = 0.2
 
 
 class Character(msgspec.Struct, frozen=True):
-    """What the last requests were like. `requests_per_s` came, with so many tokens on average.
+    """What the last requests were like. `requests_per_s` ended, with so many tokens on average.
 
     `shared` is the part of the prompt tokens that a request before it had, in whole blocks, `hot`
     the part of the requests that begin like the most frequent one, `prefill` the part of all tokens
@@ -51,10 +51,10 @@ def character_of(rows: Sequence[TraceRow], block_tokens: int, share: float = 1.0
         prompt += row.prompt_tokens
         output += row.output_tokens
         shared += min(depth * block_tokens, row.prompt_tokens)
-    count = len(rows)
+    count, ends = len(rows), [row.ended_s for row in rows]
     most = max(first.values(), default=0)
     return Character(
-        requests_per_s=(count - 1) / max(rows[-1].at_s - rows[0].at_s, 0.001) / share,
+        requests_per_s=(count - 1) / max(max(ends) - min(ends), 0.001) / share,
         prompt_tokens=prompt / count,
         output_tokens=output / count,
         shared=shared / max(1, prompt),

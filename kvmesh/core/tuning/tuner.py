@@ -39,7 +39,7 @@ SHADOW_PATIENCE: Final = 10.0
 class TunerOptions(msgspec.Struct, frozen=True):
     """How careful a tuner is. Times in seconds.
 
-    A search needs `least_requests`; what it finds must be better by `min_gain` on requests held
+    A search needs `least_requests` in `observe_s` at least; what it finds must be better by `min_gain` on requests held
     out, against the present weights and the default ones, and the simulator's median TTFT within
     `model_ratio` times of the measured one. A candidate is shadowed for `shadow_s` and
     `shadow_decisions` at least. One that was returned is not proposed again for `reject_s`, and
@@ -49,6 +49,7 @@ class TunerOptions(msgspec.Struct, frozen=True):
 
     apply: bool = False
     least_requests: int = 500
+    observe_s: float = 120.0
     min_gain: float = 0.03
     model_ratio: float = 3.0
     shadow_s: float = 60.0
@@ -67,11 +68,13 @@ class Tuner:
     `since_s`: only requests that began after it count.
     """
 
-    def __init__(self, options: TunerOptions, cost: str, default: Weighting) -> None:
+    def __init__(
+        self, options: TunerOptions, cost: str, default: Weighting, now: float = 0.0
+    ) -> None:
         self.options = options
         self.cost = cost
         self.default = default
-        self.since_s = 0.0
+        self.since_s = now
         self.stage: Stage = "observing"
         self.candidate: Weighting | None = None
         self._words = "no request was seen yet"
@@ -170,6 +173,10 @@ class Tuner:
         least = self.options.least_requests
         if self._base is None or seen.rows < least:
             self._words = f"{seen.rows} of {least} requests seen since the load was like this"
+            return []
+        if now < self.since_s + self.options.observe_s:
+            left_s = self.since_s + self.options.observe_s - now
+            self._words = f"observes this load for {left_s:.0f} s more"
             return []
         if now < self._not_before_s:
             self._words = f"looks again in {self._not_before_s - now:.0f} s, or for another load"
