@@ -2,9 +2,9 @@
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import COSTS, formula_line, score_of
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, survey
+from kvmesh.core.cost.terms import Candidate, survey
 
-SEEDS = ("overlap-load", "prefill-decode", "overlap-usage-waiting")
+SEEDS = ("overlap-load", "overlap-blocks", "prefill-decode", "overlap-usage-waiting")
 
 
 def worker(name: str, cached: float, usage: float, waiting: int) -> Candidate:
@@ -29,12 +29,13 @@ def main() -> None:
         worker("w2", 0.50, 0.50, 1),
         worker("w3", 0.75, 0.80, 2),
     ]
-    fleet = survey(workers, DEFAULT_WEIGHTS)
     for name in SEEDS:
         cost = COSTS[name]
-        scores = {one.worker: score_of(cost, one, fleet, DEFAULT_WEIGHTS) for one in workers}
+        weights = cost.weights.default
+        fleet = survey(workers, weights)
+        scores = {one.worker: score_of(cost, one, fleet, weights) for one in workers}
         for one in workers:
-            print(formula_line(cost, scores[one.worker], one, fleet, DEFAULT_WEIGHTS))
+            print(formula_line(cost, scores[one.worker], one, fleet, weights))
         best = max(scores, key=scores.__getitem__)
         print(f"{name}: {best if cost.maximise else min(scores, key=scores.__getitem__)}\n")
 

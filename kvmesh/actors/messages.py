@@ -7,6 +7,7 @@ from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust
 
 
@@ -136,7 +137,8 @@ class RouterHeartbeat(Message, frozen=True):
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
     it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
     `workers` are those of its bucket, so that meta-routers find a worker that a request names;
-    `left_out` are those of them that get nothing for failing requests, a few.
+    `left_out` are those of them that get nothing for failing requests, a few. `admission` and
+    `policy` are what was changed while it ran.
     """
 
     router: str
@@ -155,6 +157,7 @@ class RouterHeartbeat(Message, frozen=True):
     admission: SharedLimits = SharedLimits()
     workers: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    policy: PolicyNews = NO_NEWS
 
     @property
     def leaving(self) -> bool:

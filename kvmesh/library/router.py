@@ -37,6 +37,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one request asks for besides its tokens; None and empty: what the router does anyway.
 
     `mode`, `cost`, `temperature` (>= 0), `overlap_score_weight` (>= 0): in place of the router's.
+    Another formula than the router's counts with its own default weights.
     Its worker is in `allowed_workers`, is not `excluded` (it failed there already), serves `model`,
     has all `labels` and no taint but `tolerations`; `worker_id` names the only one, which mode
     "direct" needs. `output_tokens`: how long the answer is expected to be. `streams` False: nobody
@@ -196,8 +197,8 @@ class KvRouter:
         """Choose a worker and book the request there, in one turn: the next one sees its load.
 
         Raises `NoWorkerError` with each worker's reason when none may take it, `RequestError` for
-        an id that is booked already or a token that is no u32, `ConfigError` for an unknown cost
-        formula. About 25 us, hashing included, for 1,000 tokens cached at one of 8 workers.
+        an id that is booked already, a token that is no u32, an unknown cost formula or a weight
+        that it lacks. About 25 us, hashing included, for 1,000 tokens cached at one of 8 workers.
         """
         if self._sequences.bookings.get(request_id) is not None:
             raise RequestError(f"request {request_id!r} is booked already: free it first")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
-from kvmesh.core.cost.formulas import cost_named
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.errors import ConfigError
 
 _HEADERS: Final[Mapping[str, bytes]] = {
@@ -25,8 +25,11 @@ def policy_headers(text: str) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-kvmesh-router-mode", mode.encode())]
     if rest and mode != "kv":
         raise ConfigError(f"--compare {text!r}: only kv takes a cost formula")
+    table = None
     if rest and "=" not in rest[0]:
-        headers.append((b"x-kvmesh-cost", cost_named(rest.pop(0)).name.encode()))
+        cost = PUBLISHED.plain(rest.pop(0), f"--compare {text!r}: kv_cost").cost
+        table = cost.weights
+        headers.append((b"x-kvmesh-cost", cost.name.encode()))
     for assignment in rest:
         name, _, value = assignment.partition("=")
         if name not in _HEADERS:
@@ -35,6 +38,8 @@ def policy_headers(text: str) -> list[tuple[bytes, bytes]]:
                 "start routers with it (--kv-cost), or use kvmesh simulate"
             )
         headers.append((_HEADERS[name], _number(value, text)))
+        if table is not None and name != "temperature":
+            table.make({name: float(value)}, f"--compare {text!r}")
     return headers
 
 

@@ -74,8 +74,11 @@ class CostSettings:
     kv_cost: str = "predicted-time"
     """Cost formula of mode kv, by name; `kvmesh simulate` compares them. With weights of its own:
     COST:name=number:…, as `kvmesh simulate --tune COST` finds them."""
-    kv_overlap_score_weight: NonNegative = 1.0
-    """Weight of uncached prefill against decode load (formulas that have one)."""
+    kv_weight: tuple[str, ...] = ()
+    """A weight of the formula, name=number; repeat. One that it lacks is refused with the list of
+    those it has and their ranges."""
+    kv_overlap_score_weight: NonNegative | None = None
+    """The same as --kv-weight overlap_score_weight=NUMBER; default: the formula's own."""
     router_temperature: NonNegative = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
     kv_cache_block_size: Positive = 16

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 from rich.console import Console
 
+from kvmesh.core.cost.formulas import COSTS
 from kvmesh.errors import ConfigError
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.report.statistics import summarize
@@ -69,7 +70,7 @@ def tune_policy(
             )
         return geometric_mean(products)
 
-    search = Search(tuned_weights(cost), score)
+    search = Search(tuned_weights(cost), score, COSTS[cost].weights.specs)
     found = search.run()
     first = search.trials[0]
     console.print(

@@ -1,23 +1,19 @@
 """A search for the weights of a cost formula: one after the other, up or down, while it pays."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS
+from kvmesh.core.cost.weight_sets import OverlapUsageWaitingWeights, PredictedTimeWeights
+from kvmesh.core.cost.weights import WeightSpec, weights_of
 from kvmesh.errors import ConfigError
 
 Weighting = Mapping[str, float]
 """Weights by name."""
 
 TUNED: Final[Mapping[str, Weighting]] = {
-    "predicted-time": {
-        "overlap_score_weight": 1.0,
-        "contention": DEFAULT_WEIGHTS.contention,
-        "followers": DEFAULT_WEIGHTS.followers,
-        "decode_weight": DEFAULT_WEIGHTS.decode_weight,
-    },
+    "predicted-time": weights_of(PredictedTimeWeights()),
     "prefill-decode": {"overlap_score_weight": 1.0},
     "dynamo": {
         "overlap_score_weight": 1.0,
@@ -26,6 +22,9 @@ TUNED: Final[Mapping[str, Weighting]] = {
     },
     "preble": {"outstanding_weight": 0.05},
     "sglang": {"cache_threshold": 0.3, "balance_abs_threshold": 16.0, "balance_rel_threshold": 1.5},
+    "overlap-usage-waiting": weights_of(OverlapUsageWaitingWeights()),
+    "overlap-load": {"weight_load": 1.0},
+    "overlap-blocks": {"weight_load": 1.0},
 }
 """The weights worth searching, by formula, and where the search begins."""
 
@@ -55,10 +54,17 @@ class Search:
     """Looks for the weights of least `score`, from `start` on. `trials` are all, in order.
 
     `found` is where the search is: a trial better than it by `LEAST_GAIN` or more takes its place.
+    A weight of `specs` stays what it may be.
     """
 
-    def __init__(self, start: Weighting, score: Callable[[Weighting], float]) -> None:
+    def __init__(
+        self,
+        start: Weighting,
+        score: Callable[[Weighting], float],
+        specs: Iterable[WeightSpec] = (),
+    ) -> None:
         self._score = score
+        self._fit = {spec.name: spec.fit for spec in specs}
         self.found = Trial(dict(start), score(start))
         self.trials = [self.found]
 
@@ -80,7 +86,12 @@ class Search:
         """Move one weight by `step` while it pays; return whether it ever did."""
         paid = False
         while True:
-            weights = {**self.found.weights, name: self.found.weights[name] * step}
+            number = self.found.weights[name] * step
+            if name in self._fit:
+                number = self._fit[name](number)
+            weights = {**self.found.weights, name: number}
+            if weights == self.found.weights:
+                return paid
             trial = Trial(weights, self._score(weights))
             self.trials.append(trial)
             if trial.score > self.found.score * (1.0 - LEAST_GAIN):

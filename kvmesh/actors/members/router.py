@@ -9,6 +9,7 @@ from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.rollout.state import NO_NEWS
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
 
@@ -24,7 +25,7 @@ class Router:
     `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
     match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
     they cache is nobody else's. `prefillers` are the workers that prefill for others. `admission`
-    are the bounds in force where they were changed while it ran.
+    are the bounds in force where they were changed while it ran, `policy` likewise.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Router:
         self.adapters: set[str] = set()
         self.prefillers: set[WorkerId] = set()
         self.admission = SharedLimits()
+        self.policy = NO_NEWS
         self._block_size = block_size
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 

@@ -69,12 +69,11 @@ class EdgeRequest:
         """Offer a worker."""
         block_size = context.scheduler.options.block_size
         try:
-            request = asked(message, block_size)
+            self._plan = RoutedRequest(context, asked(message, block_size), self)
         except KvMeshError as error:
             self._refuse(Problem.from_error(error))
             self.scope.end()
             return
-        self._plan = RoutedRequest(context, request, self)
         self.proceed()
 
     def take(self, message: FromRequest) -> None:

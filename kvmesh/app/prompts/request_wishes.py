@@ -5,7 +5,6 @@ from typing import Final, cast, get_args
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
@@ -104,9 +103,14 @@ class WishReader:
                 named=head.named,
             )
         pinned = _pinned(given, extension)
+        # A model's weight is one of its own formula.
+        cost, weight = policy.kv_cost, policy.kv_overlap_score_weight
+        named = given.get("x-kvmesh-cost") or extension.cost
+        if named is not None and named != cost:
+            cost, weight = named, None
         return RequestWishes(
             mode=_mode(given, extension, policy),
-            cost=_cost(given, extension, policy),
+            cost=cost,
             temperature=_number(
                 given, "temperature", extension.temperature, policy.router_temperature
             ),
@@ -114,7 +118,7 @@ class WishReader:
                 given,
                 "overlap-score-weight",
                 extension.overlap_score_weight,
-                policy.kv_overlap_score_weight,
+                weight,
             ),
             pinned_worker=WorkerId(pinned) if pinned else None,
             allowed_workers=_allowed(given, extension),
@@ -181,18 +185,6 @@ def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMod
         f"header x-kvmesh-router-mode (or kvmesh.mode) is {text!r}: use one of {', '.join(_MODES)}",
         param="x-kvmesh-router-mode",
     )
-
-
-def _cost(given: _Given, extension: Extension, policy: ModelPolicy) -> str | None:
-    text = given.get("x-kvmesh-cost") or extension.cost
-    if text is None:
-        return policy.kv_cost
-    if text not in COSTS:
-        raise RequestError(
-            f"header x-kvmesh-cost (or kvmesh.cost) is {text!r}: use one of {', '.join(COSTS)}",
-            param="x-kvmesh-cost",
-        )
-    return text
 
 
 def _number(given: _Given, name: str, in_body: float | None, default: float | None) -> float | None:

@@ -9,6 +9,7 @@ from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
+from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
@@ -39,10 +40,17 @@ class AdminMesh(Protocol):
 class RouterAdmin:
     """Answers for one router replica. `check` tells whether its token ids are the engines'."""
 
-    def __init__(self, context: RoutingContext, mesh: AdminMesh, check: TokenCheck) -> None:
+    def __init__(
+        self,
+        context: RoutingContext,
+        mesh: AdminMesh,
+        check: TokenCheck,
+        policy: Callable[[], PolicyRow],
+    ) -> None:
         self._context = context
         self._mesh = mesh
         self._check = check
+        self._policy = policy
         self._page = MetricsPage(
             *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
         )
@@ -108,7 +116,8 @@ class RouterAdmin:
                 "ready": not self._mesh.why_not(),
                 "draining": self._mesh.draining,
                 "mode": scheduler.options.mode,
-                "cost": scheduler.options.cost,
+                "cost": scheduler.policy.cost.name,
+                "policy": self._policy(),
                 "block_size": scheduler.options.block_size,
                 "requests": context.counters.as_dict(),
                 "admission": {

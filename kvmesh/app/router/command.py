@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
-
 from kvmesh.actors.members.router import Router
 from kvmesh.app.alone.discovery import Discovery, parse_source
 from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
@@ -40,9 +38,9 @@ from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.admission_admin import AdmissionAdmin
-from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
+from kvmesh.app.router.router_options import check_model_policies, router_options
+from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
@@ -57,7 +55,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
-from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
@@ -88,19 +85,8 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size)
-        options = msgspec.structs.replace(
-            named,
-            mode=cost.router_mode,
-            temperature=max(named.temperature, cost.router_temperature),
-            overlap_score_weight=named.overlap_score_weight * cost.kv_overlap_score_weight,
-            predict_ttl_s=cost.predict_ttl_s,
-            approx_ttl_s=cost.approx_ttl_s,
-            tier_weights=(
-                *(1.0, cost.host_tier_weight),
-                *(cost.disk_tier_weight, cost.disk_tier_weight),
-            ),
-        )
+        options = router_options(cost)
+        check_model_policies(settings.model_policy, options)
         self.scheduler = Scheduler(
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
@@ -228,10 +214,12 @@ class RouterServer:
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
-            share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
-            admin = self._admin(context, check, share, routes, cold)
+            changes = RunningChanges(context, self.mesh.replicas, settings.model_policy)
+            admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(RouterView(context, self.mesh, admin.warnings, admin.sources))
+            pages = ViewPages(
+                RouterView(context, self.mesh, admin.warnings, admin.sources, changes.view_policy)
+            )
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -250,7 +238,7 @@ class RouterServer:
                 stack.callback(desk.close)
             await first_of(
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
-                keep_running("housekeeping", partial(self._housekeeping, context, share)),
+                keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("tell edges", desk.tell),
             )
@@ -272,25 +260,25 @@ class RouterServer:
         self,
         context: RoutingContext,
         check: TokenCheck,
-        share: AdmissionShare,
+        changes: RunningChanges,
         routes: Routes,
         cold: Routes,
     ) -> RouterAdmin:
         """Mount the probes on `routes`, the admin paths on `cold`."""
-        admin = RouterAdmin(context, self.mesh, check)
+        admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
         admin.mount_probes(routes)
         admin.mount(cold)
-        AdmissionAdmin(share, self.settings.admission).mount(cold)
+        changes.mount(admin, cold, self.settings.admission)
         return admin
 
-    async def _housekeeping(self, context: RoutingContext, share: AdmissionShare) -> None:
+    async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
 
-        Workers that are gone are forgotten, bounds that siblings were told are taken.
+        Workers that are gone are forgotten, changes that siblings were told are taken.
         """
         sequences = self.scheduler.sequences
         while True:
@@ -298,7 +286,7 @@ class RouterServer:
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
-            share.adopt()
+            changes.adopt()
             for worker in context.routing.predictions.workers():
                 if context.router.heartbeats.get(worker) is None:
                     context.routing.predictions.forget(worker)

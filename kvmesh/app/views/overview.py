@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.app.figures.figure import Shown, combine
 from kvmesh.app.figures.table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.views.decision_view import DecisionRow
+from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
@@ -112,7 +113,8 @@ class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment. `now` and the seconds of `seconds` are Unix time.
 
     `started` tells one life of the process from another, `cursor` is where the changes go on that
-    come behind `decisions`. `warnings` are sentences: what makes routing worse than it could be.
+    come behind `decisions`. `policies` are of buckets whose policy was changed while they ran.
+    `warnings` are sentences: what makes routing worse than it could be.
     """
 
     role: Literal["router", "meta-router"]
@@ -132,6 +134,7 @@ class Overview(msgspec.Struct, frozen=True):
     decisions: list[DecisionRow]
     prefixes: list[PrefixRow] = []
     shadows: list[ShadowReport] = []
+    policies: list[PolicyRow] = []
     cursor: int = 0
     warnings: list[str] = []
 

@@ -5,15 +5,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from kvmesh.core.cost.terms import DERIVED, FORMATS, Candidate, Fleet, Weights
+from kvmesh.core.cost.terms import DERIVED, FORMATS, Candidate, Fleet
+from kvmesh.core.cost.weights import NoWeights, Weights
 from kvmesh.errors import ConfigError
 
 Function = Callable[[Candidate, Fleet, Weights], float]
 
 Step = str | int | float
 """One step of a program in postfix order: a number; the name of a term (`c.`, `f.` or `w.` and the
-field of `Candidate`, `Fleet` or `Weights`); one of `OPERATORS`; `=` and a name of `DERIVED`, for
-what was computed last; such a name, to have it once more.
+field of `Candidate`, `Fleet` or the formula's weights); one of `OPERATORS`; `=` and a name of
+`DERIVED`, for what was computed last; such a name, to have it once more.
 """
 
 _SIGNS: Final[Mapping[type[ast.operator], str]] = {
@@ -29,7 +30,6 @@ _PLACES: Final[Mapping[str, str]] = {
     for holder, fields in (
         ("c", Candidate.__struct_fields__[1:]),
         ("f", Fleet.__struct_fields__),
-        ("w", Weights.__struct_fields__),
     )
     for field in fields
 }
@@ -41,30 +41,37 @@ class Expression:
     `function`, the line with numbers, and `program`, which the compiled core runs
     (kvmesh/native/costs.c).
 
-    `text` names fields of `Candidate`, `Fleet` and `Weights`, and `DERIVED`; it knows `+ - * /`,
-    `max(a, b)` and `min(a, b)`. It gives the same to the last bit wherever it is computed, as long
-    as sums and products of counts stay below 2^53. `formats` go before `FORMATS`.
+    `text` names fields of `Candidate`, `Fleet` and the Struct `weights`, and `DERIVED`; it knows
+    `+ - * /`, `max(a, b)` and `min(a, b)`. It gives the same to the last bit wherever it is
+    computed, as long as sums and products of counts stay below 2^53. `formats` go before `FORMATS`.
     """
 
-    def __init__(self, text: str, formats: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        formats: Mapping[str, str] | None = None,
+        weights: type[Weights] = NoWeights,
+    ) -> None:
         """Raises `ConfigError` for what is no such formula."""
         self.text = text
-        self.program = tuple(_postfix(_parse(text), text, set()))
+        self.weights = weights
+        self._places = {**_PLACES, **{name: f"w.{name}" for name in weights.__struct_fields__}}
+        self.program = tuple(_postfix(_parse(text), text, set(), self._places))
         self.function = cast("Function", _compile(self.program, ("c", "f", "w"), "."))
         formats = {**FORMATS, **(formats or {})}
         self._derived = [name for name in DERIVED if f"={name}" in self.program]
-        self._line = _NAME.sub(lambda found: _field(found[0], formats), text)
+        self._line = _NAME.sub(lambda found: _field(found[0], formats, self._places), text)
 
     def names(self, holder: str) -> tuple[str, ...]:
         """Return the fields that are read of the candidate (`c`), the fleet (`f`) or the weights
         (`w`), sorted.
         """
         names = {one[2:] for one in self.program if isinstance(one, str) and one[1:2] == "."}
-        return tuple(sorted(name for name in names if _PLACES[name][0] == holder))
+        return tuple(sorted(name for name in names if self._places[name][0] == holder))
 
     def over(self, names: Sequence[str]) -> Callable[..., float]:
         """Return the formula as a function of anything and the fields `names`, by position."""
-        variables = ["_", *(_PLACES[name].replace(".", "_") for name in names)]
+        variables = ["_", *(self._places[name].replace(".", "_") for name in names)]
         return _compile(self.program, variables, "_")
 
     def line(self, c: Candidate, f: Fleet, w: Weights) -> str:
@@ -73,9 +80,9 @@ class Expression:
         return self._line.format(c=c, f=f, w=w, **derived)
 
 
-def _field(name: str, formats: Mapping[str, str]) -> str:
+def _field(name: str, formats: Mapping[str, str], places: Mapping[str, str]) -> str:
     """Return what stands for a name in the line."""
-    return name if name in _CHOICES else f"{{{_PLACES.get(name, name)}:{formats.get(name, '')}}}"
+    return name if name in _CHOICES else f"{{{places.get(name, name)}:{formats.get(name, '')}}}"
 
 
 def _parse(text: str) -> ast.expr:
@@ -85,34 +92,36 @@ def _parse(text: str) -> ast.expr:
         raise ConfigError(f"cost formula {text!r}: {error}") from None
 
 
-def _postfix(node: ast.expr, text: str, known: set[str]) -> Iterator[Step]:
+def _postfix(
+    node: ast.expr, text: str, known: set[str], places: Mapping[str, str]
+) -> Iterator[Step]:
     match node:
         case ast.BinOp(left, operator, right) if type(operator) in _SIGNS:
-            yield from _postfix(left, text, known)
-            yield from _postfix(right, text, known)
+            yield from _postfix(left, text, known, places)
+            yield from _postfix(right, text, known, places)
             yield _SIGNS[type(operator)]
         case ast.Call(ast.Name(name), [left, right], []) if name in _CHOICES:
-            yield from _postfix(left, text, known)
-            yield from _postfix(right, text, known)
+            yield from _postfix(left, text, known, places)
+            yield from _postfix(right, text, known, places)
             yield name
         case ast.UnaryOp(ast.USub(), operand):
             yield -1
-            yield from _postfix(operand, text, known)
+            yield from _postfix(operand, text, known, places)
             yield "*"
         case ast.Constant(int() | float() as number) if not isinstance(number, bool):
             yield number
         case ast.Name(name) if name in known:
             yield name
         case ast.Name(name) if name in DERIVED:
-            yield from _postfix(_parse(DERIVED[name]), text, known)
+            yield from _postfix(_parse(DERIVED[name]), text, known, places)
             yield f"={name}"
             known.add(name)
-        case ast.Name(name) if name in _PLACES:
-            yield _PLACES[name]
+        case ast.Name(name) if name in places:
+            yield places[name]
         case _:
             raise ConfigError(
                 f"cost formula {text!r}: {ast.unparse(node)!r} is none of its terms; it knows "
-                f"+ - * / max(a, b) min(a, b), numbers, {', '.join((*DERIVED, *_PLACES))}"
+                f"+ - * / max(a, b) min(a, b), numbers, {', '.join((*DERIVED, *places))}"
             )
 
 

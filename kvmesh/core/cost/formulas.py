@@ -9,25 +9,41 @@ All terms are finite for all finite inputs; division is by quantities made >= 1 
 """
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar, cast
 
 import msgspec
 
 from kvmesh.core.cost.expression import Expression, Function
-from kvmesh.core.cost.terms import Candidate, Fleet, Weights, outstanding_work
-from kvmesh.errors import ConfigError
+from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.weight_sets import (
+    DynamoWeights,
+    OverlapBlocksWeights,
+    OverlapLoadWeights,
+    OverlapUsageWaitingWeights,
+    PrebleWeights,
+    PredictedTimeWeights,
+    PrefillDecodeWeights,
+    SglangWeights,
+)
+from kvmesh.core.cost.weights import Weights, WeightTable
 
 _FIELD: Final = re.compile(r"\{[cfw]\.(\w+)(?::[^}]*)?\}")
 
 
+_Own = TypeVar("_Own", bound=Weights)
+
+
 class Rule:
-    """A formula that decides between cases. `shown` writes its terms out with their numbers:
-    `{c.field}`, `{f.}`, `{w.}`; the compiled core does not run it.
+    """A formula that decides between cases, by its own `weights`. `shown` writes its terms out with
+    their numbers: `{c.field}`, `{f.}`, `{w.}`; the compiled core does not run it.
     """
 
-    def __init__(self, function: Function, shown: str) -> None:
-        self.function = function
+    def __init__(
+        self, function: Callable[[Candidate, Fleet, _Own], float], shown: str, weights: type[_Own]
+    ) -> None:
+        self.function = cast("Function", function)
+        self.weights: type[Weights] = weights
         self.text = _FIELD.sub(r"\1", shown)
         self._shown = shown
 
@@ -41,7 +57,7 @@ LEARNED_MARGIN: Final = 0.05
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """A named formula.
+    """A named formula; `weights` are those it has.
 
     Costs within `margin` (a share of the least) are equal, because what went into them is not
     known better; only for costs that are never negative. `failure`, in the formula's unit, is added
@@ -51,8 +67,21 @@ class Cost(msgspec.Struct, frozen=True):
     name: str
     formula: Expression | Rule
     failure: Expression
+    weights: WeightTable
     maximise: bool = False
     margin: float = 0.0
+
+
+def make_cost(
+    name: str,
+    formula: Expression | Rule,
+    failure: Expression,
+    *,
+    maximise: bool = False,
+    margin: float = 0.0,
+) -> Cost:
+    """Return a named formula with the weights that it is written with."""
+    return Cost(name, formula, failure, WeightTable(formula.weights), maximise, margin)
 
 
 def score_of(cost: Cost, c: Candidate, f: Fleet, w: Weights) -> float:
@@ -64,7 +93,7 @@ def score_of(cost: Cost, c: Candidate, f: Fleet, w: Weights) -> float:
     return score - failure if cost.maximise else score + failure
 
 
-def dynamo(c: Candidate, f: Fleet, w: Weights) -> float:
+def dynamo(c: Candidate, f: Fleet, w: DynamoWeights) -> float:
     """Return Dynamo 1.6's cost: credits for cached blocks off the raw prefill, decode, requests.
 
     Source: Dynamo 1.6 lib/kv-router, selector/default.rs.
@@ -76,7 +105,7 @@ def dynamo(c: Candidate, f: Fleet, w: Weights) -> float:
     )
 
 
-def dynamo_prefill_blocks(c: Candidate, f: Fleet, w: Weights) -> float:
+def dynamo_prefill_blocks(c: Candidate, f: Fleet, w: DynamoWeights) -> float:
     """Return prefill backlog plus prompt minus decayed credits, in blocks, at least 0."""
     excess = (c.prefill_tokens - f.min_prefill_tokens) / max(1, c.prompt_tokens)
     decay = 1.0 / (1.0 + w.overlap_score_credit_decay * max(0.0, excess))
@@ -84,13 +113,13 @@ def dynamo_prefill_blocks(c: Candidate, f: Fleet, w: Weights) -> float:
     return max(0.0, raw - w.overlap_score_credit * decay * c.overlap_blocks)
 
 
-def preble(c: Candidate, f: Fleet, w: Weights) -> float:
+def preble(c: Candidate, f: Fleet, w: PrebleWeights) -> float:
     """Return Preble's E2 in prefilled tokens: exploit a prefix longer than the rest, else explore.
 
     Exploit: the least loaded of the longest match. Explore: load + evicted + own prefill.
     Source: Preble, arXiv 2407.00023, algorithm 1 (without its background rebalancing).
     """
-    load = outstanding_work(c, w)
+    load = c.prefill_tokens + w.outstanding_weight * c.outstanding_tokens
     if 2 * f.max_overlap_blocks * c.block_size > c.prompt_tokens:
         return load if c.overlap_blocks == f.max_overlap_blocks else 1.0 + f.total_work + load
     needed = c.request_blocks - c.overlap_blocks
@@ -98,7 +127,7 @@ def preble(c: Candidate, f: Fleet, w: Weights) -> float:
     return load + min(evicted, needed) * c.block_size + c.uncached_tokens
 
 
-def sglang(c: Candidate, f: Fleet, w: Weights) -> float:
+def sglang(c: Candidate, f: Fleet, w: SglangWeights) -> float:
     """Return SGLang's cache_aware as a cost: shortest queue when unbalanced, else best match.
 
     A best match under `cache_threshold` sends the request to the smallest tree.
@@ -120,20 +149,23 @@ _FAILURE_BLOCKS: Final = Expression("failure_tokens / block_size")
 _FAILURE_QUEUE: Final = Expression("failure_tokens * (active_requests + 1)")
 _FAILURE_SHARE: Final = Expression("failure_share")
 
-PREFILL_DECODE: Final = Cost(
+PREFILL_DECODE: Final = make_cost(
     "prefill-decode",
-    Expression("overlap_score_weight * prefill_blocks + decode_blocks"),
+    Expression(
+        "overlap_score_weight * prefill_blocks + decode_blocks", weights=PrefillDecodeWeights
+    ),
     _FAILURE_BLOCKS,
 )
 """Source: Dynamo 0.4-1.0, docs/architecture/kv_cache_routing."""
 
-PREDICTED_TIME: Final = Cost(
+PREDICTED_TIME: Final = make_cost(
     "predicted-time",
     Expression(
         "(wait_ms + overlap_score_weight * own_ms) *"
         " (1 + contention * active_requests + followers * arrivals_per_ms *"
         " overlap_score_weight * own_ms)"
-        " + decode_weight * ms_per_token * outstanding_tokens + memory_wait_ms"
+        " + decode_weight * ms_per_token * outstanding_tokens + memory_wait_ms",
+        weights=PredictedTimeWeights,
     ),
     _FAILURE_MS,
     margin=LEARNED_MARGIN,
@@ -147,56 +179,83 @@ tokens, M wait for memory.
 Minimising the own TTFT alone loses: the price is what a prefill does to the others.
 """
 
-LMETRIC: Final = Cost(
+LMETRIC: Final = make_cost(
     "lmetric",
     Expression("(prefill_tokens + uncached_tokens) * (active_requests + 1)"),
     _FAILURE_QUEUE,
 )
 """(Queued + own uncached tokens) x (active requests + 1). Source: arXiv 2603.15202."""
 
-OVERLAP_USAGE_WAITING: Final = Cost(
+OVERLAP_USAGE_WAITING: Final = make_cost(
     "overlap-usage-waiting",
-    Expression("2.0 * overlap_score - cache_usage - waiting_requests / max(1, max_waiting)"),
+    Expression(
+        "overlap_score_weight * overlap_score - gpu_cache_usage_weight * cache_usage"
+        " - waiting_requests_weight * waiting_requests / max(1, max_waiting)",
+        weights=OverlapUsageWaitingWeights,
+    ),
     _FAILURE_SHARE,
     maximise=True,
 )
 """Source: Dynamo 0.1-0.3, lib/llm kv_router scheduler."""
 
-OVERLAP_LOAD: Final = Cost(
+OVERLAP_LOAD: Final = make_cost(
     "overlap-load",
-    Expression("overlap_score - cache_usage", {"overlap_score": ".2f", "cache_usage": ".2f"}),
+    Expression(
+        "overlap_score * weight_cache - cache_usage * weight_load",
+        {"overlap_score": ".2f", "cache_usage": ".2f"},
+        OverlapLoadWeights,
+    ),
     _FAILURE_SHARE,
     maximise=True,
 )
-"""15 % cached at 30 % load is -0.15, 50 % at 50 % is 0."""
+"""`cache_hit_rate * weight_cache - worker_load * weight_load`: 15 % cached at 30 % load is -0.15,
+50 % at 50 % is 0.
+"""
 
-DYNAMO: Final = Cost(
+OVERLAP_BLOCKS: Final = make_cost(
+    "overlap-blocks",
+    Expression(
+        "overlap_blocks * overlap_score_weight - cache_usage * weight_load",
+        {"cache_usage": ".2f"},
+        OverlapBlocksWeights,
+    ),
+    _FAILURE_BLOCKS,
+    maximise=True,
+)
+"""`KV_overlap_score * weight - worker_load`, the overlap in blocks: 25 of them at 30 % load are
+24.7, and 22.0 where a full cache counts for ten blocks.
+"""
+
+DYNAMO: Final = make_cost(
     "dynamo",
     Rule(
         dynamo,
         "{w.overlap_score_weight:.1f} * max(({c.prefill_tokens} + {c.prompt_tokens}) /"
         " {c.block_size} - {w.overlap_score_credit} * {c.overlap_blocks}, 0) + {c.decode_blocks}"
         " + {w.decode_active_request_weight} * {c.active_requests}",
+        DynamoWeights,
     ),
     _FAILURE_BLOCKS,
 )
 
-PREBLE: Final = Cost(
+PREBLE: Final = make_cost(
     "preble",
     Rule(
         preble,
         "work {c.prefill_tokens} + {w.outstanding_weight} * {c.outstanding_tokens},"
         " own {c.uncached_tokens}, longest match {f.max_overlap_blocks}",
+        PrebleWeights,
     ),
     _FAILURE_TOKENS,
 )
 
-SGLANG: Final = Cost(
+SGLANG: Final = make_cost(
     "sglang",
     Rule(
         sglang,
         "match {c.overlap_blocks} of {c.request_blocks}, {c.active_requests} requests,"
         " tree {c.cached_blocks}",
+        SglangWeights,
     ),
     _FAILURE_TOKENS,
 )
@@ -212,18 +271,10 @@ COSTS: Final[Mapping[str, Cost]] = {
         SGLANG,
         OVERLAP_USAGE_WAITING,
         OVERLAP_LOAD,
+        OVERLAP_BLOCKS,
     )
 }
-"""Every formula mode `kv` may use, by name."""
-
-
-def cost_named(name: str) -> Cost:
-    """Return the formula called `name`. Raises `ConfigError`."""
-    try:
-        return COSTS[name]
-    except KeyError:
-        known = ", ".join(COSTS)
-        raise ConfigError(f"kv_cost {name!r} is unknown; use one of {known}") from None
+"""The published formulas, by name."""
 
 
 def formula_line(cost: Cost, score: float, c: Candidate, f: Fleet, w: Weights) -> str:

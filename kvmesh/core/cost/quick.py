@@ -14,8 +14,8 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.expression import Expression, Step
 from kvmesh.core.cost.formulas import COSTS, Cost
 from kvmesh.core.cost.selection import tie_limit
-from kvmesh.core.cost.terms import Weights
 from kvmesh.core.cost.weighing import MEMORY_MARGIN, Weighing
+from kvmesh.core.cost.weights import Weights
 from kvmesh.core.workers.state import WorkerState
 
 States = tuple[WorkerState, ...]
@@ -25,17 +25,14 @@ FindTies = Callable[[States, Mapping[WorkerId, WorkerState], Weighing], list[Wor
 least, in order: all are looked at.
 """
 
-_FACTS: Final = {
+SCALARS: Final[Mapping[str, str]] = {
     "block_size": "block_size",
     "prompt_tokens": "prompt_tokens",
     "request_blocks": "request_blocks",
     "step_tokens": "speeds.steps.step_tokens",
     "arrivals_per_ms": "arrivals_per_ms",
 }
-SCALARS: Final[Mapping[str, str]] = _FACTS | {
-    name: f"weights.{name}" for name in Weights.__struct_fields__
-}
-"""Terms that are one number for all workers, and where a `Weighing` has them."""
+"""Terms that are one number for all workers, and where a `Weighing` has them; weights are, too."""
 
 Column = Callable[[Weighing, States], Iterable[float]]
 
@@ -136,10 +133,12 @@ class _Columns:
     """An expression over columns of terms."""
 
     def __init__(self, expression: Expression) -> None:
-        names = expression.names("c") + expression.names("w")
-        scalars = [name for name in names if name in SCALARS]
+        names, weights = expression.names("c"), expression.names("w")
+        facts = [name for name in names if name in SCALARS]
         columns = [name for name in names if name in COLUMNS]
-        self._scalars = [attrgetter(SCALARS[name]) for name in scalars]
+        scalars = [*facts, *weights]
+        places = [*(SCALARS[name] for name in facts), *(f"weights.{name}" for name in weights)]
+        self._scalars = [attrgetter(place) for place in places]
         self._columns = [COLUMNS[name] for name in columns]
         self._function = expression.over(scalars + columns)
 
@@ -186,9 +185,9 @@ def pure_find_ties(cost: Cost) -> FindTies:
 def native_find_ties(native: Native, cost: Cost) -> FindTies:
     """Return the compiled `pure_find_ties`."""
     assert isinstance(cost.formula, Expression)
-    price, failure = (tuple(map(_native_step, one.program)) for one in (cost.formula, cost.failure))
+    price, failure = map(_native_program, (cost.formula, cost.failure))
     run = native.Formula(price, failure).find_ties
-    latest = Weights()
+    latest: Weights = cost.weights.default
     weights = astuple(latest)
 
     def find_ties(
@@ -218,12 +217,17 @@ def native_find_ties(native: Native, cost: Cost) -> FindTies:
     return find_ties
 
 
-def _native_step(step: Step) -> Step:
-    """Return a step as the compiled core knows it: a weight by its place in `Weights`."""
-    if not isinstance(step, str):
-        return float(step)
-    holder, _, name = step.rpartition(".")
-    return Weights.__struct_fields__.index(name) if holder == "w" else name
+def _native_program(expression: Expression) -> tuple[Step, ...]:
+    """Return a program as the compiled core knows it: a weight by its place in the Struct."""
+    places = expression.weights.__struct_fields__
+
+    def native_step(step: Step) -> Step:
+        if not isinstance(step, str):
+            return float(step)
+        holder, _, name = step.rpartition(".")
+        return places.index(name) if holder == "w" else name
+
+    return tuple(map(native_step, expression.program))
 
 
 def quick_find_ties(cost: Cost) -> FindTies | None:

@@ -1,4 +1,4 @@
-"""What a cost formula may name: terms of one worker, of all workers, and weights."""
+"""What a cost formula may name besides its weights: terms of one worker, and of all workers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.weights import Weights
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -60,32 +61,10 @@ NO_FLEET: Final = Fleet(0, 0, 0, 0, 0, 0.0)
 """For formulas that look at one candidate alone."""
 
 
-class Weights(msgspec.Struct, frozen=True):
-    """The numbers in the formulas, named as the field names them.
-
-    `overlap_score_weight` multiplies prefill work (Dynamo's prefill_load_scale);
-    `overlap_score_credit` is what a cached block is worth, `overlap_score_credit_decay` how fast
-    that fades on a worker with more backlog than the least; `decode_active_request_weight` adds
-    block-equivalents per active request. `contention` (g) is how much each request already there
-    makes a prefill dearer, `followers` (f) each that will come until it is done; `decode_weight`
-    (d) prices outstanding prompt tokens in prefilled ones, `outstanding_weight` for Preble's cost.
-    `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold` are SGLang's.
-    """
-
-    overlap_score_weight: float = 1.0
-    overlap_score_credit: float = 1.0
-    overlap_score_credit_decay: float = 0.0
-    decode_active_request_weight: float = 0.0
-    contention: float = 0.4
-    followers: float = 0.5
-    decode_weight: float = 0.05
-    outstanding_weight: float = 0.05
-    cache_threshold: float = 0.3
-    balance_abs_threshold: int = 64
-    balance_rel_threshold: float = 1.5
-
-
-DEFAULT_WEIGHTS: Final = Weights()
+OUTSTANDING_WEIGHT: Final = 0.05
+"""What an outstanding prompt token counts for in `total_work`, in prefilled ones, unless the
+formula has a weight `outstanding_weight` of its own.
+"""
 
 DERIVED: Final[Mapping[str, str]] = {
     "own_ms": "ms_per_token * (uncached_tokens + step_tokens)",
@@ -115,15 +94,10 @@ FORMATS: Final[Mapping[str, str]] = {
 """How a term is printed; the others as they are."""
 
 
-def outstanding_work(candidate: Candidate, weights: Weights) -> float:
-    """Return a worker's load in prefilled tokens: prefill backlog plus the price of decoding."""
-    return candidate.prefill_tokens + weights.outstanding_weight * candidate.outstanding_tokens
-
-
 def survey(candidates: Sequence[Candidate], weights: Weights) -> Fleet:
     """Return what the formulas may know about `candidates` (at least one) as a whole."""
     requests = [one.active_requests for one in candidates]
-    price = weights.outstanding_weight
+    price = getattr(weights, "outstanding_weight", OUTSTANDING_WEIGHT)
     return Fleet(
         max_waiting=max([one.waiting_requests for one in candidates]),
         min_prefill_tokens=min([one.prefill_tokens for one in candidates]),

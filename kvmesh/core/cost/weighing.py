@@ -7,7 +7,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import Cost
-from kvmesh.core.cost.terms import Candidate, Fleet, Weights
+from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.weights import Weights
 from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState

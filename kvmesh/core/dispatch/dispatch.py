@@ -95,7 +95,11 @@ class Dispatch:
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
         at most as its client allows.
+
+        Raises `RequestError` if it names a formula or a weight that there is not.
         """
+        if request.cost is not None or request.overlap_score_weight is not None:
+            self.scheduler.check(request)
         families, forecast = self.scheduler.lengths.forecast(request.hashes)
         if forecast.samples:
             tokens = max(1, round(forecast.tokens))

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import xxhash
 
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.rollout.policy_spec import Policy
+from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.rollout.tally import Counter
 
 ArmName = Literal["baseline", "candidate"]
@@ -26,7 +26,7 @@ class Arm:
 
     __slots__ = ("counter", "header", "name", "policy")
 
-    def __init__(self, name: ArmName, policy: Policy) -> None:
+    def __init__(self, name: ArmName, policy: Pricing) -> None:
         self.name = name
         self.header = name.encode()
         self.policy = policy
@@ -82,7 +82,7 @@ class Arms:
     """
 
     def __init__(
-        self, baseline: Policy, candidate: Policy, share: float, salt: str, marks: Marks
+        self, baseline: Pricing, candidate: Pricing, share: float, salt: str, marks: Marks
     ) -> None:
         self.baseline = Arm("baseline", baseline)
         self.candidate = Arm("candidate", candidate)

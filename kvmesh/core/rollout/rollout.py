@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from math import inf, nextafter
 from typing import Final
 
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import Policy, PolicySpec, policy_of, spec_of
+from kvmesh.core.rollout.policy_spec import PolicySpec, spec_of
 from kvmesh.core.rollout.state import (
     MOST_REASON,
     Phase,
@@ -33,16 +34,18 @@ class Rollout:
     Every replica folds the states of its siblings (`adopt`), and may return from what it sees to be
     worse. One moves the change on (`decide`): the least name of those that can. Replicas that do
     not see each other may decide differently; when they do again, a return counts. `base` is the
-    policy of the settings.
+    policy of the settings, `counts` are the changes that came to each phase.
     """
 
-    def __init__(self, replica: str, base: Policy) -> None:
+    def __init__(self, replica: str, base: Pricing, formulas: Formulas = PUBLISHED) -> None:
         self.policy = base
         self.arms: Arms | None = None
         self.state: RolloutState | None = None
         self.refused = ""
-        self.formulas: tuple[str, ...] = ()
+        self.own_formulas = tuple(sorted(formulas.costs.keys() - PUBLISHED.costs.keys()))
+        self.counts = {"running": 0, "done": 0, "returned": 0}
         self._replica = replica
+        self._formulas = formulas
         self._spec = spec_of(base)
         self._marks = Marks()
         self._history: OrderedDict[tuple[float, str], RolloutState] = OrderedDict()
@@ -68,7 +71,7 @@ class Rollout:
         if wrong := change.wrong():
             raise RequestError(wrong)
         try:
-            policy_of(change.policy)
+            change.policy.find(self._formulas)
         except ConfigError as error:
             raise RequestError(str(error)) from error
         state = self.state
@@ -79,7 +82,7 @@ class Rollout:
                 status=CONFLICT,
             )
         formula = change.policy.formula
-        if formula in self.formulas:
+        if formula in self.own_formulas:
             lacking = sorted(one for one, news in siblings.items() if formula not in news.formulas)
             if lacking:
                 raise RequestError(
@@ -121,9 +124,9 @@ class Rollout:
         if best is None or best in (mine, self._refused):
             return None
         try:
-            policy_of(best.in_force)
+            best.in_force.find(self._formulas)
             if best.phase == "running":
-                policy_of(best.change.policy)
+                best.change.policy.find(self._formulas)
         except ConfigError as error:
             self._refused, self.arms = best, None
             self.refused = f"{best.by} changed the policy to {best.change.policy}: {error}"
@@ -133,7 +136,7 @@ class Rollout:
 
     def news(self) -> PolicyNews:
         """Return what the siblings are told."""
-        return PolicyNews(self.state, self.report(), not self.refused, self.formulas)
+        return PolicyNews(self.state, self.report(), not self.refused, self.own_formulas)
 
     def report(self) -> StageReport | None:
         """Return what this replica saw in the present stage; None when nothing is on trial."""
@@ -216,12 +219,14 @@ class Rollout:
         """Go by `state`; its policies are known here. Each stage counts anew."""
         if self.state is None or self.state.name != state.name:
             self._marks = Marks()
+        if self.state is None or (self.state.name, self.state.phase) != (state.name, state.phase):
+            self.counts[state.phase] += 1
         self.state, self.refused, self._refused = state, "", None
         self._history[state.name] = state
         if len(self._history) > MOST_HISTORY:
             self._history.popitem(last=False)
         self._spec, self.arms = state.in_force, None
-        self.policy = policy_of(self._spec)
+        self.policy = self._spec.find(self._formulas)
         if state.phase == "running":
-            candidate, salt = policy_of(state.change.policy), f"{state.at!r}{state.by}"
+            candidate, salt = state.change.policy.find(self._formulas), f"{state.at!r}{state.by}"
             self.arms = Arms(self.policy, candidate, state.share, salt, self._marks)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import cost_named, score_of
+from kvmesh.core.cost.catalogue import Pricing, reweigh
+from kvmesh.core.cost.formulas import score_of
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
     Random,
@@ -21,14 +20,13 @@ from kvmesh.core.cost.selection import (
 from kvmesh.core.cost.terms import NO_FLEET, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
-from kvmesh.core.rollout.arms import Arms
-from kvmesh.core.rollout.policy_spec import Policy
+from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
@@ -57,25 +55,39 @@ class Chooser:
         self._overlaps = overlaps
         self._sequences = sequences
         self._speeds = speeds
-        self.policy = Policy(
-            cost_named(options.cost),
-            msgspec.structs.replace(
-                options.weights, overlap_score_weight=options.overlap_score_weight
-            ),
-        )
+        self.policy = options.pricing()
+
+    def pricing(self, request: RouteRequest) -> Pricing:
+        """Return the formula and the weights of a request: the router's, unless it names others.
+
+        Another formula than the router's counts with its own defaults. Raises `RequestError` for
+        one that there is not, or a weight that it lacks.
+        """
+        pricing, place = self.policy, ""
+        try:
+            if request.cost is not None and request.cost != pricing.cost.name:
+                place = "x-kvmesh-cost (or kvmesh.cost)"
+                pricing = self._options.formulas.plain(request.cost, place)
+            if request.overlap_score_weight is not None:
+                place = "x-kvmesh-overlap-score-weight (or kvmesh.overlap_score_weight)"
+                weights = {"overlap_score_weight": request.overlap_score_weight}
+                pricing = reweigh(pricing, weights, place)
+        except ConfigError as error:
+            raise RequestError(str(error), param=place.partition(" ")[0]) from None
+        return pricing
 
     def choose(
         self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
     ) -> Decision:
         """Return the decision for `request`; `whole` weighs every candidate in full.
 
-        Raises `NoWorkerError` with the reasons, `ConfigError` for an unknown cost.
+        Raises `NoWorkerError` with the reasons, `RequestError` as `pricing`.
         """
         self._sequences.settle(now, self._speeds.ms_per_token)
         names = self._workers.eligible(request, now)
         mode = request.mode or self._options.mode
         policy, arm = self.policy, None
-        if self.arms is not None and mode == "kv" and not request.cost:
+        if self.arms is not None and mode == "kv" and has_no_own(request):
             arm = self.arms.find(request.request_id, request.session, request.hashes)
             policy = arm.policy
         weighing = self._weigh(request, now, mode, len(names), policy)
@@ -95,23 +107,18 @@ class Chooser:
             # Nothing is drawn for one alone.
             place = _settle_tie(ties, weighing, rng) if len(ties) > 1 else 0
             weighed, chosen = self._weigh_alone(ties[place], weighing), 0
-        decision = _decision(request, weighing, weighed, chosen, len(names))
-        return decision if arm is None else msgspec.structs.replace(decision, arm=arm)
+        return _decision(request, weighing, weighed, chosen, len(names), arm)
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
         return bool(self._options.smallest_tree_ties or weighing.slower or weighing.prefilled)
 
     def _weigh(
-        self, request: RouteRequest, now: float, mode: RouterMode, workers: int, policy: Policy
+        self, request: RouteRequest, now: float, mode: RouterMode, workers: int, policy: Pricing
     ) -> Weighing:
         options, sequences = self._options, self._sequences
-        cost = cost_named(request.cost) if request.cost else policy.cost
-        weights = policy.weights
-        if request.overlap_score_weight is not None:
-            weights = msgspec.structs.replace(
-                weights, overlap_score_weight=request.overlap_score_weight
-            )
+        pricing = policy if has_no_own(request) else self.pricing(request)
+        cost = pricing.cost
         looks = "kv" in (mode, options.mode)
         found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
         overlaps, groups, slower = found.overlaps, found.groups, found.slower
@@ -131,7 +138,7 @@ class Chooser:
             groups=groups,
             keys=blocks[stride - 1 :: stride] if deepest else (),
             stride=stride,
-            weights=weights,
+            weights=pricing.weights,
             speeds=self._speeds,
             blocks=blocks,
             arrivals_per_ms=sequences.arrivals.per_ms(now) / workers,
@@ -205,6 +212,11 @@ class Chooser:
         return names[choose_least(requests, rng)]
 
 
+def has_no_own(request: RouteRequest) -> bool:
+    """Return whether a request leaves formula and weights to the router."""
+    return request.cost is None and request.overlap_score_weight is None
+
+
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
     """Return the index of one of equally good workers: one that holds most of the prompt, and of
     those the home of the first block that they lack.
@@ -225,7 +237,12 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
 
 
 def _decision(
-    request: RouteRequest, weighing: Weighing, weighed: Weighed, chosen: int, considered: int
+    request: RouteRequest,
+    weighing: Weighing,
+    weighed: Weighed,
+    chosen: int,
+    considered: int,
+    arm: Arm | None,
 ) -> Decision:
     candidate, told_blocks = weighed.candidates[chosen], 0
     for depth, workers in weighing.told:
@@ -249,4 +266,5 @@ def _decision(
         by_cache=weighing.policy == weighing.cost.name,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
+        arm=arm,
     )

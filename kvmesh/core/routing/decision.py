@@ -1,13 +1,16 @@
 """What goes into a routing decision and what comes out of it."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
-from kvmesh.core.cost.terms import Candidate, Fleet, Weights
+from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.weights import Weights
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.workers.info import WorkerInfo
@@ -18,7 +21,8 @@ RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-tw
 class RouterOptions(msgspec.Struct, frozen=True):
     """How a scheduler decides. `temperature` 0 takes the best; times are seconds.
 
-    `weights` tunes the formulas; its overlap_score_weight is replaced by the one here.
+    `cost` is one of `formulas`; `weights` are those of it, by name, that differ from its defaults,
+    `overlap_score_weight` one of them.
     `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
     same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
     `tier_weights`: what a cached block counts for in each tier of memory, device first.
@@ -27,13 +31,21 @@ class RouterOptions(msgspec.Struct, frozen=True):
     mode: RouterMode = "kv"
     cost: str = "predicted-time"
     temperature: float = 0.0
-    overlap_score_weight: float = 1.0
+    overlap_score_weight: float | None = None
     block_size: int = 16
     predict_ttl_s: float = 5.0
     approx_ttl_s: float = 120.0
     smallest_tree_ties: bool = False
     tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
-    weights: Weights = Weights()
+    weights: Mapping[str, float] = {}
+    formulas: Formulas = PUBLISHED
+
+    def pricing(self) -> Pricing:
+        """Return the formula and its weights. Raises `ConfigError` for what there is not."""
+        weights = dict(self.weights)
+        if self.overlap_score_weight is not None:
+            weights["overlap_score_weight"] = self.overlap_score_weight
+        return self.formulas.pricing(self.cost, weights)
 
 
 class RouteRequest(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from kvmesh.core.cost.formulas import cost_named
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.errors import ConfigError
 
@@ -30,7 +30,9 @@ NO_POLICY: Final = ModelPolicy()
 _KEYS: Final = tuple(name.replace("_", "-") for name in ModelPolicy.__struct_fields__)
 
 
-def parse_model_policy(text: str, place: str = "--model-policy") -> ModelPolicy:
+def parse_model_policy(
+    text: str, place: str = "--model-policy", formulas: Formulas = PUBLISHED
+) -> ModelPolicy:
     """Return the policy written `model=llama*,router-temperature=0.1,labels=gpu:h100+zone:a`.
 
     Raises `ConfigError` that names the value, `place` and the remedy.
@@ -50,14 +52,16 @@ def parse_model_policy(text: str, place: str = "--model-policy") -> ModelPolicy:
     if mode is not None and mode not in _MODES:
         raise ConfigError(f"{where}: router-mode is {mode!r}; use one of {', '.join(_MODES)}")
     cost = fields.get("kv-cost")
+    weight = _number(fields, "kv-overlap-score-weight", where)
     if cost is not None:
-        cost_named(cost)
+        weights = {} if weight is None else {"overlap_score_weight": weight}
+        formulas.pricing(cost, weights, f"{where}: kv-cost")
     return ModelPolicy(
         model=fields["model"],
         router_mode=mode,  # type: ignore[arg-type]  # checked above
         kv_cost=cost,
         router_temperature=_number(fields, "router-temperature", where),
-        kv_overlap_score_weight=_number(fields, "kv-overlap-score-weight", where),
+        kv_overlap_score_weight=weight,
         labels=_words(fields, "labels"),
         tolerations=_words(fields, "tolerations"),
     )

@@ -5,7 +5,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.cost.expression import Expression
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, NO_FLEET, Candidate
+from kvmesh.core.cost.terms import NO_FLEET, Candidate
+from kvmesh.core.cost.weights import NO_WEIGHTS
 
 SLACK: Final = 5.0
 """An answer is overdue that takes so many times as long as predicted, and --hang-s more."""
@@ -37,7 +38,7 @@ def patience_s(
     stream. Where no stream has shown the time of a token, an answer may take `LONGER` times as long
     as the usual one.
     """
-    predicted_ms = PREDICTED_MS.function(chosen, NO_FLEET, DEFAULT_WEIGHTS)
+    predicted_ms = PREDICTED_MS.function(chosen, NO_FLEET, NO_WEIGHTS)
     if whole_tokens is not None:
         predicted_ms += _decoding_ms(whole_tokens or UNKNOWN_OUTPUT_TOKENS, usual)
     return hang_s + SLACK * predicted_ms / 1000.0

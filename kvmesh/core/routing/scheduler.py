@@ -3,12 +3,12 @@
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.rollout.arms import Arms
-from kvmesh.core.rollout.policy_spec import Policy
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.output_lengths import OutputLengths
@@ -81,14 +81,18 @@ class Scheduler:
         self._overlap_blocks = 0
         self._request_blocks = 0
 
-    def follow(self, policy: Policy, arms: Arms | None) -> None:
+    def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
         self._chooser.policy, self._chooser.arms = policy, arms
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Pricing:
         """Return the formula of mode kv and its weights: the baseline's while two are on trial."""
         return self._chooser.policy
+
+    def check(self, request: RouteRequest) -> None:
+        """Raise `RequestError` if the request names a formula or a weight that there is not."""
+        self._chooser.pricing(request)
 
     def schedule(self, request: RouteRequest, now: float) -> Decision:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons."""

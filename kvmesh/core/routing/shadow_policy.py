@@ -5,8 +5,10 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.cost.formulas import Cost, cost_named, score_of
-from kvmesh.core.cost.terms import Candidate, Weights, survey
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
+from kvmesh.core.cost.formulas import Cost, score_of
+from kvmesh.core.cost.terms import Candidate, survey
+from kvmesh.core.cost.weights import Weights
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
@@ -42,15 +44,13 @@ class ShadowReport(msgspec.Struct, frozen=True):
     would_be_requests: int
 
 
-def parse_shadow(text: str, block_size: int) -> ShadowPolicy:
+def parse_shadow(text: str, block_size: int, formulas: Formulas = PUBLISHED) -> ShadowPolicy:
     """Return the shadow `text` names: `kv:COST[:name=number…]`. Raises `ConfigError`."""
-    options = parse_policy(text, block_size)
+    options = parse_policy(text, block_size, formulas)
     if options.mode != "kv":
         raise ConfigError(f"shadow policy {text!r}: only mode kv has costs; write kv:COST")
-    weights = msgspec.structs.replace(
-        options.weights, overlap_score_weight=options.overlap_score_weight
-    )
-    return ShadowPolicy(text, cost_named(options.cost), weights)
+    pricing = options.pricing()
+    return ShadowPolicy(text, pricing.cost, pricing.weights)
 
 
 class ShadowPolicies:

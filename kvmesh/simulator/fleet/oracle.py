@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Weights
+from kvmesh.core.cost.weight_sets import PredictedTimeWeights
 from kvmesh.core.workers.sequences import Arrivals
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest
@@ -20,8 +20,8 @@ class Oracle:
     put in: so a measure of what better information is worth, not a bound on better decisions.
     """
 
-    def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
-        self._weights = weights
+    def __init__(self, weights: PredictedTimeWeights | None = None) -> None:
+        self._weights = weights or PredictedTimeWeights()
         self._arrivals = Arrivals()
 
     def choose(self, engines: Sequence[FleetEngine], request: FleetRequest, now: float) -> int:

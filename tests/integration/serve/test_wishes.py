@@ -48,6 +48,7 @@ async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) 
         nobody = await ask(client, labels="gpu:h100", allowed_workers="w1,w2")
         pinned = await ask(client, {"worker": "w2"})
         wrong = await ask(client, {"cost": "cheap"})
+        lacking = await ask(client, overlap_score_weight="2")
         decisions = (await client.get("/v1/decisions")).json()["decisions"]
         dearer = await client.post(
             "/v1/route",
@@ -61,7 +62,9 @@ async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) 
     assert "w0: not allowed for this request" in nobody.json()["error"]["message"]
     assert "w2: has no label gpu:h100" in nobody.json()["error"]["message"]
     assert worker(pinned) == "w2"
-    assert wrong.status_code == 400
+    assert (wrong.status_code, lacking.status_code) == (400, 400)
+    assert "'cheap' is unknown; use one of prefill-decode" in wrong.json()["error"]["message"]
+    assert "lmetric: there is no weight 'overlap_score_weight'" in lacking.text
     assert {row["policy"] for row in decisions} == {"round-robin", "lmetric"}
     assert dearer.json()["policy"] == "dynamo"
     assert "3.0 *" in str(dearer.json())

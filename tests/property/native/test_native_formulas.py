@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.cost.expression import Expression
-from kvmesh.core.cost.formulas import COSTS, Cost
+from kvmesh.core.cost.formulas import COSTS, Cost, make_cost
 from kvmesh.core.cost.quick import (
     COLUMNS,
     SCALARS,
@@ -18,13 +18,16 @@ from kvmesh.core.cost.quick import (
     pure_costs,
     pure_find_ties,
 )
-from kvmesh.core.cost.terms import DERIVED, NO_FLEET, Weights
+from kvmesh.core.cost.terms import DERIVED, NO_FLEET
+from kvmesh.core.cost.weight_sets import PredictedTimeWeights, PrefillDecodeWeights
+from kvmesh.core.cost.weights import Weights
 from tests.property.native.test_native_loads import TwoFleets
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
 
-names = st.sampled_from(sorted({*COLUMNS, *SCALARS, *DERIVED}))
+NAMES = sorted({*COLUMNS, *SCALARS, *DERIVED, *PredictedTimeWeights.__struct_fields__})
+names = st.sampled_from(NAMES)
 numbers = st.integers(1, 9).map(str) | st.floats(0.001, 1000.0).map(repr)
 
 
@@ -45,7 +48,10 @@ def check(cost: Cost, fleet: TwoFleets) -> None:
     assert NATIVE is not None
     assert is_quick(cost)
     native, pure = native_find_ties(NATIVE, cost), pure_find_ties(cost)
-    weighing = msgspec.structs.replace(fleet.weighing("lmetric"), cost=cost)
+    weights: Weights = PredictedTimeWeights(
+        fleet.rng.choice([0.0, 1.0, 2.5]), fleet.rng.choice([0.4, 0.125]), 0.75, 0.0625
+    )
+    weighing = msgspec.structs.replace(fleet.weighing("lmetric"), cost=cost, weights=weights)
     costs = pure_costs(cost)(weighing, fleet.pure)
 
     for state, found in zip(fleet.pure, costs, strict=True):
@@ -68,13 +74,15 @@ def check(cost: Cost, fleet: TwoFleets) -> None:
 
 @given(text=texts, failure=texts, seed=st.integers(0, 1000))
 def test_any_formula_gives_the_same_to_the_last_bit(text: str, failure: str, seed: int) -> None:
-    check(Cost("any", Expression(text), Expression(failure)), TwoFleets(seed, workers=5))
+    price, lost = (Expression(one, weights=PredictedTimeWeights) for one in (text, failure))
+    check(make_cost("any", price, lost), TwoFleets(seed, workers=5))
 
 
-@pytest.mark.parametrize("name", sorted({*COLUMNS, *SCALARS, *DERIVED}))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", range(8))
 def test_every_term_is_the_candidate_s(name: str, seed: int) -> None:
-    check(Cost(name, Expression(name), Expression("failure_ms")), TwoFleets(seed, workers=90))
+    price = Expression(name, weights=PredictedTimeWeights)
+    check(make_cost(name, price, Expression("failure_ms")), TwoFleets(seed, workers=90))
 
 
 def test_weights_may_change_from_request_to_request() -> None:
@@ -85,7 +93,7 @@ def test_weights_may_change_from_request_to_request() -> None:
 
     for weight in (1.0, 50.0, 0.0, 1.0):
         weighing = msgspec.structs.replace(
-            fleet.weighing(cost.name), weights=Weights(overlap_score_weight=weight)
+            fleet.weighing(cost.name), weights=PrefillDecodeWeights(overlap_score_weight=weight)
         )
 
         assert native(fleet.native, fleet.known, weighing) == pure(fleet.pure, {}, weighing)

@@ -13,7 +13,7 @@ from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import COSTS, score_of
 from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties
-from kvmesh.core.cost.terms import NO_FLEET, Weights
+from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Loads, new_loads
@@ -163,6 +163,8 @@ class TwoFleets:
             WorkerId("stranger"): 3
         }
         prompt_tokens = rng.randrange(600)
+        table, weight = COSTS[cost].weights, rng.choice([0.0, 1.0, 2.5])
+        own = {"overlap_score_weight": weight} if "overlap_score_weight" in table else {}
         return Weighing(
             now=10.0 + rng.choice([-1.0, 0.0, 0.01, 0.3, 9.0]),
             policy=cost,
@@ -175,7 +177,7 @@ class TwoFleets:
             groups=[],
             keys=list(range(6)),
             stride=2,
-            weights=Weights(overlap_score_weight=rng.choice([0.0, 1.0, 2.5]), decode_weight=0.05),
+            weights=table.make(own, "test"),
             speeds=self.speeds,
             arrivals_per_ms=rng.choice([0.0, 0.004]),
         )

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.rollout.change import PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec, policy_of
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.rollout.rollout import Rollout
 from kvmesh.core.rollout.state import PolicyNews, RolloutState, Step, newest
 from kvmesh.core.rollout.tally import Counter, add_tallies
 
-BASE = policy_of(PolicySpec("predicted-time"))
+BASE = PolicySpec("predicted-time").find(PUBLISHED)
 CHANGE = PolicyChange(PolicySpec("lmetric"), min_requests=30)
 NAMES = ("r1", "r2", "r3")
 

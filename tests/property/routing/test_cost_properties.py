@@ -9,29 +9,27 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.formulas import COSTS, Cost, formula_line
 from kvmesh.core.cost.selection import choose_least, softmax_probabilities
-from kvmesh.core.cost.terms import Candidate, Weights, survey
+from kvmesh.core.cost.terms import Candidate, survey
+from kvmesh.core.cost.weights import Weights
 
 counts = st.integers(0, 10**12)
 times = st.floats(0, 1e12)
-factors = st.floats(0, 1e6)
 costs = st.sampled_from(list(COSTS.values()))
 
 
 @st.composite
-def make_weights(draw: st.DrawFn) -> Weights:
-    return Weights(
-        overlap_score_weight=draw(factors),
-        overlap_score_credit=draw(factors),
-        overlap_score_credit_decay=draw(factors),
-        decode_active_request_weight=draw(factors),
-        contention=draw(factors),
-        followers=draw(factors),
-        decode_weight=draw(factors),
-        outstanding_weight=draw(factors),
-        cache_threshold=draw(st.floats(0, 1)),
-        balance_abs_threshold=draw(st.integers(0, 100)),
-        balance_rel_threshold=draw(factors),
-    )
+def make_weighed(draw: st.DrawFn) -> tuple[Cost, Weights]:
+    """Draw a formula and weights of it, from all of their ranges."""
+    cost = draw(costs)
+    found = {
+        spec.name: draw(
+            st.integers(int(spec.lower), int(spec.upper))
+            if spec.kind == "int"
+            else st.floats(spec.lower, spec.upper)
+        )
+        for spec in cost.weights.specs
+    }
+    return cost, cost.weights.make(found, "test")
 
 
 @st.composite
@@ -79,10 +77,11 @@ def price(cost: Cost, value: float) -> float:
     return -value if cost.maximise else value
 
 
-@given(costs, make_fleet(), make_weights())
+@given(make_weighed(), make_fleet())
 def test_every_score_is_finite_and_can_be_written_out(
-    cost: Cost, fleet: list[Candidate], weights: Weights
+    weighed: tuple[Cost, Weights], fleet: list[Candidate]
 ) -> None:
+    cost, weights = weighed
     whole = survey(fleet, weights)
 
     for one in fleet:
@@ -94,10 +93,11 @@ def test_every_score_is_finite_and_can_be_written_out(
         )
 
 
-@given(costs, make_fleet(), make_weights(), st.data())
+@given(make_weighed(), make_fleet(), st.data())
 def test_more_overlap_never_costs_more(
-    cost: Cost, fleet: list[Candidate], weights: Weights, data: st.DataObject
+    weighed: tuple[Cost, Weights], fleet: list[Candidate], data: st.DataObject
 ) -> None:
+    cost, weights = weighed
     whole = survey(fleet, weights)
     one = data.draw(st.sampled_from(fleet))
     less = data.draw(st.integers(0, one.overlap_blocks))
@@ -110,10 +110,11 @@ def test_more_overlap_never_costs_more(
     assert price(cost, with_more) <= price(cost, with_less)
 
 
-@given(costs, make_fleet(), make_weights(), st.data())
+@given(make_weighed(), make_fleet(), st.data())
 def test_more_load_never_costs_less(
-    cost: Cost, fleet: list[Candidate], weights: Weights, data: st.DataObject
+    weighed: tuple[Cost, Weights], fleet: list[Candidate], data: st.DataObject
 ) -> None:
+    cost, weights = weighed
     whole = survey(fleet, weights)
     one = data.draw(st.sampled_from(fleet))
     blocks = data.draw(counts)
@@ -140,10 +141,11 @@ class NoDraw:
         return 0.0
 
 
-@given(costs, make_fleet(), make_weights(), st.randoms(use_true_random=False))
+@given(make_weighed(), make_fleet(), st.randoms(use_true_random=False))
 def test_the_order_of_the_workers_changes_neither_scores_nor_choice(
-    cost: Cost, fleet: list[Candidate], weights: Weights, rng: Random
+    weighed: tuple[Cost, Weights], fleet: list[Candidate], rng: Random
 ) -> None:
+    cost, weights = weighed
     shuffled = list(fleet)
     rng.shuffle(shuffled)
 

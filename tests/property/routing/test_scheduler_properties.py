@@ -7,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.cost.terms import Weights
 from kvmesh.core.health.health import Answer
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.index.index import KvIndex
@@ -93,13 +92,16 @@ class TwoWays(RuleBasedStateMachine):
         seed: int,
         fleet: int,
     ) -> None:
+        weights = {
+            "decode_weight": decode_weight,
+            "contention": contention,
+            "followers": followers,
+        }
         options = RouterOptions(
             cost=cost,
             block_size=BLOCK_SIZE,
             overlap_score_weight=weight,
-            weights=Weights(
-                decode_weight=decode_weight, contention=contention, followers=followers
-            ),
+            weights=weights if cost == "predicted-time" else {},
         )
         self.now = 100.0
         self.numbers = 0

@@ -295,5 +295,5 @@ def test_impossible_options_are_refused() -> None:
         KvRouter(random.Random(1), RouterOptions(block_size=0))
     with pytest.raises(RequestError):
         make_router().find_best_match("r1", [-1] * 8, 0.0)
-    with pytest.raises(ConfigError, match="nonsense"):
+    with pytest.raises(RequestError, match="nonsense"):
         make_router().find_best_match("r1", PROMPT, 0.0, RequestOptions(cost="nonsense"))

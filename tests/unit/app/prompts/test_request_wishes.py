@@ -101,6 +101,16 @@ def test_a_header_wins_over_the_body_and_the_body_over_the_models_policy() -> No
     assert read(request(), body(model="other")) == RequestWishes()
 
 
+def test_a_models_weight_is_one_of_its_own_formula() -> None:
+    read = reader(ModelPolicy("m", kv_cost="dynamo", kv_overlap_score_weight=3.0)).read
+
+    same = read(request(x_kvmesh_cost="dynamo"), body(model="m"))
+    other = read(request(), body(model="m", kvmesh={"cost": "lmetric"}))
+
+    assert (same.cost, same.overlap_score_weight) == ("dynamo", 3.0)
+    assert (other.cost, other.overlap_score_weight) == ("lmetric", None)
+
+
 def test_an_empty_allow_list_allows_nobody() -> None:
     wishes = reader().read(request(x_kvmesh_allowed_workers=""))
 
@@ -138,7 +148,6 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
     [
         ({"x_kvmesh_router_mode": "clever"}, {}, "'clever': use one of kv"),
         ({}, {"mode": "clever"}, "kvmesh.mode"),
-        ({"x_kvmesh_cost": "cheap"}, {}, "'cheap': use one of"),
         ({"x_kvmesh_temperature": "hot"}, {}, "header x-kvmesh-temperature is 'hot'"),
         ({}, {"overlap_score_weight": -1}, "kvmesh.overlap_score_weight is -1"),
         ({"x_kvmesh_priority": "high"}, {}, "'high': use a whole number"),

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from kvmesh.app.router.command import RouterServer
+from kvmesh.core.cost.weight_sets import PredictedTimeWeights
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import CostSettings, RouterSettings
 
@@ -13,17 +14,61 @@ def settings(cost: CostSettings) -> RouterSettings:
 
 def test_a_formula_may_bring_weights_of_its_own() -> None:
     cost = CostSettings(
-        kv_cost="predicted-time:contention=0.2:overlap_score_weight=1.5",
+        kv_cost="predicted-time:contention=0.2",
+        kv_weight=("followers=0.25",),
         kv_overlap_score_weight=2.0,
         router_temperature=0.1,
     )
 
     options = RouterServer(settings(cost)).scheduler.options
 
-    assert (options.cost, options.weights.contention) == ("predicted-time", 0.2)
-    assert (options.overlap_score_weight, options.temperature) == (3.0, 0.1)
+    assert (options.cost, options.temperature) == ("predicted-time", 0.1)
+    assert options.pricing().weights == PredictedTimeWeights(
+        overlap_score_weight=2.0, contention=0.2, followers=0.25
+    )
 
 
-def test_a_weight_no_formula_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'contension' is none of"):
-        RouterServer(settings(CostSettings(kv_cost="predicted-time:contension=1")))
+@pytest.mark.parametrize(
+    ("cost", "policy", "words"),
+    [
+        (
+            "lmetric",
+            "kv-overlap-score-weight=2",
+            "--model-policy '.*': lmetric: there is no weight",
+        ),
+        ("dynamo", "kv-cost=lmetric,kv-overlap-score-weight=2", "kv-cost: lmetric: there is no w"),
+    ],
+)
+def test_a_models_weight_is_one_that_its_formula_has(cost: str, policy: str, words: str) -> None:
+    made = settings(CostSettings(kv_cost=cost))
+
+    with pytest.raises(ConfigError, match=words):
+        RouterServer(dataclasses.replace(made, model_policy=(f"model=a,{policy}",)))
+    RouterServer(dataclasses.replace(made, model_policy=("model=a,router-mode=random",)))
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (CostSettings(kv_cost="predicted-time:contension=1"), "'contension' is none of"),
+        (
+            CostSettings(kv_weight=("contension=1",)),
+            r"--kv-weight contension=1: --kv-cost predicted-time: .*'contension' here; it has o",
+        ),
+        (CostSettings(kv_weight=("contention",)), "--kv-weight: 'contention' is not name=number"),
+        (CostSettings(kv_weight=("contention=2e6",)), "contention is 2e.06: use a number from 0"),
+        (
+            CostSettings(kv_cost="lmetric", kv_overlap_score_weight=1.0),
+            "--kv-overlap-score-weight: --kv-cost lmetric: .* it has no weights",
+        ),
+        (
+            CostSettings(kv_weight=("overlap_score_weight=1",), kv_overlap_score_weight=1.0),
+            "overlap_score_weight is given twice",
+        ),
+    ],
+)
+def test_a_weight_that_the_formula_lacks_or_has_twice_is_refused(
+    cost: CostSettings, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RouterServer(settings(cost))

@@ -15,7 +15,8 @@ from kvmesh.app.serve.placement import LEFT_S, NEVER_SERVED, Placement
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, NO_FLEET
+from kvmesh.core.cost.terms import NO_FLEET
+from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.health.blame import Blame
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Verdict
@@ -207,7 +208,7 @@ def test_a_first_byte_is_overdue_long_after_it_was_expected(served: bool, times:
         routing.scheduler.workers.note(W1, SERVED, 50.0)
     placement = routing.place()
     chosen = placement.decision.chosen
-    expected_s = 5.0 * PREDICTED_MS.function(chosen, NO_FLEET, DEFAULT_WEIGHTS) / 1e3
+    expected_s = 5.0 * PREDICTED_MS.function(chosen, NO_FLEET, NO_WEIGHTS) / 1e3
 
     assert not placement.is_overdue(100.0 + 10.0 * times + expected_s - 0.01)
     assert placement.is_overdue(100.0 + 10.0 * times + expected_s + 0.01)

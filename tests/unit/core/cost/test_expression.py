@@ -2,7 +2,8 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.expression import Expression
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, DERIVED, NO_FLEET, Candidate
+from kvmesh.core.cost.terms import DERIVED, NO_FLEET, Candidate
+from kvmesh.core.cost.weight_sets import PredictedTimeWeights
 from kvmesh.errors import ConfigError
 
 CANDIDATE = Candidate(
@@ -11,7 +12,9 @@ CANDIDATE = Candidate(
 
 
 def value(text: str) -> float:
-    return Expression(text).function(CANDIDATE, NO_FLEET, DEFAULT_WEIGHTS)
+    return Expression(text, weights=PredictedTimeWeights).function(
+        CANDIDATE, NO_FLEET, PredictedTimeWeights()
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,7 +42,7 @@ def test_a_formula_of_counts_gives_no_whole_number() -> None:
 
 
 def test_what_is_read_is_known() -> None:
-    formula = Expression("own_ms * contention + max(1, max_waiting)")
+    formula = Expression("own_ms * contention + max(1, max_waiting)", weights=PredictedTimeWeights)
 
     assert formula.names("c") == ("ms_per_token", "step_tokens", "uncached_tokens")
     assert formula.names("f") == ("max_waiting",)
@@ -56,9 +59,12 @@ def test_a_derived_term_is_computed_once() -> None:
 
 
 def test_a_line_has_numbers_in_place_of_names() -> None:
-    formula = Expression("max(wait_ms, own_ms) + contention * uncached_tokens + -1 + 1e3")
+    formula = Expression(
+        "max(wait_ms, own_ms) + contention * uncached_tokens + -1 + 1e3",
+        weights=PredictedTimeWeights,
+    )
 
-    line = formula.line(CANDIDATE, NO_FLEET, DEFAULT_WEIGHTS)
+    line = formula.line(CANDIDATE, NO_FLEET, PredictedTimeWeights())
 
     assert line == "max(12.0, 410.0) + 0.4 * 800 + -1 + 1e3"
 
@@ -66,7 +72,7 @@ def test_a_line_has_numbers_in_place_of_names() -> None:
 def test_a_formula_may_print_a_term_in_its_own_way() -> None:
     formula = Expression("own_ms", {"own_ms": ".3f"})
 
-    assert formula.line(CANDIDATE, NO_FLEET, DEFAULT_WEIGHTS) == "410.000"
+    assert formula.line(CANDIDATE, NO_FLEET, PredictedTimeWeights()) == "410.000"
 
 
 @pytest.mark.parametrize("name", sorted(DERIVED))
@@ -91,3 +97,8 @@ def test_what_is_no_arithmetic_of_terms_is_refused_with_its_text(text: str) -> N
 def test_a_refusal_names_what_is_wrong_and_what_is_known() -> None:
     with pytest.raises(ConfigError, match=r"'luck' is none of its terms.*own_ms.*wait_ms"):
         Expression("2 * luck + wait_ms")
+
+
+def test_a_weight_of_another_formula_is_none_of_its_terms() -> None:
+    with pytest.raises(ConfigError, match="'cache_threshold' is none of its terms"):
+        Expression("cache_threshold * wait_ms", weights=PredictedTimeWeights)

@@ -7,21 +7,30 @@ from kvmesh.core.cost.formulas import (
     COSTS,
     DYNAMO,
     LMETRIC,
+    OVERLAP_BLOCKS,
     OVERLAP_LOAD,
     OVERLAP_USAGE_WAITING,
     PREBLE,
     PREDICTED_TIME,
     PREFILL_DECODE,
     SGLANG,
-    cost_named,
     formula_line,
     score_of,
 )
 from kvmesh.core.cost.selection import choose_least
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, Weights, survey
-from kvmesh.errors import ConfigError
+from kvmesh.core.cost.terms import Candidate, survey
+from kvmesh.core.cost.weight_sets import (
+    DynamoWeights,
+    OverlapBlocksWeights,
+    OverlapLoadWeights,
+    OverlapUsageWaitingWeights,
+    PredictedTimeWeights,
+    PrefillDecodeWeights,
+    SglangWeights,
+)
+from kvmesh.core.cost.weights import NO_WEIGHTS, Weights
 
-ALONE = survey([Candidate(WorkerId("w"), 16, 100)], DEFAULT_WEIGHTS)
+ALONE = survey([Candidate(WorkerId("w"), 16, 100)], NO_WEIGHTS)
 
 
 def make_candidate(name: str = "worker_1", **terms: float) -> Candidate:
@@ -40,7 +49,9 @@ def test_overlap_minus_load_chooses_the_worked_example() -> None:
         make_candidate("w3", uncached_tokens=400, cache_usage=0.80),
     ]
 
-    scores = [OVERLAP_LOAD.formula.function(one, ALONE, DEFAULT_WEIGHTS) for one in fleet]
+    scores = [
+        OVERLAP_LOAD.formula.function(one, ALONE, OVERLAP_LOAD.weights.default) for one in fleet
+    ]
 
     assert scores == pytest.approx([-0.15, 0.00, -0.05])
     assert choose_least([-score for score in scores], NoDraw()) == 1
@@ -51,30 +62,71 @@ def test_overlap_usage_waiting_counts_overlap_twice_and_waiting_against_the_most
         make_candidate("w1", uncached_tokens=800, cache_usage=0.2, waiting_requests=2),
         make_candidate("w2", uncached_tokens=1600, cache_usage=0.1, waiting_requests=8),
     ]
-    whole = survey(fleet, DEFAULT_WEIGHTS)
+    whole = survey(fleet, NO_WEIGHTS)
 
-    scores = [OVERLAP_USAGE_WAITING.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    scores = [
+        OVERLAP_USAGE_WAITING.formula.function(one, whole, OVERLAP_USAGE_WAITING.weights.default)
+        for one in fleet
+    ]
 
     assert scores == pytest.approx([2 * 0.5 - 0.2 - 0.25, -0.1 - 1.0])
     [one] = alone = [make_candidate(uncached_tokens=1600, waiting_requests=1)]
     assert (
-        OVERLAP_USAGE_WAITING.formula.function(one, survey(alone, DEFAULT_WEIGHTS), DEFAULT_WEIGHTS)
+        OVERLAP_USAGE_WAITING.formula.function(
+            one, survey(alone, NO_WEIGHTS), OVERLAP_USAGE_WAITING.weights.default
+        )
         == -1.0
     )
+
+
+def test_each_part_of_overlap_usage_waiting_has_its_weight() -> None:
+    one = make_candidate(uncached_tokens=800, cache_usage=0.2, waiting_requests=2)
+    whole = survey([one, make_candidate("w2", waiting_requests=8)], NO_WEIGHTS)
+    weights = OverlapUsageWaitingWeights(
+        overlap_score_weight=4.0, gpu_cache_usage_weight=0.5, waiting_requests_weight=3.0
+    )
+
+    score = OVERLAP_USAGE_WAITING.formula.function(one, whole, weights)
+
+    assert score == pytest.approx(4 * 0.5 - 0.5 * 0.2 - 3 * 0.25)
+
+
+def test_hit_rate_and_load_have_a_weight_each() -> None:
+    one = make_candidate(uncached_tokens=800, cache_usage=0.4)
+    weights = OverlapLoadWeights(weight_cache=3.0, weight_load=2.0)
+
+    assert OVERLAP_LOAD.formula.function(one, ALONE, weights) == pytest.approx(1.5 - 0.8)
+
+
+def test_blocks_of_overlap_are_held_against_load() -> None:
+    one = make_candidate(overlap_blocks=25, cache_usage=0.3)
+    twice = OverlapBlocksWeights(overlap_score_weight=2.0)
+    ten = OverlapBlocksWeights(weight_load=10.0)
+
+    scores = [
+        OVERLAP_BLOCKS.formula.function(one, ALONE, weights)
+        for weights in (OverlapBlocksWeights(), twice, ten)
+    ]
+
+    assert scores == pytest.approx([24.7, 49.7, 22.0])
 
 
 def test_prefill_decode_weighs_prefill_against_decode() -> None:
     candidate = make_candidate(prefill_tokens=1000, uncached_tokens=608, decode_blocks=25)
 
-    assert PREFILL_DECODE.formula.function(candidate, ALONE, DEFAULT_WEIGHTS) == 125.5
     assert (
-        PREFILL_DECODE.formula.function(candidate, ALONE, Weights(overlap_score_weight=2.0))
+        PREFILL_DECODE.formula.function(candidate, ALONE, PREFILL_DECODE.weights.default) == 125.5
+    )
+    assert (
+        PREFILL_DECODE.formula.function(
+            candidate, ALONE, PrefillDecodeWeights(overlap_score_weight=2.0)
+        )
         == 226.0
     )
 
 
 def test_the_formula_line_is_the_fields() -> None:
-    weights = Weights(overlap_score_weight=0.998)
+    weights = PrefillDecodeWeights(overlap_score_weight=0.998)
     candidate = make_candidate(
         prefill_tokens=1000, uncached_tokens=608, decode_blocks=25, overlap_blocks=15
     )
@@ -95,21 +147,21 @@ def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
     busy = make_candidate(
         "w2", overlap_blocks=50, prefill_tokens=3200, decode_blocks=110, active_requests=4
     )
-    whole = survey([idle, busy], DEFAULT_WEIGHTS)
-    decay = Weights(overlap_score_credit_decay=0.5, decode_active_request_weight=10.0)
+    whole = survey([idle, busy], NO_WEIGHTS)
+    decay = DynamoWeights(overlap_score_credit_decay=0.5, decode_active_request_weight=10.0)
 
-    assert DYNAMO.formula.function(idle, whole, DEFAULT_WEIGHTS) == 100 - 50 + 110
-    assert DYNAMO.formula.function(busy, whole, DEFAULT_WEIGHTS) == 300 - 50 + 110
+    assert DYNAMO.formula.function(idle, whole, DYNAMO.weights.default) == 100 - 50 + 110
+    assert DYNAMO.formula.function(busy, whole, DYNAMO.weights.default) == 300 - 50 + 110
     assert DYNAMO.formula.function(busy, whole, decay) == 300 - 25 + 110 + 40
     assert DYNAMO.formula.function(idle, whole, decay) == 100 - 50 + 110
-    assert DYNAMO.formula.function(idle, whole, Weights(overlap_score_credit=9.0)) == 110
+    assert DYNAMO.formula.function(idle, whole, DynamoWeights(overlap_score_credit=9.0)) == 110
 
 
 def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> None:
     less = make_candidate("w1", prompt_tokens=1, prefill_tokens=30, overlap_blocks=1)
     more = make_candidate("w2", prompt_tokens=1, prefill_tokens=31, overlap_blocks=1)
-    whole = survey([less, more], DEFAULT_WEIGHTS)
-    decay = Weights(overlap_score_credit_decay=1.0)
+    whole = survey([less, more], NO_WEIGHTS)
+    decay = DynamoWeights(overlap_score_credit_decay=1.0)
 
     assert DYNAMO.formula.function(less, whole, decay) == 31 / 16 - 1
     assert DYNAMO.formula.function(more, whole, decay) == 32 / 16 - 1 / 2
@@ -118,7 +170,7 @@ def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> Non
 def test_lmetric_multiplies_prefill_work_by_requests() -> None:
     candidate = make_candidate(prefill_tokens=1000, uncached_tokens=600, active_requests=4)
 
-    assert LMETRIC.formula.function(candidate, ALONE, DEFAULT_WEIGHTS) == 1600 * 5
+    assert LMETRIC.formula.function(candidate, ALONE, LMETRIC.weights.default) == 1600 * 5
 
 
 def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
@@ -126,17 +178,17 @@ def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
     equal = make_candidate("w2", overlap_blocks=60, uncached_tokens=640, prefill_tokens=8000)
     idle = make_candidate("w3", uncached_tokens=1600)
     fleet = [longest, equal, idle]
-    whole = survey(fleet, DEFAULT_WEIGHTS)
+    whole = survey(fleet, NO_WEIGHTS)
 
-    costs = [PREBLE.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    costs = [PREBLE.formula.function(one, whole, PREBLE.weights.default) for one in fleet]
 
     assert choose_least(costs, NoDraw()) == 1
     total = 9000 + 640 + 8000 + 640 + 1600
     assert whole.total_work == total
     assert costs == [9000, 8000, 1 + total]
     busy = make_candidate("w4", prefill_tokens=10, outstanding_tokens=100, uncached_tokens=1600)
-    assert PREBLE.formula.function(busy, whole, DEFAULT_WEIGHTS) == 1 + total + 15
-    line = formula_line(COSTS["preble"], 8000.0, equal, whole, DEFAULT_WEIGHTS)
+    assert PREBLE.formula.function(busy, whole, PREBLE.weights.default) == 1 + total + 15
+    line = formula_line(COSTS["preble"], 8000.0, equal, whole, PREBLE.weights.default)
     assert line == (
         "Formula for w2: 8000.0 = work 8000 + 0.05 * 0, own 640, longest match 60"
         " (cached_blocks: 60)"
@@ -149,9 +201,9 @@ def test_preble_explores_unless_more_than_half_is_cached(overlap: int) -> None:
     full = make_candidate("w1", cached_blocks=95, capacity_blocks=100, **terms)
     free = make_candidate("w2", cached_blocks=overlap, capacity_blocks=1000, **terms)
     fleet = [full, free]
-    whole = survey(fleet, DEFAULT_WEIGHTS)
+    whole = survey(fleet, NO_WEIGHTS)
 
-    costs = [PREBLE.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    costs = [PREBLE.formula.function(one, whole, PREBLE.weights.default) for one in fleet]
 
     evicted = 95 + (100 - overlap) - 100
     assert costs == [7 + evicted * 16, 7]
@@ -162,9 +214,9 @@ def test_preble_explores_by_load_eviction_and_own_prefill() -> None:
     full = make_candidate("w1", cached_blocks=990, capacity_blocks=1000, **blocks)
     free = make_candidate("w2", prefill_tokens=100, outstanding_tokens=1000, **blocks)
     fleet = [full, free]
-    whole = survey(fleet, DEFAULT_WEIGHTS)
+    whole = survey(fleet, NO_WEIGHTS)
 
-    costs = [PREBLE.formula.function(one, whole, DEFAULT_WEIGHTS) for one in fleet]
+    costs = [PREBLE.formula.function(one, whole, PREBLE.weights.default) for one in fleet]
 
     assert costs == [90 * 16 + 1600, 100 + 50 + 1600]
 
@@ -174,20 +226,20 @@ def test_sglang_takes_the_best_match_the_smallest_tree_or_the_shortest_queue() -
     match = make_candidate("w1", overlap_blocks=40, cached_blocks=9, active_requests=5, **blocks)
     small = make_candidate("w2", overlap_blocks=10, cached_blocks=5, active_requests=1, **blocks)
 
-    def costs(*fleet: Candidate, weights: Weights = DEFAULT_WEIGHTS) -> list[float]:
+    def costs(*fleet: Candidate, weights: Weights = SGLANG.weights.default) -> list[float]:
         return [SGLANG.formula.function(one, survey(fleet, weights), weights) for one in fleet]
 
     assert costs(match, small) == [-40, -10]
-    assert costs(match, small, weights=Weights(cache_threshold=0.5)) == [9, 5]
-    assert costs(match, small, weights=Weights(balance_abs_threshold=3)) == [5, 1]
-    even = Weights(balance_abs_threshold=3, balance_rel_threshold=6.0)
+    assert costs(match, small, weights=SglangWeights(cache_threshold=0.5)) == [9, 5]
+    assert costs(match, small, weights=SglangWeights(balance_abs_threshold=3)) == [5, 1]
+    even = SglangWeights(balance_abs_threshold=3, balance_rel_threshold=6.0)
     assert costs(match, small, weights=even) == [-40, -10]
-    at_threshold = Weights(balance_abs_threshold=4, cache_threshold=0.4)
+    at_threshold = SglangWeights(balance_abs_threshold=4, cache_threshold=0.4)
     assert costs(match, small, weights=at_threshold) == [9, 5]
-    five_fold = Weights(balance_abs_threshold=3, balance_rel_threshold=5.0)
+    five_fold = SglangWeights(balance_abs_threshold=3, balance_rel_threshold=5.0)
     assert costs(match, small, weights=five_fold) == [-40, -10]
     whole = make_candidate("w3", request_blocks=1, overlap_blocks=1, cached_blocks=7)
-    assert costs(whole, weights=Weights(cache_threshold=0.5)) == [-1]
+    assert costs(whole, weights=SglangWeights(cache_threshold=0.5)) == [-1]
 
 
 def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
@@ -200,7 +252,7 @@ def test_predicted_time_prices_what_a_prefill_does_to_the_others() -> None:
         memory_wait_ms=7.0,
     )
 
-    cost = PREDICTED_TIME.formula.function(candidate, ALONE, DEFAULT_WEIGHTS)
+    cost = PREDICTED_TIME.formula.function(candidate, ALONE, PREDICTED_TIME.weights.default)
 
     assert cost == pytest.approx((50 + 100) * 5.0 + 0.05 * 0.1 * 20_000 + 7)
 
@@ -214,36 +266,30 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
         arrivals_per_ms=0.002,
     )
 
-    cost = PREDICTED_TIME.formula.function(candidate, ALONE, Weights(followers=2.0))
+    cost = PREDICTED_TIME.formula.function(candidate, ALONE, PredictedTimeWeights(followers=2.0))
 
     assert cost == pytest.approx((50 + 100) * (1 + 2.0 * 0.002 * 100))
-    line = formula_line(COSTS["predicted-time"], cost, candidate, ALONE, Weights(followers=2.0))
+    line = formula_line(
+        COSTS["predicted-time"], cost, candidate, ALONE, PredictedTimeWeights(followers=2.0)
+    )
     assert line == (
         "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0) * (1 + 0.4 * 0 + 2.0 * 0.0020 * 1.0"
         " * 100.0) + 0.05 * 0.1000 * 0 + 0.0 (cached_blocks: 0)"
     )
 
 
-def test_an_unknown_cost_is_refused_with_the_known_names() -> None:
-    assert cost_named("lmetric") is COSTS["lmetric"]
-    with pytest.raises(
-        ConfigError, match="kv_cost 'best' is unknown; use one of prefill-decode, pred"
-    ):
-        cost_named("best")
-
-
 def test_an_empty_prompt_has_no_overlap() -> None:
     empty = make_candidate(prompt_tokens=0)
 
-    assert OVERLAP_LOAD.formula.function(empty, ALONE, DEFAULT_WEIGHTS) == 0.0
+    assert OVERLAP_LOAD.formula.function(empty, ALONE, OVERLAP_LOAD.weights.default) == 0.0
 
 
 def test_a_logit_is_written_with_three_digits() -> None:
     candidate = make_candidate(uncached_tokens=800, cache_usage=0.5)
 
-    line = formula_line(COSTS["overlap-load"], 0.0, candidate, ALONE, DEFAULT_WEIGHTS)
+    line = formula_line(COSTS["overlap-load"], 0.0, candidate, ALONE, OVERLAP_LOAD.weights.default)
 
-    assert line == "Formula for worker_1: 0.000 = 0.50 - 0.50 (cached_blocks: 0)"
+    assert line == "Formula for worker_1: 0.000 = 0.50 * 1.0 - 0.50 * 1.0 (cached_blocks: 0)"
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))
@@ -254,7 +300,7 @@ def test_failing_makes_every_formula_worse_by_its_own_unit(name: str) -> None:
     )
     failing = msgspec.structs.replace(well, failure_share=0.25, failure_ms=200.0)
 
-    scores = [score_of(cost, one, ALONE, DEFAULT_WEIGHTS) for one in (well, failing)]
+    scores = [score_of(cost, one, ALONE, cost.weights.default) for one in (well, failing)]
 
     worse = {
         "prefill-decode": 400.0 / 16,
@@ -265,15 +311,16 @@ def test_failing_makes_every_formula_worse_by_its_own_unit(name: str) -> None:
         "sglang": 400.0,
         "overlap-usage-waiting": -0.25,
         "overlap-load": -0.25,
+        "overlap-blocks": -400.0 / 16,
     }
-    assert scores[0] == cost.formula.function(well, ALONE, DEFAULT_WEIGHTS)
+    assert scores[0] == cost.formula.function(well, ALONE, cost.weights.default)
     assert scores[1] - scores[0] == pytest.approx(worse[name])
 
 
 def test_a_worker_of_unknown_speed_has_a_finite_price() -> None:
     failing = make_candidate(failure_share=1.0, failure_ms=200.0, ms_per_token=0.0)
 
-    failure = Expression("failure_tokens").function(failing, ALONE, DEFAULT_WEIGHTS)
+    failure = Expression("failure_tokens").function(failing, ALONE, NO_WEIGHTS)
 
     assert failure == 200.0 / 1e-4
 
@@ -285,6 +332,6 @@ def test_a_worker_of_unknown_speed_has_a_finite_price() -> None:
 def test_the_formula_line_says_what_failing_costs(name: str, end: str) -> None:
     cost = COSTS[name]
     failing = make_candidate(ms_per_token=0.5, failure_share=0.25, failure_ms=200.0)
-    score = score_of(cost, failing, ALONE, DEFAULT_WEIGHTS)
+    score = score_of(cost, failing, ALONE, cost.weights.default)
 
-    assert end in formula_line(cost, score, failing, ALONE, DEFAULT_WEIGHTS)
+    assert end in formula_line(cost, score, failing, ALONE, cost.weights.default)

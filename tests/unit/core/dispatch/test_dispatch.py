@@ -7,6 +7,7 @@ import pytest
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
@@ -17,13 +18,13 @@ from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.rollout.arms import Arm, Arms, Marks
-from kvmesh.core.rollout.policy_spec import PolicySpec, policy_of
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
 from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import NoWorkerError, RequestError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 HASHES = list(range(1, 33))
@@ -69,6 +70,16 @@ class Routers:
 
     def booked(self) -> list[str]:
         return [one.request_id for one in self.scheduler.sequences.owned()]
+
+
+def test_a_formula_that_there_is_not_is_refused_before_anything_is_done() -> None:
+    routers = Routers()
+
+    with pytest.raises(RequestError, match="'best' is unknown"):
+        routers.enter(cost="best")
+    with pytest.raises(RequestError, match="lmetric: there is no weight 'overlap_score_weight'"):
+        routers.enter(cost="lmetric", overlap_score_weight=0.0)
+    assert routers.enter(cost="dynamo", overlap_score_weight=2.0).request.cost == "dynamo"
 
 
 def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
@@ -327,7 +338,7 @@ def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
 
 def on_trial(routers: Routers) -> Arm:
     """Have every request be the candidate's, and return its arm."""
-    policy = policy_of(PolicySpec("lmetric"))
+    policy = PolicySpec("lmetric").find(PUBLISHED)
     arms = Arms(policy, policy, 1.0, "salt", Marks())
     routers.scheduler.follow(policy, arms)
     return arms.candidate

@@ -31,7 +31,7 @@ MAY_NAME = {
     "kvmesh/transport/zmq/publisher.py": "a pretend engine",
     # The published cost formula of that name.
     "kvmesh/core/cost/formulas.py": "formula",
-    "kvmesh/core/cost/terms.py": "formula",
+    "kvmesh/core/cost/weight_sets.py": "formula",
     "kvmesh/simulator/options.py": "formula",
     "kvmesh/simulator/tuning.py": "formula",
 }

@@ -1,10 +1,10 @@
 import random
 
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.rollout.arms import LOOKBACK_BLOCKS, Arms, Marks
-from kvmesh.core.rollout.policy_spec import PolicySpec, policy_of
 
-BASELINE, CANDIDATE = policy_of(PolicySpec("predicted-time")), policy_of(PolicySpec("lmetric"))
+BASELINE, CANDIDATE = PUBLISHED.plain("predicted-time"), PUBLISHED.plain("lmetric")
 BLOCK = 16
 
 

@@ -1,8 +1,11 @@
 import msgspec
 import pytest
 
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
+from kvmesh.core.cost.expression import Expression
+from kvmesh.core.cost.formulas import make_cost
 from kvmesh.core.rollout.change import MOST_STAGES, Bounds, PolicyChange
-from kvmesh.core.rollout.policy_spec import PolicySpec, policy_of
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.rollout.rollout import MOST_HISTORY, Rollout
 from kvmesh.core.rollout.state import PolicyNews
 from kvmesh.core.rollout.tally import Counter
@@ -13,7 +16,7 @@ CHANGE = PolicyChange(OTHER, min_requests=20)
 
 
 def rollout_of(name: str = "r1") -> Rollout:
-    return Rollout(name, policy_of(BASE))
+    return Rollout(name, BASE.find(PUBLISHED))
 
 
 def fill(counter: Counter, requests: int, ttft_ms: float = 100.0, errors: int = 0) -> None:
@@ -126,7 +129,7 @@ def test_one_change_at_a_time() -> None:
     [
         (PolicyChange(OTHER, ()), "0 stages"),
         (PolicyChange(PolicySpec("nonsense")), "use one of"),
-        (PolicyChange(PolicySpec("lmetric", {"nonsense": 1.0})), "none of"),
+        (PolicyChange(PolicySpec("lmetric", {"nonsense": 1.0})), "it has no weights"),
     ],
 )
 def test_what_cannot_be_is_not_begun(change: PolicyChange, said: str) -> None:
@@ -140,16 +143,16 @@ def test_what_cannot_be_is_not_begun(change: PolicyChange, said: str) -> None:
 
 
 def test_a_formula_of_ones_own_must_be_known_to_every_replica() -> None:
-    rollout = rollout_of()
-    rollout.formulas = ("lmetric",)
-    knowing = PolicyNews(able=True, formulas=("lmetric",))
+    mine = make_cost("mine", Expression("prefill_tokens"), Expression("failure_tokens"))
+    rollout = Rollout("r1", PUBLISHED.plain("predicted-time"), Formulas([mine]))
+    knowing, change = PolicyNews(able=True, formulas=("mine",)), PolicyChange(PolicySpec("mine"))
 
-    with pytest.raises(RequestError, match="'lmetric' is not known to r3: start every") as caught:
-        rollout.begin(CHANGE, 1.0, {"r2": knowing, "r3": PolicyNews(able=True)})
-    rollout.begin(CHANGE, 1.0, {"r2": knowing})
+    with pytest.raises(RequestError, match="'mine' is not known to r3: start every") as caught:
+        rollout.begin(change, 1.0, {"r2": knowing, "r3": PolicyNews(able=True)})
+    rollout.begin(change, 1.0, {"r2": knowing})
 
     assert caught.value.status == 409
-    assert rollout.news().formulas == ("lmetric",)
+    assert rollout.news().formulas == ("mine",)
 
 
 def test_the_last_of_two_changes_counts_even_where_another_clock_is_ahead() -> None:
@@ -180,7 +183,7 @@ def test_a_sibling_that_does_not_know_the_formula_keeps_its_policy_and_decides_n
 
     assert second.adopt(news) is None
     assert second.adopt(news) is None
-    assert "kv:file.py:mine: kv_cost 'file.py:mine' is unknown" in second.refused
+    assert "kv:file.py:mine: formula 'file.py:mine' is unknown" in second.refused
     assert not second.news().able
     assert (second.spec, second.arms) == (BASE, None)
     assert second.decide(2.0, news) is None

@@ -34,7 +34,7 @@ def test_what_a_policy_does_not_name_stays_as_it_is() -> None:
         ("kv-cost=dynamo", "write model=GLOB and at least one other key"),
         ("model=a", "write model=GLOB and at least one other key"),
         ("model=a,router-mode=clever", "router-mode is 'clever'; use one of kv"),
-        ("model=a,kv-cost=cheap", "kv_cost 'cheap' is unknown"),
+        ("model=a,kv-cost=cheap", "kv-cost 'cheap' is unknown"),
         ("model=a,router-temperature=hot", "router-temperature is 'hot'; use a number >= 0"),
         ("model=a,router-temperature=inf", "router-temperature is 'inf'"),
     ],

@@ -6,7 +6,13 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.weight_sets import (
+    DynamoWeights,
+    OverlapUsageWaitingWeights,
+    PrefillDecodeWeights,
+)
 from kvmesh.core.health.outcomes import (
     SERVED,
     UNKNOWN,
@@ -19,14 +25,14 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.rollout.arms import Arms, Marks
-from kvmesh.core.rollout.policy_spec import PolicySpec, policy_of
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
 from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.errors import ConfigError, NoWorkerError
+from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
 W1, W2, W3, W4 = NAMES
@@ -295,12 +301,31 @@ def test_a_worker_on_trial_gets_one_request() -> None:
     assert chosen == {W1: 1, W2: 5}
 
 
-def test_an_unknown_cost_is_a_configuration_error() -> None:
+def test_an_unknown_cost_or_weight_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv_cost 'best'"):
         make_scheduler(cost="best")
+    with pytest.raises(ConfigError, match=r"'contention' here; it has overlap_score_weight \(0 to"):
+        make_scheduler(cost="prefill-decode", weights={"contention": 1.0})
     scheduler, _ = make_scheduler()
-    with pytest.raises(ConfigError, match="kv_cost 'worst'"):
+    with pytest.raises(RequestError, match="'worst' is unknown; use one of prefill-decode") as one:
         scheduler.schedule(make_request("r1", cost="worst"), 0.0)
+    assert (one.value.status, one.value.param) == (400, "x-kvmesh-cost")
+    with pytest.raises(RequestError, match=r"lmetric: there is no weight .* it has no weights"):
+        scheduler.check(make_request("r1", cost="lmetric", overlap_score_weight=1.0))
+    with pytest.raises(RequestError, match=r"is 2e.06: use a number from 0 to 1e.06"):
+        scheduler.check(make_request("r1", overlap_score_weight=2e6))
+    scheduler.check(make_request("r1", cost="dynamo", overlap_score_weight=1.0))
+
+
+def test_another_formula_counts_with_its_own_defaults() -> None:
+    scheduler, _ = make_scheduler(W1, cost="prefill-decode", overlap_score_weight=8.0)
+
+    def weights(**wishes: Any) -> object:
+        return scheduler.explain(make_request("r1", **wishes), 0.0).weights
+
+    assert weights() == weights(cost="prefill-decode") == PrefillDecodeWeights(8.0)
+    assert weights(cost="overlap-usage-waiting") == OverlapUsageWaitingWeights()
+    assert weights(cost="dynamo", overlap_score_weight=3.0) == DynamoWeights(3.0)
 
 
 def test_siblings_meet_before_any_event_came() -> None:
@@ -680,8 +705,8 @@ def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost
     assert sent[W1] <= 6, "three, and trials when the back-off is over"
 
 
-BASELINE = policy_of(PolicySpec("predicted-time"))
-CANDIDATE = policy_of(PolicySpec("prefill-decode", {"overlap_score_weight": 3.0}))
+BASELINE = PolicySpec("predicted-time").find(PUBLISHED)
+CANDIDATE = PolicySpec("prefill-decode", {"overlap_score_weight": 3.0}).find(PUBLISHED)
 
 
 def on_trial(share: float) -> tuple[Scheduler, Arms]:

@@ -3,8 +3,9 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.cost.formulas import cost_named
-from kvmesh.core.cost.terms import DEFAULT_WEIGHTS, Candidate, survey
+from kvmesh.core.cost.formulas import PREDICTED_TIME
+from kvmesh.core.cost.terms import Candidate, survey
+from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.shadow_policy import (
@@ -45,9 +46,9 @@ def decision(taken: str, *candidates: Candidate, considered: int = 0) -> Decisio
         chosen=chosen,
         candidates=candidates,
         scores=tuple(0.0 for _ in candidates),
-        cost=cost_named("predicted-time"),
-        fleet=survey(candidates, DEFAULT_WEIGHTS),
-        weights=DEFAULT_WEIGHTS,
+        cost=PREDICTED_TIME,
+        fleet=survey(candidates, NO_WEIGHTS),
+        weights=PREDICTED_TIME.weights.default,
         by_cache=True,
     )
 

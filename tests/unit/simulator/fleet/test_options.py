@@ -6,11 +6,10 @@ from kvmesh.simulator.fleet.options import FleetOptions
 
 
 def test_a_policy_is_a_mode_a_cost_and_numbers() -> None:
-    options = parse_policy("kv:prefill-decode:overlap_score_weight=8:contention=0.1", 64)
+    options = parse_policy("kv:dynamo:overlap_score_weight=8:overlap_score_credit=0.1", 64)
 
-    assert (options.mode, options.cost, options.block_size) == ("kv", "prefill-decode", 64)
-    assert options.overlap_score_weight == 8
-    assert options.weights.contention == 0.1
+    assert (options.mode, options.cost, options.block_size) == ("kv", "dynamo", 64)
+    assert options.weights == {"overlap_score_weight": 8, "overlap_score_credit": 0.1}
 
 
 def test_the_oracle_names_each_worker_itself() -> None:
@@ -32,8 +31,12 @@ def test_kv_alone_is_the_routers_own_default() -> None:
         ("kv:lmetric:x=1", "'x' is none of temperature"),
         ("kv:lmetric:temperature=warm", "not name=number"),
         ("kv:lmetric:temperature", "not name=number"),
-        ("kv:predicted-time:contention=-1", "0 or more"),
-        ("kv:predicted-time:contention=nan", "0 or more"),
+        ("kv:lmetric:temperature=-1", "0 or more"),
+        ("kv:lmetric:contention=1", "'contention' is none of .* lmetric, which has no weights"),
+        ("kv:preble:contention=1", r"preble, which has outstanding_weight \(0 to 1e\+06, default"),
+        ("kv:predicted-time:contention=-1", "contention is -1: use a number from 0 to"),
+        ("kv:predicted-time:contention=nan", "must be finite"),
+        ("kv:sglang:balance_abs_threshold=1.5", "is 1.5: use a whole number"),
     ],
 )
 def test_a_wrong_policy_is_refused_with_what_exists(policy: str, words: str) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.terms import Weights
+from kvmesh.core.cost.weight_sets import PredictedTimeWeights
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest
 from kvmesh.mocker.model.timing import PROFILES, TimingProfile
@@ -49,7 +49,7 @@ def test_the_oracle_takes_the_first_of_equal_engines_and_the_idle_one() -> None:
 def test_the_oracle_sees_what_is_cached_prefilling_and_queued() -> None:
     engines = [make_engine("a"), make_engine("b")]
     long = list(range(100, 300))
-    oracle = Oracle(Weights(contention=0.0))
+    oracle = Oracle(PredictedTimeWeights(contention=0.0))
     give(engines[1], make_request(2, long))
     assert oracle.choose(engines, make_request(1, [*long, 7]), 0.0) == 1
 
