@@ -4,7 +4,7 @@
 
 The best fixed weights of a phase are searched on another trace of that phase, and on the very one
 that is played, whichever does better. All play the same requests, from the first phase on. `tuned`
-is told twice: over the whole phase, with what it takes to notice and to try, and over its last part.
+is told twice: over the whole phase, with what it takes to notice and to try, and over its end.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from kvmesh.traces.trace import TraceRequest
 
 ENGINES = 4
 PROBED = 1500
-TRAINED = 4000
+TRAINED = 2500
 STEADY_FROM = 0.6
 """Behind this part of a phase the tuner has ended its trial."""
 

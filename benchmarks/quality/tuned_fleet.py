@@ -35,11 +35,11 @@ class SimulatedPolicies:
     """The rollout of one router alone."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.rollout = Rollout("router-0", scheduler.policy)
+        self.rollout = Rollout("router-0", scheduler.policy, scheduler.options.formulas)
         self.now = 0.0
         self._scheduler = scheduler
 
-    def begin(self, change: PolicyChange) -> None:
+    def change(self, change: PolicyChange) -> None:
         self.rollout.begin(change, SINCE_S + self.now, {})
         self._follow()
 

@@ -1,6 +1,7 @@
 """Searches weights for a live fleet on its own trace: what a tuning router runs as a child."""
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.tuning.performance import score_of
 from kvmesh.core.tuning.search import Found, Judged, SearchTask, SimulatedFleetFacts
@@ -31,7 +33,9 @@ TRAIN_SHARE: Final = 0.6
 LOADS: Final = (0.92, 1.0, 1.08)
 """Played at the present load and a little beside it: what wins at one alone won by chance."""
 
-CALIBRATIONS: Final = 2
+CALIBRATIONS: Final = 5
+"""Plays to bring the simulated medians near the measured ones."""
+
 EVENTS: Final = 2_000
 LEAST_REQUESTS: Final = 50
 
@@ -134,6 +138,7 @@ class Proposer:
     def _search(self, begin: Weighting) -> Weighting:
         """Return the weights that do best where they are searched, as far as there is time."""
         best = [(float("inf"), begin)]
+        specs = PUBLISHED.plain(self._task.cost).cost.weights.specs
         start = TUNED.get(self._task.cost, begin)
         moved = {name: begin.get(name, 0.0) or value for name, value in start.items()}
 
@@ -146,22 +151,28 @@ class Proposer:
             return found
 
         with contextlib.suppress(OutOfTime):
-            Search(moved, score).run()
+            Search(moved, score, specs).run()
         return min(best, key=lambda one: one[0])[1]
 
     def _calibrate(self) -> None:
-        """Make the simulated time per token the measured one: what routers learn holds the pauses
-        that others' prefills make, too.
+        """Make the simulated medians the measured ones: what routers learn of an engine's speed
+        holds what prefill and decode cost each other there, too.
         """
-        measured = self._task.itl_ms
-        if not measured:
-            return
-        decode_ms = self._task.fleet.output_token_ms or measured
+        task, facts = self._task, self._task.fleet
+        decode_ms = facts.output_token_ms or task.itl_ms or PROFILES["dynamo"].decode_base
+        fixed_ms = facts.prefill_fixed_ms
+        closest = (math.inf, self._fleet)
         for _ in range(CALIBRATIONS):
-            self._fleet = fleet_options(self._task.fleet, self._task.block_tokens, decode_ms)
-            simulated = self._play(self._task.present, 1.0).itl_ms_p50
-            decode_ms *= min(2.0, max(0.25, measured / max(simulated, 0.01)))
-        self._fleet = fleet_options(self._task.fleet, self._task.block_tokens, decode_ms)
+            changed = msgspec.structs.replace(facts, prefill_fixed_ms=fixed_ms)
+            self._fleet = fleet_options(changed, task.block_tokens, decode_ms)
+            seen = self._play(task.present, 1.0)
+            ttft = _correction(task.ttft_ms, seen.ttft_ms_p50)
+            itl = _correction(task.itl_ms, seen.itl_ms_p50)
+            closest = min(
+                closest, (abs(math.log(ttft)) + abs(math.log(itl)), self._fleet), key=_error
+            )
+            fixed_ms, decode_ms = fixed_ms * ttft, decode_ms * itl
+        self._fleet = closest[1]
 
     def _runs(self, weights: Weighting) -> list[Run]:
         return [self._play(weights, load) for load in LOADS]
@@ -199,6 +210,15 @@ def p90_times(outcomes: Sequence[RequestOutcome]) -> tuple[float, float]:
     ttft = distribution(one.ttft_ms for one in outcomes if one.ttft_ms is not None)
     tpot = distribution(mean for one in outcomes if (mean := one.mean_itl_ms()) is not None)
     return ttft.p90 if ttft else 0.0, tpot.p90 if tpot else 0.0
+
+
+def _correction(measured: float | None, simulated: float) -> float:
+    """Return by what to multiply a time for the simulated median to come near the measured one."""
+    return min(2.0, max(0.25, measured / max(simulated, 0.01))) if measured else 1.0
+
+
+def _error(tried: tuple[float, FleetOptions]) -> float:
+    return tried[0]
 
 
 def _between(outcomes: Sequence[RequestOutcome], begin: float, end: float) -> list[RequestOutcome]:

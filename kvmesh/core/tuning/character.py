@@ -9,11 +9,14 @@ import msgspec
 
 from kvmesh.core.insight.trace_ring import TraceRow
 
-CHARACTER_ROWS: Final = 256
+CHARACTER_ROWS: Final = 512
 """Requests that a character is measured from, always as many: sharing grows with their number."""
 
 MOST_RATIO: Final = 1.5
-"""A rate or mean length that differs by more than this factor is another load."""
+"""A mean length that differs by more than this factor is another load."""
+
+MOST_RATE_RATIO: Final = 2.0
+"""The same of a rate: answers of one batch end together."""
 
 MOST_DIFFERENCE: Final = 0.2
 """The same of a share."""
@@ -82,7 +85,7 @@ def differences(before: Character, after: Character) -> tuple[str, ...]:
         if name in _SHARES:
             if abs(new - old) > MOST_DIFFERENCE:
                 found.append(f"{words} {old:.0%} -> {new:.0%}")
-        elif ratio_of(old, new) > MOST_RATIO:
+        elif ratio_of(old, new) > (MOST_RATE_RATIO if name == "requests_per_s" else MOST_RATIO):
             found.append(f"{words} {old:.3g} -> {new:.3g}")
     return tuple(found)
 

@@ -3,6 +3,7 @@
 from statistics import fmean, median
 from typing import Final
 
+from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.tuning.search import SimulatedFleetFacts
@@ -14,6 +15,9 @@ def obstacle(scheduler: Scheduler, now: float) -> str:
     """Return in words why nothing can be tuned; "" when it can. O(workers)."""
     if scheduler.options.mode != "kv":
         return f"mode is {scheduler.options.mode}: only kv has weights"
+    cost = scheduler.policy.cost
+    if cost.name not in COSTS or not cost.weights.specs:
+        return f"formula {cost.name} has no weights that a simulator can tune"
     infos = [scheduler.workers.info(one) for one in scheduler.workers.everyone(now)]
     if len(infos) < LEAST_WORKERS:
         return f"{len(infos)} workers: nothing to choose"

@@ -4,6 +4,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
 from kvmesh.core.rollout.change import Bounds, PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
@@ -33,6 +34,9 @@ STAGES: Final = (0.05, 0.25, 1.0)
 BOUNDS: Final = Bounds(ttft_ratio=1.25, tpot_ratio=1.25)
 """Of the shares of a trial: a guard against harm. Whether it won shows when it has all."""
 
+LONGEST: Final = 0.98
+"""Of this share of the requests the end was waited for, before a trace counts as whole."""
+
 COUNTED_ROWS: Final = 4
 """Rows are counted up to so many times those that a search needs."""
 
@@ -42,11 +46,11 @@ class Policies(Protocol):
 
     rollout: Rollout
 
-    def begin(self, change: PolicyChange) -> None:
+    def change(self, change: PolicyChange) -> object:
         """Begin a change. Raises `RequestError` for one that cannot be."""
         ...
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> object:
         """Return from the last change. Raises `RequestError` where there is none."""
         ...
 
@@ -166,8 +170,7 @@ class TuningLoop:
 
     def _present(self) -> Weighting:
         """Return the weights in force by name."""
-        weights: dict[str, float] = msgspec.structs.asdict(self._scheduler.policy.weights)
-        return weights
+        return weights_of(self._scheduler.policy.weights)
 
     def _shadow_report(self) -> ShadowReport | None:
         found = (one for one in self._shadows.reports() if one.policy == self._shadow)
@@ -196,9 +199,9 @@ class TuningLoop:
                 case StartSearch():
                     orders.append(self._search(act, around, now))
                 case StartShadow(weights):
-                    shadow = parse_shadow(
-                        name_policy(self.tuner.cost, weights), self._scheduler.options.block_size
-                    )
+                    options = self._scheduler.options
+                    policy = name_policy(self.tuner.cost, weights)
+                    shadow = parse_shadow(policy, options.block_size, options.formulas)
                     self._shadow = shadow.name
                     self._shadows.put(shadow)
                 case StopShadow():
@@ -215,6 +218,7 @@ class TuningLoop:
     def _search(self, act: StartSearch, around: Around, now: float) -> Search:
         options, tuner = self._options, self.tuner
         rows, share = self._ring.sample(act.since_s, now)
+        rows = settled(rows, now)
         facts = fleet_facts(self._scheduler, around.replicas, now)
         facts = msgspec.structs.replace(
             facts, kv_events=around.kv_events, max_backlog_ms=around.max_backlog_ms
@@ -245,7 +249,7 @@ class TuningLoop:
             max_stage_s=self._options.trial_s,
         )
         try:
-            self._policies.begin(change)
+            self._policies.change(change)
         except RequestError as error:
             self.tuner.trial_failed(str(error), now)
             return
@@ -257,7 +261,7 @@ class TuningLoop:
         spec = PolicySpec(self.tuner.cost, dict(weights))
         self._trial = None
         try:
-            self._policies.begin(PolicyChange(policy=spec, stages=(1.0,)))
+            self._policies.change(PolicyChange(policy=spec, stages=(1.0,)))
         except RequestError:
             # Somebody else's change is on trial: what it ends with is theirs to say.
             return
@@ -268,3 +272,9 @@ class TuningLoop:
         state = self._policies.rollout.state
         if trial is not None and state is not None and state.name == trial.name:
             self._policies.give_up(why)
+
+
+def settled(rows: list[TraceRow], now: float) -> list[TraceRow]:
+    """Return the rows without the last ones: of what began lately only the short has ended."""
+    longest_s = quantile([row.ended_s - row.at_s for row in rows], LONGEST)
+    return [row for row in rows if longest_s is None or row.at_s <= now - longest_s]

@@ -14,11 +14,15 @@ SLOWEST: Final = 0.9
 
 
 class Performance(msgspec.Struct, frozen=True):
-    """p90 time to the first token and per further token of `requests`, ms; 0: none was seen."""
+    """p90 time to the first token and per further token of `requests`, ms; 0: none was seen.
+
+    The last of them ended `seconds` after the first began.
+    """
 
     requests: int
     ttft_ms_p90: float
     tpot_ms_p90: float
+    seconds: float = 0.0
 
     @property
     def score(self) -> float:
@@ -40,6 +44,7 @@ def performance_of(rows: Sequence[TraceRow]) -> Performance:
         len(rows),
         quantile([row.ttft_ms for row in rows if row.ttft_ms is not None], SLOWEST) or 0.0,
         quantile([row.itl_ms for row in rows if row.itl_ms is not None], SLOWEST) or 0.0,
+        max([row.ended_s for row in rows]) - min([row.at_s for row in rows]) if rows else 0.0,
     )
 
 

@@ -39,12 +39,12 @@ SHADOW_PATIENCE: Final = 10.0
 class TunerOptions(msgspec.Struct, frozen=True):
     """How careful a tuner is. Times in seconds.
 
-    A search needs `least_requests` in `observe_s` at least; what it finds must be better by `min_gain` on requests held
-    out, against the present weights and the default ones, and the simulator's median TTFT within
-    `model_ratio` times of the measured one. A candidate is shadowed for `shadow_s` and
-    `shadow_decisions` at least. One that was returned is not proposed again for `reject_s`, and
-    nothing is searched for `rest_s` then; otherwise the same load is searched again after
-    `retune_s`. Searches begin at least `pause_s` apart.
+    A search needs `least_requests` in `observe_s` at least. What it finds must be better by
+    `min_gain` on requests held out, against the present weights and the default ones, and the
+    simulator's median TTFT within `model_ratio` times of the measured one. A candidate is shadowed
+    for `shadow_s` and `shadow_decisions` at least. One that was returned is not proposed again for
+    `reject_s`, and nothing is searched for `rest_s` then; otherwise the same load is searched again
+    after `retune_s`. Searches begin at least `pause_s` apart.
     """
 
     apply: bool = False
@@ -225,7 +225,8 @@ class Tuner:
             text = f"{policy} at {trial.share:.0%}: {trial.reason}"
             return self._rest("returned", text, self.options.rest_s, now)
         before, after, least = trial.before, trial.after, self.options.least_requests
-        if trial.phase == "running" or after.requests < least:
+        soon = after.seconds < self.options.observe_s
+        if trial.phase == "running" or after.requests < least or soon:
             self._words = (
                 f"{policy} has {trial.share:.0%} of the requests: {trial.reason};"
                 f" {after.requests} of {least} seen since it has all"

@@ -29,7 +29,7 @@ def ring(max_bytes: int = 1 << 20, *, window_s: float = 600.0, block_size: int =
 
 
 def row(at_s: float, traced: Traced, tokens: int = 1000, output: int = 10) -> TraceRow:
-    return TraceRow(at_s, tokens, output, W, traced)
+    return TraceRow(at_s, at_s, tokens, output, W, traced)
 
 
 def traced(family: int, *keys: int) -> Traced:

@@ -27,7 +27,9 @@ SOME = Character(
 
 
 def row(at_s: float, keys: tuple[int, ...], prompt: int = 256, output: int = 64) -> TraceRow:
-    return TraceRow(at_s, prompt, output, WorkerId("w"), Traced(0, array("Q", keys).tobytes()))
+    return TraceRow(
+        at_s, at_s, prompt, output, WorkerId("w"), Traced(0, array("Q", keys).tobytes())
+    )
 
 
 def test_a_character_is_in_means_and_shares() -> None:
@@ -57,7 +59,7 @@ def test_the_same_load_has_no_differences() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"requests_per_s": 16.0}, "requests/s 10 -> 16"),
+        ({"requests_per_s": 21.0}, "requests/s 10 -> 21"),
         ({"output_tokens": 10.0}, "output tokens 100 -> 10"),
         ({"prompt_tokens": 0.0}, "prompt tokens 1e+03 -> 0"),
         ({"shared": 0.1}, "share of the prompts that others had before 50% -> 10%"),

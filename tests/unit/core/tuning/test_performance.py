@@ -7,10 +7,10 @@ from kvmesh.core.tuning.performance import Performance, performance_of, quantile
 
 def test_performance_is_the_slowest_tenth() -> None:
     rows = [
-        TraceRow(0.0, 1, 1, WorkerId("w"), Traced(0, b""), float(n), n / 10 if n else None)
+        TraceRow(0.0, 0.0, 1, 1, WorkerId("w"), Traced(0, b""), float(n), n / 10 if n else None)
         for n in range(101)
     ]
-    rows.append(TraceRow(0.0, 1, 1, WorkerId("w"), Traced(0, b"")))
+    rows.append(TraceRow(0.0, 0.0, 1, 1, WorkerId("w"), Traced(0, b"")))
 
     found = performance_of(rows)
 
