@@ -2,9 +2,10 @@
 
     python -m benchmarks.quality.bench_tuner --cost prefill-decode --load 0.8
 
-The best fixed weights of a phase are searched on another trace of that phase, and on the very one
-that is played, whichever does better. All play the same requests, from the first phase on. `tuned`
-is told twice: over the whole phase, with what it takes to notice and to try, and over its end.
+The best fixed weights of a phase are searched on the very requests that are played: what no tuner
+can know. Each phase's are played over all, and the best of all counts. `tuned` is told twice: over
+the whole phase, with what it takes to notice and to try, and over its end. Times are cut short
+against a router's defaults: a load is observed for 60 s, shadowed for 20 s, 50 requests end a stage.
 """
 
 import argparse
@@ -122,7 +123,11 @@ def fixed(plan: Plan, policy: str) -> dict[str, Part]:
 
 def tuned(plan: Plan) -> tuple[dict[str, Part], list[str]]:
     said: list[str] = []
-    options = LoopOptions(tuner=TunerOptions(apply=True))
+    options = LoopOptions(
+        tuner=TunerOptions(apply=True, observe_s=60.0, shadow_s=20.0),
+        trial_requests=50,
+        search_requests=2500,
+    )
     fleet = TunedFleet(plan.fleet(), f"kv:{plan.cost}", whole_trace(plan), options, said.append)
     return parts_of(plan, fleet.run()), said
 
@@ -131,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cost", default="predicted-time")
     parser.add_argument("--load", type=float, default=0.8, help="of round robin's saturation")
-    parser.add_argument("--seconds", type=float, default=900.0, help="of each phase, virtual")
+    parser.add_argument("--seconds", type=float, default=360.0, help="of each phase, virtual")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     found = parser.parse_args()
@@ -145,7 +150,7 @@ def main() -> None:
         searches = {
             (phase, seed): pool.submit(search, plan, phase, seed)
             for phase in PHASES
-            for seed in (plan.seed, plan.seed + 1)
+            for seed in (plan.seed,)
         }
         default = pool.submit(fixed, plan, f"kv:{plan.cost}")
         policies = {

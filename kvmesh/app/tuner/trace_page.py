@@ -58,7 +58,7 @@ class TracePage:
         room = asyncio.Event()
         room.set()
         exchange.on_pause, exchange.on_resume = room.clear, room.set
-        rows, _ = self._ring.sample(float("-inf"), self._clock())
+        rows, _ = self._ring.sample(0.0, self._clock())
         lines = mooncake_lines(rows, self._ring.block_tokens)
         while part := b"".join(islice(lines, LINES_A_TURN)):
             exchange.write(part)

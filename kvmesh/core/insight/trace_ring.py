@@ -3,6 +3,7 @@
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -17,6 +18,9 @@ ROW_BYTES: Final = 350
 """What a row takes besides its hashes, as measured."""
 
 HASH_BYTES: Final = 8
+SECONDS: Final = 2
+"""Seconds are counted apart, for up to so many times the window."""
+
 MAX_LEVEL: Final = 20
 LOOSER: Final = 8
 """More families are kept again when the rows take less than one part in so many of the memory."""
@@ -87,7 +91,7 @@ class TraceRing:
         self._bytes = 0
         self._level = 0
         self._stricter: deque[tuple[float, int]] = deque(maxlen=MAX_LEVEL)
-        self._seconds: deque[list[int]] = deque()
+        self._seconds: dict[int, list[int]] = {}
 
     def take(self, hashes: Sequence[int]) -> Traced | None:
         """Return what is to be kept of a prompt with these block hashes; None: nothing."""
@@ -97,16 +101,16 @@ class TraceRing:
             return None
         return Traced(family, keys.tobytes())
 
-    def skip(self, prompt_tokens: int, now: float) -> None:
-        """Count a request that ended and of which nothing is kept."""
-        self._count(prompt_tokens, now)
+    def skip(self, prompt_tokens: int, at_s: float, now: float) -> None:
+        """Count a request that began at `at_s`, ended now and of which nothing is kept."""
+        self._count(prompt_tokens, at_s, now)
 
     def add(self, row: TraceRow, now: float) -> None:
         """Keep a request that ended; drop what is too old or too much."""
         if row.traced.family >> FAMILY_BITS - self._level:
-            self.skip(row.prompt_tokens, now)
+            self.skip(row.prompt_tokens, row.at_s, now)
             return
-        self._count(row.prompt_tokens, now)
+        self._count(row.prompt_tokens, row.at_s, now)
         rows = self._rows
         rows.append(row)
         self._bytes += row.size
@@ -130,8 +134,9 @@ class TraceRing:
         found = [
             row for row in self._rows if row.at_s >= since_s and not row.traced.family >> shift
         ]
-        seen = sum(tokens for second, _, tokens in self._seconds if second >= int(since_s))
-        kept = sum(row.prompt_tokens for row in found)
+        whole_s = ceil(max(0.0, since_s))
+        seen = sum(one[1] for second, one in self._seconds.items() if second >= whole_s)
+        kept = sum(row.prompt_tokens for row in found if row.at_s >= whole_s)
         return sorted(found, key=_begin), min(1.0, kept / seen) if kept and seen else 1.0
 
     def newest(self, count: int) -> list[TraceRow]:
@@ -154,20 +159,25 @@ class TraceRing:
         return TraceRingStatistics(
             rows=len(self._rows),
             bytes=self._bytes,
-            seen=sum(one[1] for one in self._seconds),
+            seen=sum(one[0] for one in self._seconds.values()),
             level=self._level,
             block_tokens=self.block_tokens,
             window_s=self._window_s,
         )
 
-    def _count(self, tokens: int, now: float) -> None:
-        second, seconds = int(now), self._seconds
-        if not seconds or seconds[-1][0] < second:
-            seconds.append([second, 0, 0])
-            while seconds[0][0] < second - self._window_s:
-                seconds.popleft()
-        seconds[-1][1] += 1
-        seconds[-1][2] += tokens
+    def _count(self, tokens: int, at_s: float, now: float) -> None:
+        """Count a request in the second of its begin."""
+        seconds, oldest = self._seconds, int(now - self._window_s)
+        second = int(at_s)
+        if second < oldest:
+            return
+        found = seconds.get(second)
+        if found is None:
+            found = seconds[second] = [0, 0]
+            if len(seconds) > SECONDS * self._window_s + 1:
+                self._seconds = {one: sums for one, sums in seconds.items() if one >= oldest}
+        found[0] += 1
+        found[1] += tokens
 
     def _expire(self, now: float) -> None:
         rows, oldest_s = self._rows, now - self._window_s

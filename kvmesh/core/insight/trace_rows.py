@@ -16,7 +16,7 @@ def keep_record(ring: TraceRing, record: DecisionRecord, ended_s: float) -> None
     usage = record.reported
     tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
     if record.traced is None:
-        ring.skip(chosen.prompt_tokens, ended_s)
+        ring.skip(chosen.prompt_tokens, record.decided_s, ended_s)
         return
     itl_ms = None
     if first_s is not None and tokens > 1:

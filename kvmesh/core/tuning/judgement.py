@@ -25,7 +25,8 @@ def pick(found: Found, min_gain: float) -> Judged | None:
     better = best.held_out <= least * min(present.held_out, default.held_out)
     if better and best.searched < 1.0 and not alike(best.weights, present.weights):
         return best
-    return default if default.held_out <= least * present.held_out else None
+    worse = default.held_out <= least * present.held_out
+    return default if worse and not alike(default.weights, present.weights) else None
 
 
 def model_error(found: Found, most: float) -> str:

@@ -73,7 +73,7 @@ def test_rows_are_forgotten_after_the_window() -> None:
 
     statistics = held.statistics()
 
-    assert statistics.rows == statistics.seen == 11
+    assert (statistics.rows, statistics.seen) == (11, 12)
     assert statistics.bytes == 11 * ROW_BYTES
     assert [one.at_s for one in held.sample(0.0, 105.0)[0]] == [95.0, 96.0, 97.0, 98.0, 99.0]
 
@@ -125,7 +125,7 @@ def test_what_is_left_out_is_counted_and_not_kept() -> None:
         held.add(row(0.0, traced((number % 2) << 63)), 0.0)
 
     refused = held.take([2**64 - 1] * 8)
-    held.skip(500, 0.0)
+    held.skip(500, 0.0, 0.0)
 
     assert refused is None
     assert held.statistics().seen == 13
@@ -180,3 +180,24 @@ def test_the_trace_is_one_that_all_tools_read() -> None:
     assert infer_block_size(parsed, "test") == 128
     check_block_size(parsed, 128, "test")
     assert infinite_cache_hit_rate(parsed, 128) == pytest.approx(256 / 724)
+
+
+def test_the_share_is_of_requests_that_began_since_not_of_those_that_ended() -> None:
+    """Long answers of the load before end under the new one."""
+    held = ring()
+    for number in range(100):
+        held.add(TraceRow(float(number), 100.0 + number, 1000, 10, W, traced(number)), 200.0)
+
+    rows, share = held.sample(50.0, 200.0)
+
+    assert (len(rows), share) == (50, 1.0)
+
+
+def test_seconds_are_counted_for_no_longer_than_needed() -> None:
+    held = ring(window_s=10.0)
+    for second in range(500):
+        held.skip(1, float(second), float(second))
+    held.skip(1, 3.0, 500.0)
+
+    assert held.statistics().seen <= 21
+    assert len(held._seconds) <= 21

@@ -34,6 +34,7 @@ def test_nothing_is_picked_that_gains_too_little_or_by_chance(best: Judged) -> N
 def test_the_default_is_picked_when_the_present_weights_are_worse() -> None:
     assert pick(found(judged(4.0, 0.99), judged(8.0, 1.1)), 0.03) is DEFAULT
     assert pick(found(judged(4.0, 0.99), judged(8.0, 1.01)), 0.03) is None
+    assert pick(found(judged(1.0, 1.0)), 0.0) is None
 
 
 def test_the_best_must_beat_both_the_present_and_the_default() -> None:

@@ -23,9 +23,9 @@ from kvmesh.core.tuning.tuner import MAX_STEPS, Tuner, TunerOptions
 LOAD = Character(10.0, 1000.0, 100.0, 0.5, 0.1, 0.8)
 OTHER = msgspec.structs.replace(LOAD, output_tokens=600.0)
 DEFAULT, BETTER = {"a": 1.0}, {"a": 4.0}
-APPLY = TunerOptions(apply=True)
+APPLY = TunerOptions(apply=True, observe_s=20.0)
 SHADOWED = ShadowReport("kv:x:a=4", 300, 150, 10_000, 5000, 6000, 2000.0, 1500.0, 300, 320)
-BEFORE = Performance(900, 200.0, 20.0)
+BEFORE = Performance(900, 200.0, 20.0, 60.0)
 
 
 def tuner(options: TunerOptions = APPLY) -> Tuner:
@@ -78,7 +78,7 @@ def trying() -> Tuner:
 
 def kept() -> Tuner:
     made = trying()
-    won = Performance(600, 150.0, 20.0)
+    won = Performance(600, 150.0, 20.0, 60.0)
     assert made.look(seen(trial=trial(after=won)), 300.0) == []
     assert made.status().own == BETTER
     return made
@@ -105,12 +105,14 @@ def test_a_search_waits_for_enough_requests_of_one_load() -> None:
     assert made.look(seen(None, rows=100), 10.0) == []
     assert made.look(seen(rows=499), 20.0) == []
     assert made.status().words == "499 of 500 requests seen since the load was like this"
+    assert made.look(seen(rows=500), 19.0) == []
+    assert made.status().words == "observes this load for 1 s more"
     assert made.look(seen(rows=500), 30.0) == [StartSearch(0.0, ())]
     assert made.look(seen(rows=600), 40.0) == []
 
 
 def test_to_propose_is_only_to_tell() -> None:
-    made = shadowing(TunerOptions(apply=False))
+    made = shadowing(TunerOptions(apply=False, observe_s=20.0))
 
     assert made.look(seen(shadow=SHADOWED), 200.0) == [StopShadow()]
     assert made.status().proposal == "kv:x:a=4"
@@ -122,7 +124,7 @@ def test_to_propose_is_only_to_tell() -> None:
 
 def test_what_lost_is_put_back_and_not_proposed_soon_again() -> None:
     made = trying()
-    lost = Performance(600, 220.0, 20.0)
+    lost = Performance(600, 220.0, 20.0, 60.0)
 
     (act,) = made.look(seen(present=BETTER, trial=trial(after=lost)), 300.0)
 
@@ -150,10 +152,12 @@ def test_a_trial_is_over_when_the_rollout_returned() -> None:
 def test_a_trial_lasts_until_enough_requests_went_by_it_alone() -> None:
     made = trying()
 
-    for one in (None, trial("running", share=0.05), trial(after=Performance(499, 1.0, 1.0))):
+    for one in (None, trial("running", share=0.05), trial(after=Performance(499, 1.0, 1.0, 60.0))):
         assert made.look(seen(trial=one), 300.0) == []
         assert made.stage == "trying"
     assert "499 of 500 seen since it has all" in made.status().words
+    assert made.look(seen(trial=trial(after=Performance(900, 1.0, 1.0, 19.0))), 300.0) == []
+    assert made.stage == "trying"
 
 
 def test_a_trial_that_cannot_begin_is_dropped() -> None:
@@ -301,7 +305,7 @@ def test_a_shadow_that_would_do_harm_is_not_tried() -> None:
 def test_default_weights_that_won_need_no_way_back() -> None:
     made = trying()
     made.candidate = DEFAULT
-    made.look(seen(trial=trial(after=Performance(600, 150.0, 20.0))), 300.0)
+    made.look(seen(trial=trial(after=Performance(600, 150.0, 20.0, 60.0))), 300.0)
 
     for now in (400.0, 410.0):
         assert made.look(seen(OTHER), now) == []
@@ -312,7 +316,7 @@ def test_before_the_character_is_known_nothing_drifts() -> None:
     made = trying()
     made._base = None
 
-    assert made.look(seen(OTHER, trial=trial(after=Performance(600, 1.0, 1.0))), 300.0) == []
+    assert made.look(seen(OTHER, trial=trial(after=Performance(600, 1.0, 1.0, 60.0))), 300.0) == []
     assert made.status().own == BETTER
 
 
@@ -328,7 +332,7 @@ LOOKS = st.tuples(
             None,
             trial("running"),
             trial("returned"),
-            trial(after=Performance(600, 1.0, 1.0)),
+            trial(after=Performance(600, 1.0, 1.0, 60.0)),
             trial(),
         ]
     ),
@@ -366,7 +370,7 @@ def test_whatever_happens_it_does_one_thing_at_a_time(
     looks: list[tuple[object, ...]], apply: bool
 ) -> None:
     """A naive book of what is under way: nothing begins twice, all that begins ends."""
-    made, now, under_way = tuner(TunerOptions(apply=apply)), 0.0, ""
+    made, now, under_way = tuner(TunerOptions(apply=apply, observe_s=20.0)), 0.0, ""
     in_force = DEFAULT
     for gap, character, leads, obstacle, rows, shadow, tried, event in looks:
         now += gap  # type: ignore[operator]
