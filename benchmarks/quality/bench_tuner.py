@@ -4,8 +4,8 @@
 
 The best fixed weights of a phase are searched on the very requests that are played: what no tuner
 can know. Each phase's are played over all, and the best of all counts. `tuned` is told twice: over
-the whole phase, with what it takes to notice and to try, and over its end. Times are cut short
-against a router's defaults: a load is observed for 60 s, shadowed for 20 s, 50 requests end a stage.
+the whole phase, with what it takes to notice and to try, and over its end. Times are shorter than
+a router's: a load is observed for 60 s, weights are shadowed for 20 s, 50 requests end a stage.
 """
 
 import argparse

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from typing import IO, Final
 
 import msgspec
@@ -23,16 +24,17 @@ LEAST_CPU_S: Final = 20
 PR_SET_PDEATHSIG: Final = 1
 
 
-def propose(source: IO[bytes]) -> bytes:
+def propose(source: IO[bytes], limit: Callable[[float], None]) -> bytes:
     """Read a task (one line of JSON) and its trace; return what was found as JSON.
 
-    Raises `ConfigError` for what cannot be read or played.
+    `limit` is told the seconds that the search may take, before it begins. Raises `ConfigError` for
+    what cannot be read or played.
     """
     try:
         task = msgspec.json.decode(source.readline(), type=SearchTask)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"the first line of standard input is no task: {error}") from error
-    bound(task.seconds)
+    limit(task.seconds)
     requests = parse_trace(source, "standard input")
     if len(requests) < LEAST_REQUESTS:
         raise ConfigError(f"{len(requests)} requests are too few; {LEAST_REQUESTS} at least")
@@ -53,4 +55,4 @@ def command() -> None:
     """Read a search task and a trace on standard input, write the weights found as JSON."""
     if os.environ.get("KVMESH_DIE_WITH_PARENT"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    sys.stdout.buffer.write(propose(sys.stdin.buffer) + b"\n")
+    sys.stdout.buffer.write(propose(sys.stdin.buffer, bound) + b"\n")

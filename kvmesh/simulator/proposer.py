@@ -106,6 +106,7 @@ class Proposer:
         # Only a share of the families was kept: the others' load is made up for by time.
         self._speedup = 1.0 / task.share
         self._trials = 0
+        self._played: dict[tuple[tuple[str, float], ...], list[Run]] = {}
         self._fleet = fleet_options(
             task.fleet,
             task.block_tokens,
@@ -121,7 +122,7 @@ class Proposer:
         starts += [(_score(self._runs(one)), one) for one in task.others]
         begin = min(starts, key=lambda one: one[0])[1]
         best = self._search(begin)
-        first = self._play(task.present, 1.0)
+        first = present[LOADS.index(1.0)]
         return Found(
             default=_judge(task.default, default, default),
             present=_judge(task.present, present, default),
@@ -162,6 +163,8 @@ class Proposer:
         decode_ms = facts.output_token_ms or task.itl_ms or PROFILES["dynamo"].decode_base
         fixed_ms = facts.prefill_fixed_ms
         closest = (math.inf, self._fleet)
+        if not (task.ttft_ms or task.itl_ms):
+            return
         for _ in range(CALIBRATIONS):
             changed = msgspec.structs.replace(facts, prefill_fixed_ms=fixed_ms)
             self._fleet = fleet_options(changed, task.block_tokens, decode_ms)
@@ -175,7 +178,10 @@ class Proposer:
         self._fleet = closest[1]
 
     def _runs(self, weights: Weighting) -> list[Run]:
-        return [self._play(weights, load) for load in LOADS]
+        key = tuple(sorted(weights.items()))
+        if key not in self._played:
+            self._played[key] = [self._play(weights, load) for load in LOADS]
+        return self._played[key]
 
     def _play(self, weights: Weighting, load: float) -> Run:
         self._trials += 1

@@ -104,6 +104,12 @@ class World:
         return self.loop.tuner.status().words
 
 
+def nothing(now: float) -> str:
+    """No obstacle: what began this moment was not seen yet."""
+    del now
+    return ""
+
+
 def result(weights: dict[str, float] = BETTER) -> Found:
     default = Judged(DEFAULT, 1.0, 1.0, 200.0, 20.0)
     best = Judged(weights, 0.9, 0.9, 180.0, 20.0)
@@ -231,7 +237,7 @@ def test_a_trial_that_cannot_begin_is_told() -> None:
     world.loop.found(result({"overlap_score_weight": 4.0}), AROUND, world.now)
     world.play(110)
     change = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0}))
-    world.loop._obstacle = lambda _: ""  # type: ignore[method-assign]  # it began this moment
+    world.loop._obstacle = nothing  # type: ignore[method-assign]
     world.change(change)
 
     world.look()
@@ -244,7 +250,7 @@ def test_weights_are_put_back_only_where_nobody_else_is_at_it() -> None:
     world.end("done")
     world.look()
     world.play(700, ttft_ms=120.0)
-    world.loop._obstacle = lambda _: ""  # type: ignore[method-assign]
+    world.loop._obstacle = nothing  # type: ignore[method-assign]
     world.now += 1.0
     trial = world.loop._trial
     world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
