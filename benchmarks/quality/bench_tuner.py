@@ -5,7 +5,7 @@
 The best fixed weights of a phase are searched on the very requests that are played: what no tuner
 can know. Each phase's are played over all, and the best of all counts. `tuned` is told twice: over
 the whole phase, with what it takes to notice and to try, and over its end. Times are shorter than
-a router's: a load is observed for 60 s, weights are shadowed for 20 s, 50 requests end a stage.
+a router's: a load is observed for 30 s, weights are shadowed for 10 s, 30 requests end a stage.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from kvmesh.simulator.tuning import Search, tuned_weights
 from kvmesh.traces.trace import TraceRequest
 
 ENGINES = 4
-PROBED = 1500
-TRAINED = 2500
-STEADY_FROM = 0.6
+PROBED = 1000
+TRAINED = 2000
+STEADY_FROM = 0.65
 """Behind this part of a phase the tuner has ended its trial."""
 
 
@@ -124,9 +124,9 @@ def fixed(plan: Plan, policy: str) -> dict[str, Part]:
 def tuned(plan: Plan) -> tuple[dict[str, Part], list[str]]:
     said: list[str] = []
     options = LoopOptions(
-        tuner=TunerOptions(apply=True, observe_s=60.0, shadow_s=20.0),
-        trial_requests=50,
-        search_requests=2500,
+        tuner=TunerOptions(apply=True, observe_s=30.0, shadow_s=10.0),
+        trial_requests=30,
+        search_requests=1500,
     )
     fleet = TunedFleet(plan.fleet(), f"kv:{plan.cost}", whole_trace(plan), options, said.append)
     return parts_of(plan, fleet.run()), said
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cost", default="predicted-time")
     parser.add_argument("--load", type=float, default=0.8, help="of round robin's saturation")
-    parser.add_argument("--seconds", type=float, default=360.0, help="of each phase, virtual")
+    parser.add_argument("--seconds", type=float, default=200.0, help="of each phase, virtual")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     found = parser.parse_args()
