@@ -65,7 +65,8 @@ class PolicyShare:
                 " --router-mode kv",
                 status=CONFLICT,
             )
-        self._check_fit(change.policy)
+        if not change.wrong():
+            self._check_fit(change.policy)
         state = self.rollout.begin(change, time.time(), self.siblings())
         self._moved(state)
         return state

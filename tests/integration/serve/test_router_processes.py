@@ -278,6 +278,28 @@ async def test_a_request_may_be_held_until_a_worker_is_free(url: str, processes:
     assert admission["statistics"]["held"] >= 1
 
 
+async def test_a_policy_is_tried_on_the_requests_of_every_edge(url: str) -> None:
+    admin = f"{url}/admin/policy"
+    wish = {"formula": "lmetric", "stages": [0.5, 1]}
+    token = {"authorization": "Bearer secret"}
+    begun = await asyncio.to_thread(httpx.put, admin, json=wish, headers=token, timeout=60)
+    try:
+        answers = [await chat(url, f"{number} {PREFIX}") for number in range(24)]
+        trial = (await ask(url, "/admin/policy"))["trial"]
+    finally:
+        over = await asyncio.to_thread(httpx.delete, admin, headers=token, timeout=60)
+    after = await chat(url, PREFIX)
+
+    assert (begun.status_code, over.status_code) == (200, 200)
+    said = [answer.headers["x-kvmesh-policy"] for answer in answers]
+    assert set(said) == {"baseline", "candidate"}
+    assert [(arm["arm"], arm["requests"]) for arm in trial["arms"]] == [
+        ("baseline", said.count("baseline")),
+        ("candidate", said.count("candidate")),
+    ]
+    assert "x-kvmesh-policy" not in after.headers
+
+
 async def test_a_taken_port_is_told_at_once() -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kvmesh", "router", "--no-kv-events", "--http-processes", "2"),

@@ -3,7 +3,9 @@
 // words: they only ever become text nodes.
 import { Chart } from "./charts.js";
 import { showDetail, refreshDetail } from "./detail.js";
+import { drawPolicies } from "./policies.js";
 import { drawPrefixes } from "./prefixes.js";
+import { drawTuning } from "./tuning.js";
 import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from "./traffic.js";
 import { about, build, bytesOfDigest, clock, count, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, stateOf, syncRows } from "./parts.js";
 
@@ -107,7 +109,8 @@ function render() {
   renderCharts(overview);
   const shown = [renderRequests(), renderWorkers(overview), renderReplicas(overview), renderBuckets(overview)];
   renderShadows(overview);
-  renderTuning(overview);
+  drawPolicies($("policy-part"), overview.policies ?? []);
+  drawTuning($("tuning-part"), overview.tuning ?? []);
   drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
   const found = state.words.length ? `${shown[1]} workers, ${shown[0]} requests, ${shown[2]} replicas found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;
@@ -304,22 +307,6 @@ const SHADOWS = [
 function renderShadows(overview) {
   $("shadow-part").hidden = !overview.shadows.length;
   if (overview.shadows.length) syncRows($("shadows"), SHADOWS, overview.shadows, (row) => row.policy, "");
-}
-
-const TUNING = [
-  { name: "Step", head: true, fill: (cell, row) => { cell.textContent = row.kind; } },
-  { name: "When", fill: (cell, row) => { cell.textContent = row.at ? new Date(row.at * 1000).toLocaleTimeString() : "now"; } },
-  { name: "Replica", fill: (cell, row) => { cell.textContent = row.router; } },
-  { name: "Why", fill: (cell, row) => { cell.textContent = row.text; } },
-];
-
-function renderTuning(overview) {
-  const rows = overview.tuning.flatMap(({ router, tuner }) => [
-    { key: `${router} now`, router, kind: tuner.stage, at: 0, text: tuner.words },
-    ...tuner.steps.toReversed().slice(0, 12).map((step) => ({ key: `${router} ${step.number}`, router, kind: step.kind, at: step.at_s, text: step.text })),
-  ]);
-  $("tuning-part").hidden = !rows.length;
-  if (rows.length) syncRows($("tuning"), TUNING, rows, (row) => row.key, "");
 }
 
 // Controls
