@@ -7,11 +7,11 @@ from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_REPLICAS, TOKE
 from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, PEERS, SNAPSHOTS
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import INTERNAL_ERRORS
-from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
+from kvmesh.app.figures.requests import ADMISSION, FORMULAS, REQUESTS, SHADOWS, TOTALS
 from kvmesh.app.figures.workers import ENGINES, PREDICTIONS, REPLICA_CARE, WORKER_CARE, WORKERS
 
 TABLES: Final[tuple[Table[Never], ...]] = (
-    *(REQUESTS, TOTALS, ADMISSION, SHADOWS, WORKERS, ENGINES, PREDICTIONS, WORKER_CARE),
+    *(REQUESTS, TOTALS, ADMISSION, FORMULAS, SHADOWS, WORKERS, ENGINES, PREDICTIONS, WORKER_CARE),
     *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, BOOKINGS, HEARING, TOKENS, URLS, EDGES),
     *(META, META_ENDS, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
 )

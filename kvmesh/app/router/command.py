@@ -20,7 +20,10 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
 from kvmesh.app.figures.mesh import APPROX
 from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
+from kvmesh.app.formulas.formula_file import load_formulas
+from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -86,7 +89,11 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        options = router_options(cost)
+        formulas = load_formulas(
+            (cost.kv_cost, *settings.decision.shadow_policy, *settings.model_policy)
+        )
+        self._watch = FormulaWatch(formulas.own())
+        options = router_options(cost, formulas)
         check_model_policies(settings.model_policy, options)
         self.scheduler = Scheduler(
             options,
@@ -113,7 +120,7 @@ class RouterServer:
         )
         block_size = cost.kv_cache_block_size
         self._shadows = ShadowPolicies(
-            [parse_shadow(one, block_size) for one in settings.decision.shadow_policy]
+            [parse_shadow(one, block_size, formulas) for one in settings.decision.shadow_policy]
         )
         self.mesh = self._mesh()
         workers = self.scheduler.workers
@@ -276,6 +283,7 @@ class RouterServer:
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
+        admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
         admin.mount_probes(routes)
         admin.mount(cold)
@@ -294,6 +302,7 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             changes.adopt()
+            self._watch.look(now)
             for worker in context.routing.predictions.workers():
                 if context.router.heartbeats.get(worker) is None:
                     context.routing.predictions.forget(worker)

@@ -6,6 +6,7 @@ from math import inf, nextafter
 from typing import Final
 
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.rollout.change import PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec, spec_of
@@ -164,9 +165,13 @@ class Rollout:
 
     def verdict(self, siblings: Mapping[str, PolicyNews]) -> Verdict | None:
         """Return what the arms show so far; None when nothing is on trial."""
-        state = self.state
-        if state is None or state.phase != "running":
+        state, arms = self.state, self.arms
+        if state is None or arms is None:
             return None
+        formula = arms.candidate.policy.cost.formula
+        if isinstance(formula, OwnFormula) and formula.off:
+            # The default decides in its place: no comparison would show it.
+            return Verdict("worse", formula.problem)
         baseline, candidate = self.seen(siblings)
         change, bounds = state.change, state.change.bounds
         if state.share >= 1.0:
@@ -178,7 +183,7 @@ class Rollout:
         this replica's to do; return the state then, else None. `siblings` are the live ones.
         """
         state, verdict = self.state, self.verdict(siblings)
-        if state is None or verdict is None or self.refused:
+        if state is None or verdict is None:
             return None
         if verdict.kind == "worse":
             return self._return(state, at, verdict.reason)

@@ -104,7 +104,8 @@ class Decision(msgspec.Struct, frozen=True):
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
     `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
     `told_blocks` of the prompt the chosen worker's own events had told of. `arm` is that whose
-    policy decided, None while none is on trial.
+    policy decided, None while none is on trial. `instead_of`: why the formula that was to decide
+    did not.
     """
 
     request_id: str
@@ -125,6 +126,7 @@ class Decision(msgspec.Struct, frozen=True):
     best_overlap_blocks: int = 0
     told_blocks: int = 0
     arm: Arm | None = None
+    instead_of: str = ""
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

@@ -1,9 +1,14 @@
 import msgspec
 import pytest
 
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import make_cost
+from kvmesh.core.cost.own import FAULTS_OFF
+from kvmesh.core.cost.own_function import own_cost
+from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
+from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.rollout.change import MOST_STAGES, Bounds, PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.rollout.rollout import MOST_HISTORY, Rollout
@@ -153,6 +158,25 @@ def test_a_formula_of_ones_own_must_be_known_to_every_replica() -> None:
 
     assert caught.value.status == 409
     assert rollout.news().formulas == ("mine",)
+
+
+def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
+    def mine(candidate: Candidate, fleet: Fleet) -> float:
+        raise ValueError(f"no number of {candidate.worker} among {fleet.max_waiting}")
+
+    formulas = Formulas([own_cost(mine, "mine")])
+    rollout = Rollout("r1", PUBLISHED.plain("predicted-time"), formulas)
+    rollout.begin(PolicyChange(PolicySpec("mine")), 1.0, {})
+    assert rollout.decide(2.0, {}) is None
+
+    formula = formulas.own()[0]
+    for _ in range(FAULTS_OFF):
+        formula.scores([Candidate(WorkerId("w"), 16, 16)], NO_FLEET, NO_WEIGHTS)
+    state = rollout.decide(3.0, {})
+
+    assert state is not None
+    assert (state.phase, rollout.spec) == ("returned", BASE)
+    assert "off after 5 failures in a row: ValueError: no number of w" in state.steps[-1].reason
 
 
 def test_the_last_of_two_changes_counts_even_where_another_clock_is_ahead() -> None:
