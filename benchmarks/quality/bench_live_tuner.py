@@ -14,7 +14,7 @@ import random
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +120,8 @@ async def lines_of(client: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIter
             yield line
 
 
-async def play(url: str, model: str, phase: str, seconds: float) -> list[Timed]:
+async def play(url: str, model: str, phase: str, seconds: float, rate: float) -> list[Timed]:
     """Send a phase at its rate, whatever is open; return what was answered."""
-    rate = RATES[phase]
     requests = PHASES[phase](round(rate * seconds), rate, 5)
     limits = httpx.Limits(max_connections=2000, max_keepalive_connections=200)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
@@ -138,14 +137,19 @@ async def play(url: str, model: str, phase: str, seconds: float) -> list[Timed]:
     return [one for one in answers if one is not None]
 
 
-def run(cost: str, mode: str, seconds: float) -> dict[str, tuple[float, float, str]]:
+def run(
+    cost: str, mode: str, seconds: float, speed: float, phases: Sequence[str]
+) -> dict[str, tuple[float, float, str]]:
     """Return p90 TTFT and time per token of each phase's end, and the weights then in force."""
     found: dict[str, tuple[float, float, str]] = {}
     with tempfile.TemporaryDirectory() as name, fleet(cost, mode, Path(name)) as router:
         url = f"http://127.0.0.1:{router.port}"
         model = router.ask("/v1/models")["data"][0]["id"]
-        for phase in PHASES:
-            timed = sorted(asyncio.run(play(url, model, phase, seconds)), key=lambda one: one.at_s)
+        for phase in phases:
+            timed = sorted(
+                asyncio.run(play(url, model, phase, seconds, RATES[phase] * speed)),
+                key=lambda one: one.at_s,
+            )
             steady = timed[round(STEADY_FROM * len(timed)) :]
             ttft = quantile([one.ttft_ms for one in steady], 0.9) or 0.0
             itl = quantile([one.itl_ms for one in steady if one.itl_ms is not None], 0.9) or 0.0
@@ -163,10 +167,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cost", default="prefill-decode")
     parser.add_argument("--seconds", type=float, default=150.0, help="of each phase")
+    parser.add_argument("--speed", type=float, default=1.0, help="times the usual rates")
+    parser.add_argument("--phase", action="append", choices=list(PHASES), help="default: all")
     parser.add_argument("--compare", action="store_true", help="play it without the tuner, too")
     options = parser.parse_args()
-    tuned = run(options.cost, "apply", options.seconds)
-    plain = run(options.cost, "off", options.seconds) if options.compare else {}
+    load = options.seconds, options.speed, options.phase or list(PHASES)
+    tuned = run(options.cost, "apply", *load)
+    plain = run(options.cost, "off", *load) if options.compare else {}
     for phase, (ttft, itl, weights) in tuned.items():
         line = f"{phase}: p90 TTFT {ttft:.0f} ms, per token {itl:.1f} ms by {weights}"
         if phase in plain:

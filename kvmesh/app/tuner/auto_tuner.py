@@ -112,12 +112,17 @@ class AutoTuner:
         self._tell()
 
     async def _search(self, search: Search) -> None:
+        found, why = None, "it was given up"
         try:
             found = await self._child.run(search)
         except KvMeshError as error:
-            self._loop.search_failed(str(error), self._context.clock())
-            self._tell()
-        else:
+            why = str(error)
+        finally:
+            # Whatever happened: else no search would ever begin again.
+            if found is None:
+                self._loop.search_failed(why, self._context.clock())
+                self._tell()
+        if found is not None:
             self._do(self._loop.found(found, self._around(), self._context.clock()))
 
     def _tell(self) -> None:

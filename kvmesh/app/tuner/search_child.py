@@ -36,7 +36,8 @@ class SearchChild:
 
     async def run(self, search: Search) -> Found:
         """Return what was found. Raises `TransportError` that says why nothing was."""
-        assert self._process is None, "one search at a time"
+        if self._process is not None:
+            raise TransportError("the search before has not ended")
         longest_s = max(LEAST_S, GRACE * search.task.seconds)
         try:
             process = self._process = await asyncio.create_subprocess_exec(

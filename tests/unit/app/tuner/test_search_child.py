@@ -71,6 +71,8 @@ async def test_one_that_is_given_up_ends_at_once(eventually: Eventually) -> None
     child.kill()
     running = asyncio.ensure_future(child.run(search()))
     await eventually(lambda: child._process is not None)
+    with pytest.raises(TransportError, match="has not ended"):
+        await child.run(search())
     child.kill()
 
     with pytest.raises(TransportError, match="code -9"):
