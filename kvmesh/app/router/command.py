@@ -51,6 +51,7 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
+from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
@@ -209,12 +210,10 @@ class RouterServer:
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
-            changes = RunningChanges(context, self.mesh.replicas, settings.model_policy)
+            changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(
-                RouterView(context, self.mesh, admin.warnings, admin.sources, changes.view_policy)
-            )
+            pages = ViewPages(self._view(context, admin, changes))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -237,6 +236,7 @@ class RouterServer:
                 keep_running("dashboards", pages.live.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
+                *running(changes.tuner),
             )
             self.mesh.draining = True
             pages.live.close()
@@ -244,6 +244,13 @@ class RouterServer:
             await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
+
+    def _view(
+        self, context: RoutingContext, admin: RouterAdmin, changes: RunningChanges
+    ) -> RouterView:
+        view = RouterView(context, self.mesh, admin.warnings, admin.sources, changes.view_policy)
+        view.tuning = changes.view_tuning
+        return view
 
     async def _join(self, url: str) -> None:
         """Be part of the mesh, which may have to wait for NATS, until that fails."""
