@@ -1,5 +1,8 @@
 """Route by a function of your own: what every worker holds, how busy it is, your decision.
 
+The client decides, in two round trips: requests at the same time do not see each other. For a
+function that runs in the router and books in the same turn see `my_cost.py`.
+
 Usage: custom_router.py [URL]
 """
 

@@ -2,6 +2,9 @@
 
 from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
 from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.cost.catalogue import Formulas
+from kvmesh.core.cost.own_function import cost_formula, own_cost
+from kvmesh.core.cost.terms import Candidate, Fleet
 from kvmesh.core.health.outcomes import (
     SERVED,
     UNKNOWN,
@@ -24,9 +27,12 @@ __all__ = [
     "ApproxKvIndexer",
     "Attempt",
     "BestMatch",
+    "Candidate",
     "Cleared",
     "EndpointMetrics",
     "Event",
+    "Fleet",
+    "Formulas",
     "KvIndexer",
     "KvMetrics",
     "KvMetricsAggregator",
@@ -43,8 +49,10 @@ __all__ = [
     "Trust",
     "WorkerInfo",
     "WorkerLoad",
+    "cost_formula",
     "failed_attempt",
     "namespace_root",
+    "own_cost",
     "pack_hashes",
     "sequence_hashes",
     "status_attempt",

@@ -66,7 +66,8 @@ class ReplayOptions:
     """Seconds until an unfinished request counts as failed."""
     compare: Words = ()
     """Policies, one run under each, the first is the baseline: round-robin, kv, kv:COST,
-    kv:COST:overlap_score_weight=2:temperature=0.1."""
+    kv:COST:overlap_score_weight=2:temperature=0.1; kv:FILE.py:FUNCTION only where the router was
+    started with that formula."""
     settle_s: float = 1.0
     """Seconds between two runs."""
     reset_engine: Words = ()

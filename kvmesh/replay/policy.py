@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
-from kvmesh.core.cost.catalogue import PUBLISHED
+from kvmesh.core.cost.catalogue import PUBLISHED, split_cost
 from kvmesh.errors import ConfigError
 
 _HEADERS: Final[Mapping[str, bytes]] = {
@@ -16,7 +16,8 @@ _HEADERS: Final[Mapping[str, bytes]] = {
 def policy_headers(text: str) -> list[tuple[bytes, bytes]]:
     """Return the headers of `MODE`, `kv:COST` or `kv:COST:name=number:…`; none for "".
 
-    Modes are not checked: another router than ours may have its own. Raises `ConfigError` for a
+    Modes are not checked: another router than ours may have its own. `kv:FILE.py:FUNCTION` asks
+    for a formula that the router was started with; no file is read. Raises `ConfigError` for a
     formula we do not know, and for a number that no header carries.
     """
     if not text:
@@ -27,9 +28,10 @@ def policy_headers(text: str) -> list[tuple[bytes, bytes]]:
         raise ConfigError(f"--compare {text!r}: only kv takes a cost formula")
     table = None
     if rest and "=" not in rest[0]:
-        cost = PUBLISHED.plain(rest.pop(0), f"--compare {text!r}: kv_cost").cost
-        table = cost.weights
-        headers.append((b"x-kvmesh-cost", cost.name.encode()))
+        name, rest = split_cost(rest)
+        if ".py:" not in name:  # else only the router knows it, if it was started with it
+            table = PUBLISHED.plain(name, f"--compare {text!r}: kv_cost").cost.weights
+        headers.append((b"x-kvmesh-cost", name.encode()))
     for assignment in rest:
         name, _, value = assignment.partition("=")
         if name not in _HEADERS:

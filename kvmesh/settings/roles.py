@@ -84,7 +84,8 @@ class CostSettings:
     """kv: by cached prefix and load. The others ignore caches; direct obeys x-kvmesh-worker-id."""
     kv_cost: str = "predicted-time"
     """Cost formula of mode kv, by name; `kvmesh simulate` compares them. With weights of its own:
-    COST:name=number:…, as `kvmesh simulate --tune COST` finds them."""
+    COST:name=number:…, as `kvmesh simulate --tune COST` finds them. FILE.py:FUNCTION is one of
+    your own: a Python function of (candidate, fleet, weights), tried at start."""
     kv_weight: tuple[str, ...] = ()
     """A weight of the formula, name=number; repeat. One that it lacks is refused with the list of
     those it has and their ranges."""

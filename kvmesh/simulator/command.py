@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from rich.console import Console
 
+from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.observe import configure_logging
 from kvmesh.replay.options import ReplayOptions
 from kvmesh.replay.plan import load_slice
@@ -64,8 +65,23 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     print_comparison(found.cells, console, faulty=bool(options.fail))
     speed = len(trace.requests) * len(found.cells) / max(found.busy_s, 1e-9)
     shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
+    _warn(simulator.formulas, console)
     _write(found, files, console)
     return found
+
+
+def _warn(formulas: Formulas, console: Console) -> None:
+    """Print which formulas of one's own failed: then others decided."""
+    for formula in formulas.own():
+        told = formula.statistics()
+        if told.faults:
+            off = " and was switched off" if told.off else ""
+            console.print(
+                f"warning: {formula.name} failed in {told.faults:,} of {told.decisions:,} "
+                f"decisions ({told.last_fault}){off}; predicted-time decided",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def run_settings(

@@ -7,7 +7,9 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter, Token
 
+from kvmesh.app.formulas.formula_file import load_formulas
 from kvmesh.core.admission.queue import QueuePolicy
+from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.options import EngineOptions
@@ -50,9 +52,11 @@ class SimulateOptions:
     policy: Words = DEFAULT_POLICIES
     """Policies side by side, the first is the baseline: round-robin, random, least-loaded,
     power-of-two, kv, kv:COST, kv:COST:name=number (e.g. kv:dynamo:overlap_score_weight=2);
-    oracle sees into the engines, to show what perfect knowledge would be worth."""
+    kv:FILE.py:FUNCTION is a formula of your own; oracle sees into the engines, to show what perfect
+    knowledge would be worth."""
     tune: str | None = None
-    """Search the weights of this formula on the first part of the slice, compare on the rest."""
+    """Search the weights of this formula (a name, or FILE.py:FUNCTION) on the first part of the
+    slice, compare on the rest."""
     train_share: float = 0.5
     """Part of the slice to search on."""
     engines: int = 8
@@ -158,6 +162,10 @@ class SimulateOptions:
             client_timeout_s=self.client_timeout_ms / 1000.0,
         )
 
+    def formulas(self) -> Formulas:
+        """Return the formulas that the policies may name, read anew. Raises `ConfigError`."""
+        return load_formulas((*self.policy, self.tune or ""))
+
 
 def check_simulation(options: SimulateOptions) -> None:
     """Refuse values that cannot work, before anything is simulated. Raises `ConfigError`."""
@@ -183,10 +191,11 @@ def check_simulation(options: SimulateOptions) -> None:
         raise ConfigError("name at least one --policy and one --load")
     if len(set(options.policy)) != len(options.policy):
         raise ConfigError(f"--policy {','.join(options.policy)}: name each policy once")
+    formulas = options.formulas()
     for policy in options.policy:
-        parse_policy(policy, options.block_size or 1)
+        parse_policy(policy, options.block_size or 1, formulas)
     if options.tune is not None:
-        tuned_weights(options.tune)
+        tuned_weights(options.tune, formulas)
     if not 0 < options.train_share < 1:
         raise ConfigError(f"--train-share {options.train_share}: must be between 0 and 1")
     options.fleet(options.trace_block_size or 1)

@@ -35,6 +35,7 @@ class Simulator:
         self.trace = trace
         self.fleet: FleetOptions = options.fleet(trace.block_size)
         self._options = options
+        self.formulas = options.formulas()
         self._requests: tuple[FleetRequest, ...] = make_requests(
             trace.requests, trace.block_size, self.fleet.engine.block_size
         )
@@ -56,7 +57,7 @@ class Simulator:
         options = fleet or self.fleet
         simulated = SimulatedFleet(
             options,
-            parse_policy(policy, options.engine.block_size),
+            parse_policy(policy, options.engine.block_size, self.formulas),
             self._requests,
             random.Random(self._options.seed),  # noqa: S311  a simulation, not a secret
             speedup=speedup,

@@ -5,7 +5,6 @@ from typing import Final
 import msgspec
 from rich.console import Console
 
-from kvmesh.core.cost.formulas import COSTS
 from kvmesh.errors import ConfigError
 from kvmesh.replay.plan import TraceSlice
 from kvmesh.report.statistics import summarize
@@ -14,7 +13,7 @@ from kvmesh.simulator.comparison import geometric_mean, measure
 from kvmesh.simulator.fleet.load import spread
 from kvmesh.simulator.options import SimulateOptions
 from kvmesh.simulator.slices import Simulator, find_settings
-from kvmesh.simulator.tuning import Search, Weighting, tuned_weights
+from kvmesh.simulator.tuning import Search, Weighting, tuned_cost, tuned_weights
 from kvmesh.traces.trace import slice_requests
 
 TPOT_EXPONENT: Final = 0.25
@@ -70,7 +69,11 @@ def tune_policy(
             )
         return geometric_mean(products)
 
-    search = Search(tuned_weights(cost), score, COSTS[cost].weights.specs)
+    search = Search(
+        tuned_weights(cost, simulator.formulas),
+        score,
+        tuned_cost(cost, simulator.formulas).weights.specs,
+    )
     found = search.run()
     first = search.trials[0]
     console.print(

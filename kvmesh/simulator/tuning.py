@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
+from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.weight_sets import OverlapUsageWaitingWeights, PredictedTimeWeights
 from kvmesh.core.cost.weights import WeightSpec, weights_of
 from kvmesh.errors import ConfigError
@@ -40,14 +42,26 @@ class Trial(msgspec.Struct, frozen=True):
     score: float
 
 
-def tuned_weights(cost: str) -> Weighting:
-    """Return where the search for `cost` begins. Raises `ConfigError` when it has no weights."""
-    try:
-        return TUNED[cost]
-    except KeyError:
-        raise ConfigError(
-            f"formula {cost!r} has no weights to tune; use one of {', '.join(TUNED)}"
-        ) from None
+def tuned_cost(cost: str, formulas: Formulas = PUBLISHED) -> Cost:
+    """Return the formula that --tune names. Raises `ConfigError`."""
+    name, rest = split_cost(cost.split(":"))
+    if rest:
+        raise ConfigError(f"--tune {cost!r}: name a formula alone, without weights")
+    return formulas.plain(name, "--tune: formula").cost
+
+
+def tuned_weights(cost: str, formulas: Formulas = PUBLISHED) -> Weighting:
+    """Return where the search for `cost` begins. Raises `ConfigError` when it has no weights.
+
+    One of one's own begins at its defaults, and at 1 or what is nearest to it where that is 0.
+    """
+    found = tuned_cost(cost, formulas)
+    if found.name in TUNED:
+        return TUNED[found.name]
+    specs = found.weights.specs
+    if not specs:
+        raise ConfigError(f"formula {cost!r} has no weights to tune; use one of {', '.join(TUNED)}")
+    return {spec.name: spec.default or spec.fit(1.0) for spec in specs}
 
 
 class Search:

@@ -5,6 +5,7 @@ from typing import Final
 from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.queue import AdmissionStatistics
+from kvmesh.core.cost.own import OwnStatistics
 from kvmesh.core.insight.traffic_totals import TrafficTotals
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
@@ -55,6 +56,16 @@ TOTALS: Final = Table[TrafficTotals](
            "Mean time between the tokens of one answer after its first."),
     Figure("histogram", "kvmesh_request_duration_seconds", lambda one: one.duration_s,
            "From the decision to the end of a finished request."),
+)
+
+FORMULAS: Final = Table[OwnStatistics](
+    Figure("counter", "kvmesh_formula_decisions", lambda one: {
+               "decided": one.decisions - one.faults, "failed": one.faults},
+           "Times a cost formula of one's own was asked; where it failed the default decided.",
+           ("kind",)),
+    Figure("gauge", "kvmesh_formula_off", lambda one: one.off,
+           "1 while a cost formula is not asked, because it failed five times in a row."),
+    labels=("formula",),
 )
 
 SHADOWS: Final = Table[ShadowReport](

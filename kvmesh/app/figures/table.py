@@ -6,7 +6,7 @@ from kvmesh.app.figures.figure import Shown, Table
 from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_HOMES, META_REPLICAS, TOKENS, URLS
 from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, PEERS, SNAPSHOTS
 from kvmesh.app.figures.process import INTERNAL_ERRORS
-from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
+from kvmesh.app.figures.requests import ADMISSION, FORMULAS, REQUESTS, SHADOWS, TOTALS
 from kvmesh.app.figures.workers import (
     ACCESSES,
     ENGINES,
@@ -17,7 +17,8 @@ from kvmesh.app.figures.workers import (
 )
 
 TABLES: Final[tuple[Table[Never], ...]] = (
-    *(REQUESTS, TOTALS, ADMISSION, SHADOWS, WORKERS, ENGINES, PREDICTIONS, ACCESSES, WORKER_CARE),
+    *(REQUESTS, TOTALS, ADMISSION, FORMULAS, SHADOWS, WORKERS, ENGINES),
+    *(PREDICTIONS, ACCESSES, WORKER_CARE),
     *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, BOOKINGS, HEARING, TOKENS, URLS, EDGES),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, INTERNAL_ERRORS),
 )

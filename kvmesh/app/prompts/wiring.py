@@ -49,7 +49,10 @@ def reader_of(
                 tenant_header=settings.admission.tenant_header,
                 session_header=settings.session.session_header,
             ),
-            ModelPolicies([parse_model_policy(one) for one in settings.model_policy]),
+            # An edge knows no formulas of files; whoever decides has checked them.
+            ModelPolicies(
+                [parse_model_policy(one, formulas=None) for one in settings.model_policy]
+            ),
         ),
         secret=read_hash_secret(settings.cost.hash_secret_file),
         seconds=seconds,

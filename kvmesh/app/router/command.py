@@ -23,7 +23,9 @@ from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
 from kvmesh.app.figures.mesh import APPROX
 from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
+from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -45,7 +47,7 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
-from kvmesh.app.router.router_options import check_model_policies, router_options
+from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
@@ -62,8 +64,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.sessions import SessionOptions, Sessions
-from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
+from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.observe import configure_logging, get_logger
@@ -85,14 +86,12 @@ class RouterServer:
     def __init__(self, settings: RouterSettings, part: RouterPart | None = None) -> None:
         self.settings = settings
         self.part = part
-        self.router_id = router_name(settings.router_id)
-        if part is not None:
-            self.router_id = part.router_id
+        self.router_id = router_name(settings.router_id) if part is None else part.router_id
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        options = msgspec.structs.replace(router_options(cost), replica=self.router_id)
-        check_model_policies(settings.model_policy, options)
+        options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
+        self._watch = FormulaWatch(options.formulas.own())
         self.scheduler = Scheduler(
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
@@ -106,19 +105,11 @@ class RouterServer:
         self.scheduler.workers.guard = self._guard
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
-            self.scheduler.sessions = Sessions(
-                SessionOptions(
-                    affinity=settings.session.session_affinity,
-                    ttl_s=settings.session.session_ttl_s,
-                    slack_ms=settings.session.session_slack_ms,
-                )
-            )
+            self.scheduler.sessions = Sessions(session_options(settings.session))
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
-        self._shadows = ShadowPolicies(
-            [parse_shadow(one, options.block_size) for one in settings.decision.shadow_policy]
-        )
+        self._shadows = shadow_policies(settings, options)
         self.mesh = self._mesh()
         workers = self.scheduler.workers
         self._care = FailureCare(
@@ -279,6 +270,7 @@ class RouterServer:
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
+        admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
         admin.mount_probes(routes)
         admin.mount(cold)
@@ -298,6 +290,7 @@ class RouterServer:
             sequences.expire(now)
             self.scheduler.grow_unseen(now)
             share.adopt()
+            self._watch.look(now)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:

@@ -1,11 +1,12 @@
 """The formulas that mode kv may use, by name, each with its weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from kvmesh.core.cost.formulas import COSTS, Cost
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.weights import Weights
 from kvmesh.errors import ConfigError
 
@@ -31,6 +32,11 @@ class Formulas:
             cost.name: Pricing(cost, cost.weights.default) for cost in self.costs.values()
         }
 
+    def own(self) -> list[OwnFormula]:
+        """Return the formulas of one's own."""
+        found = (cost.formula for cost in self.costs.values())
+        return [one for one in found if isinstance(one, OwnFormula)]
+
     def plain(self, name: str, place: str = "kv_cost") -> Pricing:
         """Return the formula called `name` at its defaults.
 
@@ -40,7 +46,8 @@ class Formulas:
             return self._plain[name]
         except KeyError:
             known = ", ".join(self.costs)
-            raise ConfigError(f"{place} {name!r} is unknown; use one of {known}") from None
+            hint = "; a file is read only where its operator names it" if ".py:" in name else ""
+            raise ConfigError(f"{place} {name!r} is unknown; use one of {known}{hint}") from None
 
     def pricing(self, name: str, weights: Mapping[str, float], place: str = "kv_cost") -> Pricing:
         """Return the formula called `name`, with these weights in place of its defaults.
@@ -62,3 +69,18 @@ def reweigh(pricing: Pricing, weights: Mapping[str, float], place: str) -> Prici
 
 PUBLISHED: Final = Formulas()
 """No formula of one's own."""
+
+
+def split_cost(parts: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the formula that stands first in a policy's parts (between its colons), and the rest.
+
+    `FILE.py` and `FUNCTION` are one; its name is without the folder, as `own_name` has it.
+    """
+    if len(parts) > 1 and parts[0].endswith(".py") and "=" not in parts[1]:
+        return own_name(parts[0], parts[1]), list(parts[2:])
+    return parts[0], list(parts[1:])
+
+
+def own_name(path: str, function: str) -> str:
+    """Return what a file's function is called as a formula."""
+    return f"{path.rpartition('/')[2]}:{function}"

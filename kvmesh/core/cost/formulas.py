@@ -9,12 +9,13 @@ All terms are finite for all finite inputs; division is by quantities made >= 1 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import msgspec
 
 from kvmesh.core.cost.expression import Expression, Function
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.terms import Candidate, Fleet
 from kvmesh.core.cost.weight_sets import (
     DynamoWeights,
@@ -65,7 +66,7 @@ class Cost(msgspec.Struct, frozen=True):
     """
 
     name: str
-    formula: Expression | Rule
+    formula: Expression | Rule | OwnFormula
     failure: Expression
     weights: WeightTable
     maximise: bool = False
@@ -87,8 +88,31 @@ def make_cost(
 def score_of(cost: Cost, c: Candidate, f: Fleet, w: Weights) -> float:
     """Return what the formula gives a candidate, the price of failure included."""
     score = cost.formula.function(c, f, w)
-    if not c.failure_share:
-        return score
+    return with_failure(cost, score, c, f, w) if c.failure_share else score
+
+
+def scores_of(
+    cost: Cost, candidates: Sequence[Candidate], fleet: Fleet, weights: Weights
+) -> list[float] | None:
+    """Return what the formula gives each candidate, failures included; None if it is one's own and
+    failed.
+    """
+    formula = cost.formula
+    if isinstance(formula, OwnFormula):
+        scores = formula.scores(candidates, fleet, weights)
+        if scores is None:
+            return None
+    else:
+        function = formula.function
+        scores = [function(one, fleet, weights) for one in candidates]
+    return [
+        with_failure(cost, score, one, fleet, weights) if one.failure_share else score
+        for score, one in zip(scores, candidates, strict=True)
+    ]
+
+
+def with_failure(cost: Cost, score: float, c: Candidate, f: Fleet, w: Weights) -> float:
+    """Return a score with the price of failure."""
     failure = cost.failure.function(c, f, w)
     return score - failure if cost.maximise else score + failure
 

@@ -35,6 +35,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     `told` is the part of `groups` that events tell.
     `slower`: blocks of an overlap that it costs to fetch the rest of it.
     `prefilled`: nothing is left to prefill.
+    `instead_of`: why another formula does not decide.
     """
 
     now: float
@@ -55,6 +56,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     slower: Mapping[WorkerId, float] = {}
     prefilled: bool = False
     told: Groups = []
+    instead_of: str = ""
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 1.5 us."""

@@ -123,6 +123,12 @@ def view_decision(
 
 def why(decision: Decision) -> str:
     """Return in a few words why this worker."""
+    if decision.instead_of:
+        return f"{decision.instead_of}; {decision.policy} decided: {_why(decision)}"
+    return _why(decision)
+
+
+def _why(decision: Decision) -> str:
     if decision.kept:
         return f"its session stays there; holds {decision.overlap_blocks} of its blocks"
     if not decision.by_cache:

@@ -7,7 +7,8 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing, reweigh
-from kvmesh.core.cost.formulas import score_of
+from kvmesh.core.cost.formulas import PREDICTED_TIME, score_of, scores_of
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
     Random,
@@ -28,11 +29,14 @@ from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
+DEFAULT_COST: Final = PREDICTED_TIME
+"""What decides where a formula of one's own fails."""
+
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
 
 NEW_SHARE: Final = 0.5
-"""A prompt of which less is cached is new. Preble and SGLang draw the line there, too."""
+"""A prompt of which less is cached is new. Source: Preble, arXiv 2407.00023."""
 
 
 class Chooser:
@@ -91,6 +95,9 @@ class Chooser:
         names = self._workers.eligible(request, now)
         mode = request.mode or self._options.mode
         weighing = self._weigh(request, now, mode, len(names))
+        formula = weighing.cost.formula
+        if isinstance(formula, OwnFormula) and formula.off:
+            weighing = _by_default(weighing, formula)
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
@@ -98,9 +105,10 @@ class Chooser:
         if mode != "kv":
             worker = self._choose_blind(mode, request, names, rng)
             shown = names if whole else (worker,)
-            weighed, chosen = self._weigh_in_full(shown, weighing), shown.index(worker)
+            weighing, weighed = self._weigh_in_full(shown, weighing)
+            chosen = shown.index(worker)
         elif whole or quick is None or temperature > 0.0 or self._looks_at_all(weighing):
-            weighed = self._weigh_in_full(names, weighing)
+            weighing, weighed = self._weigh_in_full(names, weighing)
             chosen = self._choose_weighed(weighed, weighing, temperature, rng)
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
@@ -147,7 +155,10 @@ class Chooser:
             told=found.told,
         )
 
-    def _weigh_in_full(self, names: Sequence[WorkerId], weighing: Weighing) -> Weighed:
+    def _weigh_in_full(
+        self, names: Sequence[WorkerId], weighing: Weighing
+    ) -> tuple[Weighing, Weighed]:
+        """Weigh each candidate; by the default formula where one of one's own fails."""
         known, state = self._workers.known, self._workers.state
         candidates = tuple(
             [
@@ -155,18 +166,15 @@ class Chooser:
                 for name, cached in zip(names, self._overlaps.cached_blocks(names), strict=True)
             ]
         )
-        cost, weights = weighing.cost, weighing.weights
-        fleet = survey(candidates, weights)
-        formula = cost.formula.function
-        scores = tuple(
-            [
-                score_of(cost, one, fleet, weights)
-                if one.failure_share
-                else formula(one, fleet, weights)
-                for one in candidates
-            ]
-        )
-        return Weighed(candidates, scores, fleet)
+        fleet = survey(candidates, weighing.weights)
+        scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
+        if scores is None:
+            formula = weighing.cost.formula
+            assert isinstance(formula, OwnFormula)
+            weighing = _by_default(weighing, formula)
+            fleet = survey(candidates, weighing.weights)
+            scores = [score_of(weighing.cost, one, fleet, weighing.weights) for one in candidates]
+        return weighing, Weighed(candidates, tuple(scores), fleet)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
@@ -236,6 +244,18 @@ class Chooser:
         return names[choose_least(requests, rng)]
 
 
+def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
+    """Return `weighing` by the default formula, as the one that it has fails."""
+    cost = DEFAULT_COST
+    return msgspec.structs.replace(
+        weighing,
+        cost=cost,
+        weights=cost.weights.default,
+        policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
+        instead_of=failed.problem,
+    )
+
+
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
     """Return the index of one of equally good workers: one that holds most of the prompt, and of
     those the home of the first block that they lack.
@@ -280,4 +300,5 @@ def _decision(
         by_cache=weighing.policy == weighing.cost.name,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
+        instead_of=weighing.instead_of,
     )

@@ -120,7 +120,8 @@ class Decision(msgspec.Struct, frozen=True):
     is the mode, or the cost formula of mode kv, where caches count (`by_cache`). Smaller scores win
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
     `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
-    `told_blocks` of the prompt the chosen worker's own events had told of.
+    `told_blocks` of the prompt the chosen worker's own events had told of. `instead_of`: why the
+    formula that was to decide did not.
     """
 
     request_id: str
@@ -140,6 +141,7 @@ class Decision(msgspec.Struct, frozen=True):
     kept: bool = False
     best_overlap_blocks: int = 0
     told_blocks: int = 0
+    instead_of: str = ""
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

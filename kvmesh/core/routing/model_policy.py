@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.errors import ConfigError
 
@@ -31,11 +31,12 @@ _KEYS: Final = tuple(name.replace("_", "-") for name in ModelPolicy.__struct_fie
 
 
 def parse_model_policy(
-    text: str, place: str = "--model-policy", formulas: Formulas = PUBLISHED
+    text: str, place: str = "--model-policy", formulas: Formulas | None = PUBLISHED
 ) -> ModelPolicy:
     """Return the policy written `model=llama*,router-temperature=0.1,labels=gpu:h100+zone:a`.
 
-    Raises `ConfigError` that names the value, `place` and the remedy.
+    `formulas` None: its formula is another process's to know. Raises `ConfigError` that names the
+    value, `place` and the remedy.
     """
     where = f"{place} {text!r}"
     fields: dict[str, str] = {}
@@ -52,10 +53,13 @@ def parse_model_policy(
     if mode is not None and mode not in _MODES:
         raise ConfigError(f"{where}: router-mode is {mode!r}; use one of {', '.join(_MODES)}")
     cost = fields.get("kv-cost")
+    if cost is not None:
+        cost, _ = split_cost(cost.split(":", 1)) if ".py:" in cost else (cost, [])
     weight = _number(fields, "kv-overlap-score-weight", where)
     if cost is not None:
         weights = {} if weight is None else {"overlap_score_weight": weight}
-        formulas.pricing(cost, weights, f"{where}: kv-cost")
+        if formulas is not None:
+            formulas.pricing(cost, weights, f"{where}: kv-cost")
     return ModelPolicy(
         model=fields["model"],
         router_mode=mode,  # type: ignore[arg-type]  # checked above

@@ -5,7 +5,7 @@ from typing import Final, cast, get_args
 
 import msgspec
 
-from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.errors import ConfigError
 
@@ -17,7 +17,8 @@ _TUNABLE: Final = ("temperature", "predict_ttl_s", "approx_ttl_s")
 
 
 def parse_policy(text: str, block_size: int, formulas: Formulas = PUBLISHED) -> RouterOptions:
-    """Return the options `text` names: `MODE`, `kv:COST`, `kv:COST:name=number:…` or `oracle`.
+    """Return the options `text` names: `MODE`, `kv:COST`, `kv:COST:name=number:…` or `oracle`; COST
+    may be `FILE.py:FUNCTION` of a formula in `formulas`.
 
     E.g. `round-robin`, `kv`, `kv:predicted-time`, `kv:prefill-decode:overlap_score_weight=8`.
     Raises `ConfigError` naming what exists.
@@ -33,7 +34,8 @@ def parse_policy(text: str, block_size: int, formulas: Formulas = PUBLISHED) -> 
     options = RouterOptions(mode=cast("RouterMode", mode), block_size=block_size, formulas=formulas)
     place = f"policy {text!r}"
     if rest and "=" not in rest[0]:
-        cost = formulas.plain(rest.pop(0), f"{place}: kv_cost").cost
+        name, rest = split_cost(rest)
+        cost = formulas.plain(name, f"{place}: kv_cost").cost
         options = msgspec.structs.replace(options, cost=cost.name)
     weights: dict[str, float] = {}
     for assignment in rest:

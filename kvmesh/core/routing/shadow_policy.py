@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
-from kvmesh.core.cost.formulas import Cost, score_of
+from kvmesh.core.cost.formulas import Cost, scores_of
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.cost.weights import Weights
 from kvmesh.core.routing.decision import Decision
@@ -69,25 +70,31 @@ class ShadowPolicies:
             return
         taken = decision.chosen
         for sums in self._sums:
-            sums.add(taken, _choose(sums.policy, decision.candidates))
+            wanted = _choose(sums.policy, decision.candidates)
+            if wanted is not None:
+                sums.add(taken, wanted)
 
     def reports(self) -> list[ShadowReport]:
         """Return what is known of each shadow, in the order they were given."""
         return [sums.report() for sums in self._sums]
 
 
-def _choose(policy: ShadowPolicy, candidates: Sequence[Candidate]) -> Candidate:
-    """Return the best candidate; among equals, the one with most of the prompt."""
+def _choose(policy: ShadowPolicy, candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the best candidate; among equals, the one with most of the prompt. None where a
+    formula of one's own fails, or is off.
+    """
     fleet, weights, cost = survey(candidates, policy.weights), policy.weights, policy.cost
+    if isinstance(cost.formula, OwnFormula) and cost.formula.off:
+        return None
+    scores = scores_of(cost, candidates, fleet, weights)
+    if scores is None:
+        return None
     sign = -1.0 if cost.maximise else 1.0
-    return min(
-        candidates,
-        key=lambda one: (
-            sign * score_of(cost, one, fleet, weights),
-            -one.overlap_blocks,
-            one.worker,
-        ),
+    _, best = min(
+        zip(scores, candidates, strict=True),
+        key=lambda one: (sign * one[0], -one[1].overlap_blocks, one[1].worker),
     )
+    return best
 
 
 class _Sums:

@@ -16,6 +16,7 @@ from kvmesh.app.figures.table import render_metrics
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.cli import app
 from kvmesh.core.cost.formulas import PREDICTED_TIME
+from kvmesh.core.cost.terms import Candidate, Fleet
 from tests.integration.deploy import structure_page
 from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
 
@@ -256,3 +257,16 @@ def test_the_default_formula_is_quoted_as_it_is_computed() -> None:
     formula = PREDICTED_TIME.formula
 
     assert formula.text in (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("struct", [Candidate, Fleet])
+def test_every_term_that_a_formula_of_one_s_own_may_read_is_listed_with_its_unit(
+    struct: type[Candidate | Fleet],
+) -> None:
+    page = (ROOT / "docs/tuning.md").read_text(encoding="utf-8")
+    section = page.split("## A formula of your own")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+
+    assert not [
+        name for name in struct.__struct_fields__ if not any(f"`{name}`" in row for row in rows)
+    ]

@@ -17,6 +17,7 @@ EXPECTED = {
     "custom_router.py": "second w",
     "formulas.py": "overlap-load: w2",
     "index_library.py": "restored   {'worker-1': 2, 'worker-0': 3} True",
+    "my_cost.py": "= my_cost(block_size=16, prompt_tokens=160, overlap_blocks=10, ",
     "router_library.py": "chosen     w1 8 of 10 blocks cached",
 }
 OF_A_MESH = {"custom_router_service.py", "follow_mesh.py", "register_engine.py"}

@@ -15,6 +15,8 @@ from kvmesh.simulator.slices import Simulator
 from kvmesh.simulator.table import print_comparison
 from tests.unit.simulator.fleet.fleet_cases import families
 
+EXAMPLE = str(Path(__file__).parents[3] / "examples" / "my_cost.py") + ":my_cost"
+
 
 def write_trace(path: Path, count: int = 40) -> Path:
     lines = [
@@ -240,6 +242,47 @@ def test_weights_are_searched_on_one_part_and_compared_on_the_other(tmp_path: Pa
     assert "16 requests after the first 0" in out
     assert "kv:prefill-decode:overlap_score_weight=" in out
     assert "requests/s of processor time" in shown
+
+
+def test_a_formula_of_a_file_is_played_and_its_weights_are_searched(tmp_path: Path) -> None:
+    mine = f"kv:{EXAMPLE}"
+    options = SimulateOptions(
+        write_trace(tmp_path),
+        engines=2,
+        load=(0.7,),
+        policy=("round-robin", mine, f"{mine}:per_request=0"),
+        tune=EXAMPLE,
+    )
+
+    out, _ = run(options)
+
+    assert "tuned" in out
+    assert ":hit=" in out
+    assert ":crowd=" in out
+    assert "warning" not in out
+    with pytest.raises(ConfigError, match=r"'luck' is none of temperature.*my_cost.py:my_cost, wh"):
+        run(replace(options, policy=(f"{mine}:luck=1",)))
+    with pytest.raises(ConfigError, match="name a formula alone, without weights"):
+        run(replace(options, tune=f"{EXAMPLE}:hit=1"))
+    with pytest.raises(ConfigError, match="hit_minus_load' has no weights to tune"):
+        run(
+            replace(
+                options, tune=EXAMPLE.replace("my_cost.py:my_cost", "my_cost.py:hit_minus_load")
+            )
+        )
+
+
+def test_a_formula_that_failed_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "moody.py"
+    file.write_text("def moody(c, f):\n    return 1 / (c.prompt_tokens in (0, 1, 1600, 10**7))\n")
+    options = SimulateOptions(
+        write_trace(tmp_path), engines=2, load=(0.5,), policy=("kv", f"kv:{file}:moody")
+    )
+
+    out, _ = run(options)
+
+    assert "warning: moody.py:moody failed in 5 of 5 decisions (ZeroDivisionError" in out
+    assert "and was switched off; predicted-time decided" in out
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 import pytest
 
-from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing, reweigh
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing, reweigh, split_cost
 from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import COSTS, DYNAMO, make_cost
+from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.cost.weight_sets import DynamoWeights
 from kvmesh.errors import ConfigError
 
@@ -43,6 +44,30 @@ def test_what_there_is_not_is_refused_with_what_there_is() -> None:
         ConfigError, match=r"--x: preble: there is no weight 'contention' here; .*\("
     ):
         PUBLISHED.pricing("preble", {"contention": 1.0}, "--x")
+
+
+def test_a_file_and_its_function_are_one_name_without_the_folder() -> None:
+    assert split_cost(["dynamo", "overlap_score_weight=1"]) == (
+        "dynamo",
+        ["overlap_score_weight=1"],
+    )
+    assert split_cost(["a/b.py", "f", "w=1"]) == ("b.py:f", ["w=1"])
+    assert split_cost(["b.py", "w=1"]) == ("b.py", ["w=1"])
+    assert split_cost(["b.py"]) == ("b.py", [])
+
+
+def test_a_file_that_was_not_loaded_is_no_formula() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'/tmp/b.py:f' is unknown.*read only where its operator"
+    ):
+        PUBLISHED.plain("/tmp/b.py:f")  # noqa: S108  never opened
+
+
+def test_formulas_of_functions_are_known_apart() -> None:
+    mine = own_cost(lambda c, f: c.active_requests + f.max_waiting, "b.py:f")
+
+    assert Formulas([OWN, mine]).own() == [mine.formula]
+    assert PUBLISHED.own() == []
 
 
 def test_one_s_own_formulas_stand_beside_the_published_ones() -> None:

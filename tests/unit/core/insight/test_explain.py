@@ -55,6 +55,15 @@ def test_it_says_who_holds_more_but_costs_more() -> None:
     assert why(moved) == "costs least of 2 workers; w1 holds more (50 against 10 blocks)"
 
 
+def test_it_says_which_formula_decided_in_place_of_one_that_failed() -> None:
+    failed = msgspec.structs.replace(decide(0, 50), instead_of="b.py:f failed: KeyError")
+
+    assert why(failed) == (
+        "b.py:f failed: KeyError; predicted-time decided: holds 50 of 100 blocks, costs least of 2"
+        " workers"
+    )
+
+
 def test_it_says_that_a_session_stays_where_it_is() -> None:
     kept = msgspec.structs.replace(decide(9, 0), kept=True)
 

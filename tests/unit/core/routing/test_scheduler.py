@@ -6,7 +6,11 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.own import FAULTS_OFF
+from kvmesh.core.cost.own_function import own_cost
+from kvmesh.core.cost.terms import Candidate, Fleet
 from kvmesh.core.cost.weight_sets import (
     DynamoWeights,
     OverlapUsageWaitingWeights,
@@ -323,6 +327,60 @@ def test_another_formula_counts_with_its_own_defaults() -> None:
     assert weights() == weights(cost="prefill-decode") == PrefillDecodeWeights(8.0)
     assert weights(cost="overlap-usage-waiting") == OverlapUsageWaitingWeights()
     assert weights(cost="dynamo", overlap_score_weight=3.0) == DynamoWeights(3.0)
+
+
+def busiest(c: Candidate, f: Fleet) -> float:
+    """Send all to one worker; fail for prompts of 13 blocks."""
+    return -c.active_requests / (c.request_blocks - 13) + f.max_waiting
+
+
+def own_scheduler(**options: Any) -> tuple[Scheduler, Formulas]:
+    formulas = Formulas([own_cost(busiest, "b.py:busiest")])
+    scheduler, _ = make_scheduler(cost="b.py:busiest", formulas=formulas, **options)
+    return scheduler, formulas
+
+
+def test_a_formula_of_one_s_own_decides_and_what_it_decided_is_booked() -> None:
+    scheduler, _ = own_scheduler()
+
+    found = [scheduler.schedule(make_request(f"r{n}", 20 + n, n), 0.0) for n in range(6)]
+
+    assert len({one.worker for one in found[1:]}) == 1
+    assert {(one.policy, one.by_cache, one.instead_of) for one in found} == {
+        ("b.py:busiest", True, "")
+    }
+    assert scheduler.sequences.loads(found[-1].worker).active_requests >= 5
+
+
+def test_where_a_formula_of_one_s_own_fails_the_default_decides_and_books() -> None:
+    scheduler, formulas = own_scheduler()
+    twin, _ = make_scheduler()
+
+    for number in range(FAULTS_OFF + 2):
+        request = make_request(f"r{number}", 13, number)
+        found, expected = scheduler.schedule(request, 0.0), twin.schedule(request, 0.0)
+        assert (found.worker, found.score, found.policy, found.weights) == (
+            *(expected.worker, expected.score, "predicted-time"),
+            expected.weights,
+        )
+        assert "ZeroDivisionError" in found.instead_of
+    late = scheduler.schedule(make_request("late", 20), 0.0)
+
+    assert late.policy == "predicted-time"
+    assert late.instead_of.startswith("b.py:busiest is off after 5 failures in a row")
+    assert formulas.own()[0].statistics().decisions == FAULTS_OFF
+    named = scheduler.schedule(make_request("named", 20, cost="lmetric"), 0.0)
+    assert (named.policy, named.instead_of) == ("lmetric", "")
+
+
+def test_a_mode_that_looks_at_no_cost_stays_it_when_a_formula_fails() -> None:
+    scheduler, _ = own_scheduler(mode="round-robin")
+
+    found = [scheduler.schedule(make_request(f"r{n}", 13), 0.0) for n in range(FAULTS_OFF + 2)]
+
+    assert [one.worker for one in found[:5]] == [W1, W2, W3, W4, W1]
+    assert {one.policy for one in found} == {"round-robin"}
+    assert {one.cost.name for one in found} == {"predicted-time"}
 
 
 def test_siblings_meet_before_any_event_came() -> None:

@@ -3,8 +3,11 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.formulas import PREDICTED_TIME
-from kvmesh.core.cost.terms import Candidate, survey
+from kvmesh.core.cost.own import FAULTS_OFF
+from kvmesh.core.cost.own_function import own_cost
+from kvmesh.core.cost.terms import Candidate, Fleet, survey
 from kvmesh.core.cost.weights import NO_WEIGHTS
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import Decision
@@ -70,6 +73,24 @@ def test_a_shadow_tells_what_it_would_have_found_and_met() -> None:
     assert (report.achieved_blocks, report.would_be_blocks, report.request_blocks) == (80, 0, 100)
     assert (report.achieved_wait_ms, report.would_be_wait_ms) == (50.0, 0.0)
     assert (report.achieved_requests, report.would_be_requests) == (9, 0)
+
+
+def test_a_formula_of_one_s_own_is_judged_unless_it_fails() -> None:
+    def fewest(c: Candidate, f: Fleet) -> float:
+        return c.active_requests / (f.max_requests - 1)
+
+    formulas = Formulas([own_cost(fewest, "b.py:fewest")])
+    shadows = ShadowPolicies([parse_shadow("kv:b.py:fewest", SIZE, formulas)])
+
+    shadows.judge(decision("full", FULL, EMPTY))
+    (report,) = shadows.reports()
+    assert (report.decisions, report.agreed, report.would_be_requests) == (1, 0, 0)
+    one = candidate("one", 0, requests=1)
+    for _ in range(FAULTS_OFF + 3):
+        shadows.judge(decision("one", one))
+    shadows.judge(decision("full", FULL, EMPTY))
+    assert shadows.reports() == [report]
+    assert formulas.own()[0].statistics().faults == FAULTS_OFF
 
 
 def test_the_policy_in_force_agrees_with_itself() -> None:

@@ -1,5 +1,7 @@
 import pytest
 
+from kvmesh.core.cost.catalogue import Formulas
+from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
 from kvmesh.simulator.fleet.options import FleetOptions
@@ -55,3 +57,13 @@ def test_fleets_that_cannot_be_are_refused() -> None:
         FleetOptions(retries=-1)
     with pytest.raises(ConfigError, match="client_timeout_s is 0"):
         FleetOptions(client_timeout_s=0)
+
+
+def test_a_policy_may_name_a_formula_of_a_file_that_was_loaded() -> None:
+    formulas = Formulas([own_cost(lambda c, f: c.active_requests + f.max_waiting, "b.py:f")])
+
+    options = parse_policy("kv:x/b.py:f:temperature=0.5", 16, formulas)
+
+    assert (options.cost, options.temperature, options.formulas) == ("b.py:f", 0.5, formulas)
+    with pytest.raises(ConfigError, match=r"'b.py:f' is unknown"):
+        parse_policy("kv:x/b.py:f", 16)
