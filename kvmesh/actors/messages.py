@@ -267,6 +267,10 @@ class Booked(Message, frozen=True):
     request_id: str
 
 
+class AllHeard(Message, frozen=True):
+    """Who lives has been heard of since the start: a meta-router may begin to choose."""
+
+
 class FirstToken(Message, frozen=True):
     """A request of this replica got its first token."""
 

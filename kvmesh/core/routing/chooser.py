@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing, reweigh
-from kvmesh.core.cost.formulas import PREDICTED_TIME, score_of, scores_of
+from kvmesh.core.cost.formulas import score_of, scores_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
@@ -16,12 +16,11 @@ from kvmesh.core.cost.selection import (
     choose_softmax,
     find_home,
     find_ties,
-    next_in_turn,
     pick,
     two_of,
 )
-from kvmesh.core.cost.terms import NO_FLEET, Candidate, survey
-from kvmesh.core.cost.weighing import Weighed, Weighing
+from kvmesh.core.cost.terms import NO_FLEET, survey
+from kvmesh.core.cost.weighing import Weighed, Weighing, by_default, weigh_all
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
@@ -31,11 +30,11 @@ from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
-DEFAULT_COST: Final = PREDICTED_TIME
-"""What decides where a formula of one's own fails."""
-
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
+
+NEW_SHARE: Final = 0.5
+"""A prompt of which less is cached is new. Source: Preble, arXiv 2407.00023."""
 
 
 class Chooser:
@@ -54,7 +53,6 @@ class Chooser:
         sequences: ActiveSequences,
         speeds: Speeds,
     ) -> None:
-        self.last_turn = ""
         self.arms: Arms | None = None
         self._options = options
         self._workers = workers
@@ -103,7 +101,7 @@ class Chooser:
         weighing = self._weigh(request, now, mode, len(names), policy)
         formula = weighing.cost.formula
         if isinstance(formula, OwnFormula) and formula.off:
-            weighing = _by_default(weighing, formula)
+            weighing = by_default(weighing, formula)
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
@@ -119,7 +117,7 @@ class Chooser:
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
             # Nothing is drawn for one alone.
-            place = _settle_tie(ties, weighing, rng) if len(ties) > 1 else 0
+            place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
             weighed, chosen = self._weigh_alone(ties[place], weighing), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
 
@@ -178,8 +176,8 @@ class Chooser:
             scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
             if scores is not None:
                 return weighing, Weighed(candidates, tuple(scores), fleet)
-            weighing = _by_default(weighing, formula)
-        return weighing, _weigh_all(candidates, weighing)
+            weighing = by_default(weighing, formula)
+        return weighing, weigh_all(candidates, weighing)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
@@ -202,13 +200,37 @@ class Chooser:
         if len(ties) == 1:
             return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
-        return ties[_settle_tie(names, weighing, rng)]
+        return ties[self._settle(names, weighing, rng)]
+
+    def _settle(self, names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
+        """Return the index of one of equally good workers.
+
+        What hardly begins like anything cached goes to the idle worker whose prefill has rested
+        longest. Else whoever served the first prompt, and so holds the beginning that all have in
+        common, would get every other one, and the rest of an idle fleet none.
+        """
+        overlaps = weighing.overlaps
+        if not weighing.cost.margin or NEW_SHARE * weighing.request_blocks <= max(
+            [overlaps.get(name, 0) for name in names]
+        ):
+            return _settle_tie(names, weighing, rng)
+        loads = [self._sequences.loads(name) for name in names]
+        rested = [one.progress_s for one in loads if not one.active_requests]
+        if not rested:
+            return _settle_tie(names, weighing, rng)
+        longest = min(rested)
+        equal = [
+            index
+            for index, one in enumerate(loads)
+            if one.progress_s == longest and not one.active_requests
+        ]
+        return equal[_settle_tie([names[index] for index in equal], weighing, rng)]
 
     def _choose_blind(
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
     ) -> WorkerId:
         if mode == "round-robin":
-            return WorkerId(next_in_turn(names, self.last_turn))
+            return self._sequences.turns.next(names, self._options.replica)
         if mode == "random":
             return names[pick(len(names), rng)]
         if mode == "direct" and request.pinned_worker is None:
@@ -223,30 +245,6 @@ class Chooser:
         state = self._workers.state
         requests = [state(name).loads.active_requests for name in names]
         return names[choose_least(requests, rng)]
-
-
-def _weigh_all(candidates: tuple[Candidate, ...], weighing: Weighing) -> Weighed:
-    """Return the candidates with what a published formula gives each."""
-    cost, weights = weighing.cost, weighing.weights
-    fleet = survey(candidates, weights)
-    function = cost.formula.function
-    scores = [
-        score_of(cost, one, fleet, weights) if one.failure_share else function(one, fleet, weights)
-        for one in candidates
-    ]
-    return Weighed(candidates, tuple(scores), fleet)
-
-
-def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
-    """Return `weighing` by the default formula, as the one that it has fails."""
-    cost = DEFAULT_COST
-    return msgspec.structs.replace(
-        weighing,
-        cost=cost,
-        weights=cost.weights.default,
-        policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
-        instead_of=failed.problem,
-    )
 
 
 def has_no_own(request: RouteRequest) -> bool:

@@ -26,6 +26,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
     same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
     `tier_weights`: what a cached block counts for in each tier of memory, device first.
+    `replica` names this scheduler among those of its bucket, where there are several.
     """
 
     mode: RouterMode = "kv"
@@ -39,6 +40,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
     weights: Mapping[str, float] = {}
     formulas: Formulas = PUBLISHED
+    replica: str = ""
 
     def pricing(self) -> Pricing:
         """Return the formula and its weights. Raises `ConfigError` for what there is not."""

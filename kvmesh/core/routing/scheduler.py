@@ -249,6 +249,7 @@ class Scheduler:
             keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
             streams=request.streams,
             hashes=None if counted is None else hashes,
+            turn=decision.policy == "round-robin",
         )
         sequences.add(request.request_id, worker, demand, now)
         if self._health.out:
@@ -257,8 +258,6 @@ class Scheduler:
             self.sessions.bind(request.session, worker, now)
         if decision.arm is not None and self._chooser.arms is not None:
             self._chooser.arms.learn(request.request_id, request.session, hashes)
-        if decision.policy == "round-robin":
-            self._chooser.last_turn = worker
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks
