@@ -9,6 +9,18 @@ TYPE_CHECKING = False
 """True for type checkers, as `typing.TYPE_CHECKING`, whose import would take 4 ms."""
 
 if TYPE_CHECKING:
+    from kvmesh.app.embed import (
+        BookingOptions,
+        EngineAddress,
+        Follower,
+        FollowOptions,
+        NatsLogin,
+        RegisteredLlm,
+        RegisterOptions,
+        Reservation,
+        follow,
+        register_llm,
+    )
     from kvmesh.client import Answer, AsyncClient, AsyncStream, Client, Metrics, Route, Stream
     from kvmesh.errors import (
         CodecError,
@@ -27,13 +39,18 @@ if TYPE_CHECKING:
         BestMatch,
         Candidate,
         Cleared,
+        EndpointMetrics,
         Event,
         Fleet,
         Formulas,
         KvIndexer,
+        KvMetrics,
         KvMetricsAggregator,
         KvRouter,
+        Listener,
         LoadReport,
+        Matches,
+        MeshView,
         Removed,
         RequestOptions,
         RouterOptions,
@@ -61,24 +78,37 @@ __all__ = [
     "AsyncStream",
     "Attempt",
     "BestMatch",
+    "BookingOptions",
     "Candidate",
     "Cleared",
     "Client",
     "CodecError",
     "ConfigError",
+    "EndpointMetrics",
+    "EngineAddress",
     "Event",
     "Fleet",
+    "FollowOptions",
+    "Follower",
     "Formulas",
     "KvIndexer",
     "KvMeshError",
+    "KvMetrics",
     "KvMetricsAggregator",
     "KvRouter",
+    "Listener",
     "LoadReport",
+    "Matches",
+    "MeshView",
     "Metrics",
+    "NatsLogin",
     "NoWorkerError",
+    "RegisterOptions",
+    "RegisteredLlm",
     "Removed",
     "RequestError",
     "RequestOptions",
+    "Reservation",
     "Route",
     "RouterOptions",
     "SessionOptions",
@@ -90,14 +120,21 @@ __all__ = [
     "WorkerLoad",
     "cost_formula",
     "failed_attempt",
+    "follow",
     "namespace_root",
     "own_cost",
     "pack_hashes",
+    "register_llm",
     "sequence_hashes",
     "status_attempt",
 ]
 
 _OF_CLIENT = ("Answer", "AsyncClient", "AsyncStream", "Client", "Metrics", "Route", "Stream")
+
+_OF_EMBED = (
+    *("EngineAddress", "Follower", "FollowOptions", "NatsLogin", "RegisteredLlm"),
+    *("RegisterOptions", "BookingOptions", "Reservation", "follow", "register_llm"),
+)
 
 if not TYPE_CHECKING:  # else every misspelt name would be typed as what this returns
 
@@ -110,6 +147,8 @@ if not TYPE_CHECKING:  # else every misspelt name would be typed as what this re
                 from kvmesh import client as home  # noqa: PLC0415 - needs httpx, which is optional
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(f"{error}: pip install 'kvmesh[client]'") from error
+        elif name in _OF_EMBED:
+            from kvmesh.app import embed as home  # noqa: PLC0415 - takes 0.4 s: NATS, HTTP, ZMQ
         elif name.endswith("Error"):
             from kvmesh import errors as home  # noqa: PLC0415 - quick, without the library
         else:

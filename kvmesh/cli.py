@@ -9,12 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 from cyclopts.config import Env, Toml
 from cyclopts.types import ExistingTomlPath
 
 from kvmesh.compiled import CORE
 from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.settings.spellings import join_loose, read_spellings
 
 COMMANDS = {
     "up": (
@@ -99,7 +100,13 @@ def launch(
     if config is not None:
         check_toml(config)
         app.config = (ENVIRONMENT, Toml(config, must_exist=True, use_commands_as_keys=False))
-    return app(tokens)
+    line = read_spellings(tokens)
+    try:
+        return app(line, exit_on_error=False, print_error=False)
+    except UnusedCliTokensError as error:
+        return app(join_loose(line, error.unused_tokens or ()))
+    except CycloptsError:
+        return app(line)  # once more, to print what is wrong and exit
 
 
 def check_toml(path: Path) -> None:

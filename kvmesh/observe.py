@@ -44,6 +44,24 @@ def configure_logging(level: str, log_format: str, **fields: str) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
 
 
+def log_to_stdlib() -> None:
+    """Send what is logged to the standard library's logger `kvmesh`, where a program of somebody
+    else's has its logs, unless that program has configured structlog itself.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=("event",)),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=lambda *_: logging.getLogger("kvmesh"),
+        cache_logger_on_first_use=False,
+    )
+
+
 def get_logger(**fields: Any) -> FilteringBoundLogger:  # noqa: ANN401  any value renders
     """Return a logger with `fields` bound."""
     logger: FilteringBoundLogger = structlog.get_logger(**fields)

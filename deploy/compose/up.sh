@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # Write the keys of everybody in compose.yaml (kept when they exist), then start it all, or the
-# services named. KVMESH_IMAGE, NATS_IMAGE, PROMETHEUS_IMAGE and GRAFANA_IMAGE name other images.
+# services named. KVMESH_IMAGE, NATS_IMAGE, PROMETHEUS_IMAGE and GRAFANA_IMAGE name other images;
+# KVMESH_ENGINES=vllm, sglang or tensorrt-llm runs these in bucket chat, on two GPUs.
 set -euo pipefail
 cd "$(dirname "$0")"
 export KVMESH_IMAGE="${KVMESH_IMAGE:-kvmesh:local}"
+files=(--file compose.yaml)
+if [ -n "${KVMESH_ENGINES:-}" ]; then
+    files+=(--file "engines-$KVMESH_ENGINES.yaml")
+fi
 members=()
 for bucket in chat code; do
     for number in 0 1; do
@@ -16,7 +21,7 @@ docker run --rm --user 0 --network none --cap-drop ALL --cap-add CHOWN --cap-add
     --read-only --volume "$PWD/accounts:/accounts" "$KVMESH_IMAGE" nats-accounts --out /accounts \
     --owner 65532 --cluster nats-0,nats-1,nats-2 "${members[@]}"
 if docker compose version >/dev/null 2>&1; then
-    docker compose --file compose.yaml up --detach "$@"
+    docker compose "${files[@]}" up --detach "$@"
 else
-    docker-compose --file compose.yaml up --detach "$@"
+    docker-compose "${files[@]}" up --detach "$@"
 fi

@@ -35,6 +35,12 @@ class EngineServed(Message, frozen=True):
     """The engine answered a request with at least one block that it did not hold before."""
 
 
+class RouterResized(Message, frozen=True):
+    """The router hashes requests by blocks of `block_size` tokens from now on."""
+
+    block_size: int
+
+
 class EngineAnswers(Message, frozen=True):
     """Whether the sidecar's engine answers its health checks."""
 

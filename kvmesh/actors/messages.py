@@ -8,7 +8,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
-from kvmesh.core.workers.info import LoadReport, Trust
+from kvmesh.core.workers.info import LoadReport, Trust, as_share
 
 
 class Appended(Message, frozen=True):
@@ -55,7 +55,8 @@ class Tick(Message, frozen=True):
 class WorkerLoad(msgspec.Struct, frozen=True):
     """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
 
-    The other figures are those of `LoadReport`.
+    `cache_hit_tokens` of `cache_queried_tokens` prompt tokens were cached since the engine started;
+    both 0 where it does not tell. The other figures are those of `LoadReport`.
     """
 
     running_requests: int = 0
@@ -65,6 +66,10 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     waiting_tokens: int | None = None
     prefilled_tokens: int = 0
     prefill_busy_us: int = 0
+    total_slots: int = 0
+    prefix_hit_rate: float = 0.0
+    cache_queried_tokens: int = 0
+    cache_hit_tokens: int = 0
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them."""
@@ -76,7 +81,14 @@ class WorkerLoad(msgspec.Struct, frozen=True):
             waiting_tokens=self.waiting_tokens,
             prefilled_tokens=self.prefilled_tokens,
             prefill_busy_us=self.prefill_busy_us,
+            total_slots=max(0, self.total_slots),
+            prefix_hit_rate=as_share(self._hit_rate()),
         )
+
+    def _hit_rate(self) -> float:
+        """Return what the engine tells, or what its two counts make."""
+        queried = self.cache_queried_tokens
+        return self.cache_hit_tokens / queried if queried > 0 else self.prefix_hit_rate
 
     @property
     def gpu_cache_usage_perc(self) -> float:
@@ -138,7 +150,8 @@ class RouterHeartbeat(Message, frozen=True):
     it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
     `workers` are those of its bucket, so that meta-routers find a worker that a request names;
     `left_out` are those of them that get nothing for failing requests, a few. `admission` and
-    `policy` are what was changed while it ran.
+    `policy` are what was changed while it ran. A `follower` books in the bucket but takes no
+    requests: it is a peer to replicas and nothing to meta-routers.
     """
 
     router: str
@@ -157,6 +170,7 @@ class RouterHeartbeat(Message, frozen=True):
     admission: SharedLimits = SharedLimits()
     workers: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    follower: bool = False
     policy: PolicyNews = NO_NEWS
 
     @property

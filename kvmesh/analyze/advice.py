@@ -3,9 +3,8 @@
 from math import ceil
 from typing import Final
 
-import msgspec
-
 from kvmesh.analyze.reuse import Reuse
+from kvmesh.analyze.weight_advice import Advice, FleetSize, advise_weights
 
 WORTHWHILE: Final = 0.05
 """Reuse below this share of all prompt tokens is not worth routing for."""
@@ -15,20 +14,6 @@ DOMINANT: Final = 0.5
 COMMON_BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_ROUNDING_LOSS: Final = 0.01
 MIN_TTL_S: Final = 30.0
-
-
-class FleetSize(msgspec.Struct, frozen=True):
-    """The workers to advise for: how many, and the KV cache of each in tokens (0: unknown)."""
-
-    workers: int
-    cache_tokens: int
-
-
-class Advice(msgspec.Struct, frozen=True):
-    """One recommendation: what to set or do, and why, with the figures."""
-
-    what: str
-    why: str
 
 
 def advise(reuse: Reuse, fleet: FleetSize) -> list[Advice]:
@@ -42,8 +27,9 @@ def advise(reuse: Reuse, fleet: FleetSize) -> list[Advice]:
             )
         ]
     found = [_mode(reuse, fleet), _buckets(reuse, fleet), _block_size(reuse), _approximate(reuse)]
-    found += _cache(reuse, fleet)
-    return found
+    needed = reuse.cache_for(NEARLY_ALL)
+    assert needed is not None, "the curve ends at what can be reused"
+    return found + _cache(reuse, fleet, needed) + advise_weights(reuse, fleet, needed)
 
 
 def _nearest(reuse: Reuse, workers: int) -> float:
@@ -111,16 +97,14 @@ def _approximate(reuse: Reuse) -> Advice:
     )
 
 
-def _cache(reuse: Reuse, fleet: FleetSize) -> list[Advice]:
-    needed = reuse.cache_for(NEARLY_ALL)
-    assert needed is not None, "the curve ends at what can be reused"
+def _cache(reuse: Reuse, fleet: FleetSize, needed: int) -> list[Advice]:
     have = fleet.workers * fleet.cache_tokens
     if not have:
         return [
             Advice(
                 f"{needed:,} tokens of KV cache in all workers together",
                 f"that keeps {NEARLY_ALL:.0%} of what can be reused until it is; name yours with "
-                "--worker-tokens",
+                "--worker-tokens, or --blocks-per-worker",
             )
         ]
     if have >= needed:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvmesh.analyze.advice import Advice, FleetSize, advise
+from kvmesh.analyze.advice import advise
 from kvmesh.analyze.live_advice import (
     LivePrefix,
     LiveTraffic,
@@ -24,6 +24,7 @@ from kvmesh.analyze.live_advice import (
     core_depth,
 )
 from kvmesh.analyze.reuse import Reuse, measure_reuse
+from kvmesh.analyze.weight_advice import Advice, FleetSize
 from kvmesh.app.views.ask import ask_overview
 from kvmesh.app.views.overview import Overview
 from kvmesh.app.views.top_view import percent
@@ -59,6 +60,10 @@ class AnalyzeOptions:
     """Workers to advise for."""
     worker_tokens: Count = 0
     """KV cache of each worker, tokens; 0: say how much is needed."""
+    blocks_per_worker: Count = 0
+    """The same in KV blocks, as engines print it when they start (num_gpu_blocks)."""
+    kv_cache_block_size: Positive = 16
+    """Tokens of a block of --blocks-per-worker."""
     trace_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     skip: Count = 0
@@ -92,7 +97,7 @@ def command(options: Annotated[AnalyzeOptions, Flat] | None = None) -> None:
     else:
         with console.status("measuring reuse …"):
             figures = read_trace(chosen, chosen.trace)
-        advice = advise(figures, FleetSize(chosen.workers, chosen.worker_tokens))
+        advice = advise(figures, fleet_of(chosen))
         table = reuse_table(figures)
     if chosen.json:
         report = msgspec.json.encode({"figures": figures, "advice": advice})
@@ -100,6 +105,17 @@ def command(options: Annotated[AnalyzeOptions, Flat] | None = None) -> None:
         return
     console.print(table)
     print_advice(advice, console)
+
+
+def fleet_of(options: AnalyzeOptions) -> FleetSize:
+    """Return the workers to advise for. Raises `ConfigError` for two sizes of one cache."""
+    size, blocks = options.kv_cache_block_size, options.blocks_per_worker
+    if blocks and options.worker_tokens:
+        raise ConfigError(
+            f"--blocks-per-worker {blocks} and --worker-tokens {options.worker_tokens} both say "
+            "how large a worker's KV cache is; give one of them"
+        )
+    return FleetSize(options.workers, options.worker_tokens or blocks * size, size)
 
 
 def read_trace(options: AnalyzeOptions, trace: Path) -> Reuse:
@@ -138,14 +154,20 @@ def read_live(overview: Overview) -> LiveFigures:
             usable=row.usable,
             trust=row.trust,
             usage=share_of(row.used_blocks, row.total_blocks),
+            bucket=row.bucket,
+            blocks=row.total_blocks,
+            requests=row.active_requests,
         )
         for row in overview.workers
     ]
     traffic = LiveTraffic(
         requests=total.requests,
-        cached=share_of(total.cached_tokens, total.reported_tokens),
-        predicted=share_of(total.predicted_tokens, total.foreseen_tokens),
-        round_robin=share_of(total.round_robin_tokens, total.shadowed_tokens),
+        overridden=total.overridden,
+        own=total.own_requests,
+        reported=share_of(total.cached_tokens, total.reported_tokens),
+        cached=share_of(total.own_cached_tokens, total.own_reported_tokens),
+        predicted=share_of(total.own_predicted_tokens, total.own_prompt_tokens),
+        round_robin=share_of(total.own_round_robin_tokens, total.own_prompt_tokens),
         core_breadth=len(prefixes),
         core_depth=core_depth(prefixes),
     )
@@ -193,9 +215,12 @@ def live_table(figures: LiveFigures) -> Table:
     table = _table(f"{traffic.requests:,} requests in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
-        ("prompt tokens cached, engines say", percent(traffic.cached)),
-        ("predicted", percent(traffic.predicted)),
-        ("round robin would have found", percent(traffic.round_robin)),
+        ("prompt tokens cached, engines say", percent(traffic.reported)),
+        ("requests that named another policy, or a worker", f"{traffic.overridden:,}"),
+        ("requests routed by cache, by the mesh's own policy", f"{traffic.own:,}"),
+        ("… cached, engines say", percent(traffic.cached)),
+        ("… predicted", percent(traffic.predicted)),
+        ("… round robin would have found", percent(traffic.round_robin)),
         ("core prefix: beginnings shared", f"{traffic.core_breadth:,}"),
         ("core prefix depth", f"mean {traffic.core_depth:,.0f} tokens"),
         ("workers usable", f"{usable} of {len(figures.workers)}"),

@@ -5,7 +5,14 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.analyze.advice import WORTHWHILE, Advice
+from kvmesh.analyze.advice import WORTHWHILE
+from kvmesh.analyze.weight_advice import (
+    MANY_BLOCKS,
+    Advice,
+    WorkerLoad,
+    advise_spread,
+    usage_advice,
+)
 
 DRIFT: Final = 0.05
 """Predictions further from what engines report, as a share of prompt tokens, are not right."""
@@ -31,22 +38,34 @@ class LivePrefix(msgspec.Struct, frozen=True):
 
 
 class LiveWorker(msgspec.Struct, frozen=True):
-    """One worker: how full its KV cache is, 0..1 (None: not told), and how far it is trusted."""
+    """One worker: how full its KV cache is, 0..1 (None: not told), and how far it is trusted.
+
+    `blocks` are those of its KV cache, 0: not told; `requests` are open there.
+    """
 
     name: str
     usable: bool
     trust: str
     usage: float | None
+    bucket: str = ""
+    blocks: int = 0
+    requests: int = 0
 
 
 class LiveTraffic(msgspec.Struct, frozen=True):
     """The last minutes. Shares are of prompt tokens, 0..1, None: nothing was reported.
 
+    `reported` is what engines say of all `requests`. The other three shares are of the same `own`
+    requests, those that the mesh's own policy routed by cache: held against each other they say
+    something, also after an A/B test, whose `overridden` requests named another policy or worker.
     The core prefix is made of the beginnings that requests shared: `core_breadth` of them,
     `core_depth` tokens deep on average over all requests.
     """
 
     requests: int
+    overridden: int
+    own: int
+    reported: float | None
     cached: float | None
     predicted: float | None
     round_robin: float | None
@@ -78,9 +97,8 @@ def advise_live(
     if traffic.requests < ENOUGH_REQUESTS:
         few = f"only {traffic.requests} requests in the last minutes"
         return [*found, Advice("wait for more traffic", few)]
-    found += _predictions(traffic)
-    found += _gain(traffic)
-    found += _space(workers)
+    found += _comparison(traffic)
+    found += _space(workers) + _capacity(workers) + _spread(workers)
     found += [
         Advice(
             "leave it, or add a worker that may hold it too",
@@ -91,6 +109,21 @@ def advise_live(
         if one.share >= HOT and one.holders == 1
     ]
     return found
+
+
+def _comparison(traffic: LiveTraffic) -> list[Advice]:
+    """Hold cached against predicted and round robin, where enough requests tell all three."""
+    if traffic.own >= ENOUGH_REQUESTS:
+        return _predictions(traffic) + _gain(traffic)
+    if not traffic.overridden:
+        return []
+    return [
+        Advice(
+            "wait for requests that name no other policy (x-kvmesh-router-mode and others)",
+            f"{traffic.overridden} of {traffic.requests} requests did, as those of an A/B test do: "
+            "they say nothing of the mesh's own policy, which the report of the test does",
+        )
+    ]
 
 
 def _predictions(traffic: LiveTraffic) -> list[Advice]:
@@ -121,6 +154,21 @@ def _gain(traffic: LiveTraffic) -> list[Advice]:
             f"{traffic.round_robin:.1%}: routing by cache gains {gain:.1%} here",
         )
     ]
+
+
+def _capacity(workers: Sequence[LiveWorker]) -> list[Advice]:
+    """Say that cache usage needs little weight where the smallest cache is vast."""
+    blocks = [one.blocks for one in workers if one.usable and one.blocks]
+    least = min(blocks, default=0)
+    return [usage_advice(least)] if least > MANY_BLOCKS else []
+
+
+def _spread(workers: Sequence[LiveWorker]) -> list[Advice]:
+    found: list[Advice] = []
+    for bucket in sorted({one.bucket for one in workers}):
+        mine = [one for one in workers if one.usable and one.bucket == bucket]
+        found += advise_spread(bucket, [WorkerLoad(one.name, one.requests) for one in mine])
+    return found
 
 
 def _space(workers: Sequence[LiveWorker]) -> list[Advice]:

@@ -19,6 +19,7 @@ from kvmesh.core.prompts.parity import (
     engine_prompt_ids,
     first_difference,
 )
+from kvmesh.core.workers.block_sizes import SizeSource
 from kvmesh.doctor.events import POLL_S, SourceWatch, until
 from kvmesh.doctor.router import RouterFacts, WorkerFacts
 from kvmesh.errors import TransportError
@@ -54,6 +55,7 @@ class _Status(msgspec.Struct):
     mode: str
     block_size: int
     mesh: _Mesh
+    block_size_from: SizeSource = "given"
     workers: tuple[WorkerFacts, ...] = ()
     refused: dict[str, str] = {}
 
@@ -145,6 +147,7 @@ async def look_at_router(
         kv_events=state.mesh.kv_events,
         why_not_ready="" if ready.ready else ready.reason,
         block_size=state.block_size,
+        block_size_from=state.block_size_from,
         workers=state.workers,
         prompt_tokens=route.prompt_tokens if route else None,
         overlap_blocks=overlaps,

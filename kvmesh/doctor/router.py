@@ -1,10 +1,12 @@
 """Why a router may not see an engine's cache that is in good order by itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from kvmesh.core.engines.diagnosis import EngineSeen, Finding, Level
+from kvmesh.core.workers.block_sizes import SizeSource
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
@@ -19,8 +21,9 @@ class WorkerFacts(msgspec.Struct, frozen=True):
 
 
 class RouterFacts(msgspec.Struct, frozen=True):
-    """A router's status. `prompt_tokens` and `overlap_blocks` (by worker) are what it made of the
-    prompt that the engine was sent before; None when it was not asked.
+    """A router's status. `block_size_from` says who decided on its block size.
+    `prompt_tokens` and `overlap_blocks` (by worker) are what it made of the prompt that the engine
+    was sent before; None when it was not asked.
     """
 
     url: str
@@ -29,11 +32,24 @@ class RouterFacts(msgspec.Struct, frozen=True):
     kv_events: bool = True
     why_not_ready: str = ""
     block_size: int = 0
+    block_size_from: SizeSource = "given"
     workers: tuple[WorkerFacts, ...] = ()
     prompt_tokens: int | None = None
     overlap_blocks: dict[str, int] | None = None
     refused: dict[str, str] = {}
 
+
+_SIZE_FROM: Final[Mapping[SizeSource, str]] = {
+    "given": "as --kv-cache-block-size says",
+    "workers": "as most of its workers say",
+    "default": "by default, no worker has told its own",
+}
+
+_REMEDIES: Final[Mapping[SizeSource, str]] = {
+    "given": "start routers with --kv-cache-block-size {size}, or without",
+    "workers": "start all engines of the bucket with one --block-size",
+    "default": "run `kvmesh worker` beside the engine: routers then take its block size, {size}",
+}
 
 _TRUST = {
     "catching-up": ("its events are not all read yet", "wait; see the router's applied_sequence"),
@@ -85,11 +101,13 @@ def _check_sizes(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:
     sizes = {size for source in engine.sources for size in source.block_sizes}
     size = min(sizes, default=engine.block_size)
     if size and size != router.block_size:
-        text = f"the router's is {router.block_size}, the engine's {size}: no hash can ever match"
-        remedy = f"start routers with --kv-cache-block-size {size}"
+        own = f"{router.block_size}, {_SIZE_FROM[router.block_size_from]}"
+        text = f"the router's is {own}, the engine's {size}: no hash can ever match"
+        remedy = _REMEDIES[router.block_size_from].format(size=size)
         yield Finding(Level.FAIL, "router block size", text, remedy)
     elif size:
-        yield Finding(Level.OK, "router block size", f"{size} as the engine's")
+        own = _SIZE_FROM[router.block_size_from]
+        yield Finding(Level.OK, "router block size", f"{size} as the engine's, {own}")
 
 
 def _check_workers(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:
@@ -124,7 +142,10 @@ def _check_worker(
         yield Finding(Level.OK, topic, "is trusted and takes requests")
     if worker.block_size and worker.block_size != router.block_size:
         text = f"publishes blocks of {worker.block_size}, the router reads {router.block_size}"
-        remedy = "restart the sidecar after the engine, and routers with the engine's block size"
+        remedy = (
+            "restart the sidecar after the engine, routers without --kv-cache-block-size;"
+            " the engines of a bucket need one block size"
+        )
         yield Finding(Level.FAIL, topic, text, remedy)
     if worker.models and set(worker.models) != set(engine.models):
         text = f"its sidecar says {list(worker.models)}, the engine serves {list(engine.models)}"

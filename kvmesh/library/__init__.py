@@ -16,7 +16,8 @@ from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
-from kvmesh.library.kv_metrics import KvMetricsAggregator
+from kvmesh.library.kv_metrics import EndpointMetrics, KvMetrics, KvMetricsAggregator
+from kvmesh.library.listener import Listener, Matches, MeshView
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
 
 __all__ = [
@@ -28,13 +29,18 @@ __all__ = [
     "BestMatch",
     "Candidate",
     "Cleared",
+    "EndpointMetrics",
     "Event",
     "Fleet",
     "Formulas",
     "KvIndexer",
+    "KvMetrics",
     "KvMetricsAggregator",
     "KvRouter",
+    "Listener",
     "LoadReport",
+    "Matches",
+    "MeshView",
     "Removed",
     "RequestOptions",
     "RouterOptions",

@@ -4,13 +4,15 @@ indexer = KvIndexer(block_size=16)
 hashes = sequence_hashes(token_ids, 16)
 indexer.apply_event("worker-0", Stored(ROOT, pack_hashes(hashes)))
 indexer.find_matches_for_request(token_ids)   # {"worker-0": len(token_ids) // 16}
+
+indexer = KvIndexer(await kvmesh.follow(nats_url, bucket))   # the same of a live mesh
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import Final, cast, overload
 
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, Tokens
+from kvmesh.core.blocks.hashing import BlockHashes, Tokens, read_tokens
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.overlap.approx import (
@@ -21,66 +23,114 @@ from kvmesh.core.overlap.approx import (
 )
 from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
 from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
+from kvmesh.errors import ConfigError
+from kvmesh.library.listener import Listener, Matches
 
+DEFAULT_BLOCK_SIZE: Final = 16
 _SWEEP_BLOCKS: Final = 1024
+_MOST_U32: Final = (1 << 32) - 1
 
 
 class KvIndexer:
-    """Which worker holds how much of a prompt, exactly, folded from KV events.
+    """Which worker holds how much of a prompt: folded from KV events, or followed in a live mesh.
 
     Units are full blocks of `block_size` tokens; a trailing partial block never counts. Hashes are
     `hashing.sequence_hashes`, one u64 a block, root first. Not thread-safe. About 80 B of memory a
     distinct block; beyond `max_blocks` unmatched blocks are evicted (see `core.index.cap`).
+
+    With a `listener` (`kvmesh.follow`) it knows what that mesh's routers know: what events tell,
+    and for some seconds what was routed. The block size is the mesh's. Matches then name every
+    worker that may be given requests, with 0 where nothing is cached: a choice among them can fall
+    on a cold one. They are empty while no worker may be given any.
     Source: the calls mirror NVIDIA Dynamo's `KvIndexer` and `RadixTree` bindings.
     """
 
-    def __init__(self, block_size: int = 16, *, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
-        self.block_size = block_size
+    @overload
+    def __init__(self, block_size: int, /, *, max_blocks: int = ...) -> None: ...
+
+    @overload
+    def __init__(self, *, block_size: int = ..., max_blocks: int = ...) -> None: ...
+
+    @overload
+    def __init__(self, listener: Listener, block_size: int | None = None) -> None: ...
+
+    def __init__(
+        self,
+        listener: Listener | int | None = None,
+        block_size: int | None = None,
+        *,
+        max_blocks: int = DEFAULT_MAX_BLOCKS,
+    ) -> None:
+        """Raises `ConfigError` for a `block_size` that is not the mesh's."""
+        if isinstance(listener, int):
+            listener, block_size = None, listener
+        self._listener = listener
+        if listener is not None:
+            _check_size(block_size, listener.view().block_size)
+        self._block_size = DEFAULT_BLOCK_SIZE if block_size is None else block_size
         self._max_blocks = max_blocks
         self._index = KvIndex(max_blocks)
         self._unclean = False
+
+    @property
+    def block_size(self) -> int:
+        """Return how many tokens a block has: with a listener, in its mesh and now."""
+        return self._block_size if self._listener is None else self._listener.view().block_size
 
     def apply_event(self, worker_id: str, event: Event) -> int:
         """Fold one event of a worker; return how many blocks a gap kept out, 0 when all is well.
 
         A gap is a store behind a block that the worker does not hold: ask it for all it has
-        (`Cleared`, then `Stored`s). Idempotent. O(blocks), about 0.5 us each.
+        (`Cleared`, then `Stored`s). Idempotent. O(blocks), about 0.5 us each. Raises `ConfigError`
+        with a listener, whose mesh has its workers' events; so does all else that writes.
         """
+        self._refuse_listener("apply_event")
         if self._unclean:
             self._unclean = not self._index.sweep(_SWEEP_BLOCKS)
         return self._index.apply(WorkerId(worker_id), event)
 
-    def find_matches_for_request(self, token_ids: Tokens, root: int = ROOT) -> dict[str, int]:
-        """Return {worker id: cached prefix in blocks} of a prompt, without workers that have none.
+    def find_matches_for_request(self, token_ids: Tokens, root: int | None = None) -> Matches:
+        """Return {worker id: cached prefix in blocks} of a prompt, without workers that have none
+        (with a listener: with every worker that may be given requests).
 
         `token_ids` are ints, or a buffer of u32s (bytes, array, numpy), which is quicker. `root`
-        is the namespace (`hashing.namespace_root`). O(tokens that match + log(depth) a drop).
-        Raises `RequestError` for a token that is no u32.
+        is the namespace (`hashing.namespace_root`); None: that of plain prompts. O(tokens that
+        match + log(depth) a drop). Raises `RequestError` for a token that is no u32.
         """
-        return self.find_matches(BlockHashes(token_ids, self.block_size, root))
+        if root is None:
+            root = ROOT if self._listener is None else self._listener.view().root
+        return self._find(BlockHashes(token_ids, self.block_size, root))
 
-    def find_matches(self, hashes: Sequence[int] | BlockHashes) -> dict[str, int]:
-        """Return {worker id: cached prefix in blocks} of a prompt's hashes, root first.
+    def find_matches(self, tokens: Tokens | BlockHashes) -> Matches:
+        """Return {worker id: cached prefix in blocks} of a prompt's tokens, or of its hashes.
 
+        Ints of which one exceeds a u32 are taken for hashes, root first: that all hashes of a
+        prompt are smaller happens once in 2^32 prompts of one block.
         O(log(depth)) per depth at which some worker's prefix ends; it hardly depends on how many
-        workers or blocks there are.
+        workers or blocks there are. Raises `RequestError` for what is neither.
         """
-        matches = self._index.find_matches(_block_hashes(hashes, self.block_size))
-        return cast("dict[str, int]", matches)
+        if isinstance(tokens, BlockHashes):
+            return self._find(tokens)
+        read = read_tokens(tokens)
+        if isinstance(read, (bytes, memoryview)) or max(read, default=0) <= _MOST_U32:
+            return self.find_matches_for_request(tokens)
+        return self._find(BlockHashes.of(read, self.block_size))
 
     def remove_worker(self, worker_id: str) -> None:
         """Forget a worker. O(1): later calls of `apply_event` give the memory back bit by bit."""
+        self._refuse_listener("remove_worker")
         self._index.remove_worker(WorkerId(worker_id))
         self._unclean = True
 
     def clear(self) -> None:
         """Forget everything. O(1) for the caller; freeing the memory is O(blocks)."""
+        self._refuse_listener("clear")
         self._index = KvIndex(self._max_blocks)
         self._unclean = False
 
     def dump(self, position: Position | None = None, records: Iterable[WorkerRecord] = ()) -> bytes:
         """Return everything as bytes, about 10 a block. O(blocks), about 0.2 us each."""
-        frozen = self._index.freeze()
+        frozen = self._read().freeze()
         return b"".join(encode_snapshot(frozen, position or Position(), records))
 
     def restore(self, data: bytes) -> Snapshot:
@@ -88,6 +138,7 @@ class KvIndexer:
 
         O(blocks), about 0.3 us each. Raises `CodecError`, and changes nothing, for other bytes.
         """
+        self._refuse_listener("restore")
         snapshot = decode_snapshot(data)
         self._index.load(snapshot.image, snapshot.truncated)
         self._unclean = False
@@ -95,15 +146,33 @@ class KvIndexer:
 
     def digest(self) -> int:
         """Return one u64 that is equal for equal contents, whatever their history. O(workers)."""
-        return self._index.digest()
+        return self._read().digest()
 
     def workers(self) -> list[str]:
         """Return the ids of all workers that stored anything and were not removed."""
-        return [*self._index.workers()]
+        return [*self._read().workers()]
 
     def statistics(self) -> IndexStatistics:
         """Return sizes and counts. O(workers)."""
-        return self._index.statistics()
+        return self._read().statistics()
+
+    def _read(self) -> KvIndex:
+        return self._index if self._listener is None else self._listener.view().index
+
+    def _find(self, hashes: BlockHashes) -> Matches:
+        if self._listener is None:
+            return Matches(cast("dict[str, int]", self._index.find_matches(hashes)))
+        view = self._listener.view()
+        found, _ = view.scheduler.overlaps.find_groups(hashes, view.now)
+        usable = view.scheduler.workers.everyone(view.now)
+        return Matches({worker: found.get(worker, 0) for worker in usable})
+
+    def _refuse_listener(self, call: str) -> None:
+        if self._listener is not None:
+            raise ConfigError(
+                f"{call} on an indexer that follows a mesh: its contents are the mesh's; make a "
+                "KvIndexer(block_size=…) of your own for other events"
+            )
 
 
 class ApproxKvIndexer:
@@ -166,6 +235,13 @@ class ApproxKvIndexer:
     def statistics(self) -> ApproxStatistics:
         """Return sizes and counts. O(workers)."""
         return self._index.statistics()
+
+
+def _check_size(asked: int | None, block_size: int) -> None:
+    if asked not in (None, block_size):
+        raise ConfigError(
+            f"block_size={asked}, but the mesh's blocks have {block_size} tokens: leave it out"
+        )
 
 
 def _block_hashes(hashes: Sequence[int] | BlockHashes, block_size: int) -> BlockHashes:

@@ -239,12 +239,15 @@ class KvRouter:
         """Do what time brings, about once a second; return the ids of requests released.
 
         Those had no sign of life (booked, first token, output, `renew`) for `lease_s`. Old failures
-        cost less, memory of what was removed is given back. O(requests + workers that failed).
+        cost less, memory of what was removed is given back, and requests that do not stream grow at
+        the pace that streams show. O(requests + workers that failed).
         """
         self.workers.settle_prices(now)
         if self._index is not None:
             self._index.sweep(_SWEEP_BLOCKS)
-        return [booking.request_id for booking in self._sequences.expire(now)]
+        released = [booking.request_id for booking in self._sequences.expire(now)]
+        self._scheduler.grow_unseen(now)
+        return released
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each request: its lease runs from `now`."""

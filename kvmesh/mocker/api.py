@@ -116,7 +116,8 @@ class MockerApi:
 
     def _models(self, exchange: Exchange) -> None:
         models = self._service.models
-        cards = [self._card(models.base, None, models.max_model_len)]
+        names = (models.base, *models.aliases)
+        cards = [self._card(name, None, models.max_model_len) for name in names]
         cards += [self._card(name, models.base, None) for name in models.adapters]
         _json(exchange, {"object": "list", "data": cards})
 

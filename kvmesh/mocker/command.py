@@ -44,6 +44,7 @@ class MockerOptions(msgspec.Struct, frozen=True):
     """
 
     model: str = "mock"
+    aliases: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8100
     enable_kv_cache_events: bool = True
@@ -154,7 +155,7 @@ class Mocker:
     def _make_api(self) -> MockerApi:
         options, tokenizer = self.options, self._tokenizer
         length = min(options.max_model_len, self.ranks[0].capacity_tokens)
-        models = ServedModels(options.model, length, options.lora_modules)
+        models = ServedModels(options.model, length, options.lora_modules, options.aliases)
         vocabulary = Vocabulary(
             lambda text: tokenizer.encode(text, add_special_tokens=False), tokenizer.decode
         )
@@ -247,8 +248,10 @@ async def run_mocker(options: MockerOptions, stop: Stop | None = None) -> None:
 
 def options_from(settings: MockerSettings) -> MockerOptions:
     """Return the options of the command's settings."""
+    names = settings.served_model_name or (settings.model,)
     return MockerOptions(
-        model=settings.model,
+        model=names[0],
+        aliases=names[1:],
         host=settings.host,
         port=settings.port,
         kv_events_port=settings.kv_events_port,

@@ -29,16 +29,23 @@ VERSION: Final = "0.32.0"
 
 
 class ServedModels(msgspec.Struct, frozen=True):
-    """What is served: the base model, and adapters by name (their ids count from 1)."""
+    """What is served: the base model, under further names too (`aliases`), and adapters by name
+    (their ids count from 1).
+    """
 
     base: str
     max_model_len: int
     adapters: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    def answers_as(self, name: str) -> str:
+        """Return the model that the answer to a request for `name` names."""
+        return name if name in self.adapters else self.base
 
     def labels(self, request: GenerationRequest, session_id: str | None) -> Labels:
         """Return what goes into the request's block hashes. Raises `RequestError` (404)."""
         name, salt = request.model, request.cache_salt
-        if not name or name == self.base:
+        if not name or name == self.base or name in self.aliases:
             return Labels(cache_salt=salt, session_id=session_id)
         if name in self.adapters:
             number = self.adapters.index(name) + 1
@@ -188,7 +195,7 @@ class GenerationService:
         header = Header(
             response_id,
             int(time.time()),
-            request.model or self.models.base,
+            self.models.answers_as(request.model or ""),
             self._fingerprint,
             offered,
         )

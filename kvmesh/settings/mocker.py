@@ -14,6 +14,8 @@ class MockerSettings:
 
     model: str = "mock"
     """Served model name."""
+    served_model_name: tuple[str, ...] = ()
+    """Names to serve it under in place of --model; repeat. Answers name the first, as vLLM's do."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: Port = 8100

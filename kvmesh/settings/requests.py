@@ -82,7 +82,8 @@ class DecisionSettings:
     decision_log: Positive = 4096
     """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
     explain_per_s: Count = 100
-    """Decisions a second kept with the terms of every worker, not only of the chosen one."""
+    """Decisions a second kept with the terms of every worker, not only of the chosen one; all of
+    them at --log-level debug, which writes them."""
     shadow_policy: tuple[str, ...] = ()
     """Weigh these decisions by another formula or weights too, without routing by it:
     `kv:COST[:name=number…]`; repeat. See /v1/status, metrics and the dashboard."""

@@ -24,7 +24,16 @@ from kvmesh.settings.requests import (
     StreamSettings,
 )
 from kvmesh.settings.tuning import TuneSettings
-from kvmesh.settings.types import Count, Flat, NonNegative, Port, Positive, Seconds, Share
+from kvmesh.settings.types import (
+    BlockSize,
+    Count,
+    Flat,
+    NonNegative,
+    Port,
+    Positive,
+    Seconds,
+    Share,
+)
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -34,7 +43,8 @@ class LogSettings:
     """How a process speaks."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level written. Per-request lines (the cost formula) are debug."""
+    """Least level written. Per-request lines (what each worker would cost) and lines of each batch
+    of KV events are debug."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """console for people, json for machines; auto: console on a terminal."""
     otlp_endpoint: str = ""
@@ -83,12 +93,13 @@ class CostSettings:
     """The same as --kv-weight overlap_score_weight=NUMBER; default: the formula's own."""
     router_temperature: NonNegative = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
-    kv_cache_block_size: Positive = 16
-    """Tokens a KV block; must equal the engines'."""
+    kv_cache_block_size: BlockSize = None
+    """Tokens a KV block; default: as the engines say, until then 16. Given, it must equal theirs:
+    no prefix is found at an engine with another."""
     hash_secret_file: Path | None = None
     """File with a secret of at least 16 bytes that keys all block hashes, so that nobody can craft
     prompts whose hashes collide; the same for every router and worker of the mesh."""
-    approx_ttl_s: Seconds = 120.0
+    approx_ttl_s: Annotated[Seconds, Parameter(alias="--router-ttl-secs")] = 120.0
     """Without events: seconds a routed prefix is believed cached."""
     host_tier_weight: Share = 0.75
     """What a block cached in an engine's host memory counts for; on the device it counts 1."""
@@ -106,7 +117,7 @@ class CostSettings:
 class SnapshotSettings:
     """When the index is written to the object store; one replica of a bucket does."""
 
-    snapshot_messages: Positive = 100_000
+    snapshot_messages: Annotated[Positive, Parameter(alias="--router-snapshot-threshold")] = 100_000
     """Journal messages after which a snapshot is due."""
     snapshot_interval_s: Seconds = 300.0
     """Seconds after which a snapshot is due, if anything changed."""
@@ -120,7 +131,10 @@ class RouterSettings:
     """Bucket this replica routes for; it reads only that bucket's event stream."""
     router_id: str = ""
     """Name of this replica, unique in its bucket; default from host name and pid."""
-    kv_events: bool = True
+    kv_events: Annotated[
+        bool,
+        Parameter(alias="--use-kv-events", negative=("--no-kv-events", "--no-use-kv-events")),
+    ] = True
     """Follow KV events; --no-kv-events: guess from what this router and its siblings routed."""
     worker: tuple[str, ...] = ()
     """Engine URL, `[name=]http://host:port[@model]`; repeat. The router itself then follows the
@@ -218,7 +232,7 @@ class WorkerSettings:
     role: Literal["auto", "both", "prefill", "decode"] = "auto"
     """prefill: computes prompts for others; decode: goes on from there; auto: as the engine says
     (SGLang does, vLLM not)."""
-    kv_cache_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
+    kv_cache_block_size: BlockSize = None
     """Tokens a block; default: asked of the engine."""
     label: tuple[str, ...] = ()
     """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
@@ -238,6 +252,10 @@ class UpSettings:
 
     engines: Positive = 4
     """Simulated engines, dealt to the buckets in turn."""
+    model: str = "mock"
+    """Model name that the simulated engines serve."""
+    served_model_name: tuple[str, ...] = ()
+    """Names that they serve it under in place of --model; repeat."""
     buckets: str = "chat,code"
     """Names of the buckets, commas between them."""
     replicas: Positive = 2
@@ -252,7 +270,7 @@ class UpSettings:
     """Where the embedded server keeps its streams and where logs go."""
     router_mode: RouterMode = "kv"
     """Mode of all routers."""
-    kv_cache_block_size: Positive = 16
+    kv_cache_block_size: Annotated[Positive, Parameter(alias="--block-size")] = 16
     """Tokens a block, of engines and routers."""
     num_gpu_blocks: Positive = 65536
     """KV blocks of each simulated engine."""

@@ -11,5 +11,6 @@ Count = Annotated[int, Parameter(validator=Number(gte=0))]
 NonNegative = Annotated[float, Parameter(validator=Number(gte=0.0))]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0.0))]
 Share = Annotated[float, Parameter(validator=Number(gte=0.0, lte=1.0))]
+BlockSize = Annotated[int | None, Parameter(validator=Number(gt=0), alias="--block-size")]
 Status = Annotated[int, Parameter(validator=Number(gte=400, lte=599))]
 Flat = Parameter(name="*")

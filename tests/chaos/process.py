@@ -33,11 +33,19 @@ def fixed_ports(count: int) -> list[int]:
 
 
 class MeshProcess:
-    def __init__(self, name: str, url: str, arguments: Sequence[str], log_path: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        arguments: Sequence[str],
+        log_path: Path,
+        log_format: str = "console",
+    ) -> None:
         self.name = name
         self.url = url
         self.starts = 0
-        self._argv = [sys.executable, "-m", "kvmesh", *arguments, "--log-format", "console"]
+        self._argv = [sys.executable, "-m", "kvmesh", *arguments]
+        self._argv += ["--log-format", log_format]
         self._log_path = log_path
         # Modules are compiled once, not at every start: that is a third of it.
         self._environment = os.environ | {DIE_WITH_PARENT: "1"}

@@ -46,6 +46,11 @@ def test_command_help_shows_default_and_environment_name_of_a_flag() -> None:
         "--no-kv-events",
         "--kv-overlap-score-weight",
         "--http-port",
+        "--block-size",
+        "--use-kv-events",
+        "--no-use-kv-events",
+        "--router-snapshot-threshold",
+        "--router-ttl-secs",
         "--bucket",
     ],
 )
@@ -53,6 +58,43 @@ def test_router_takes_the_seed_flags_as_spelled(flag: str) -> None:
     _, out, _ = run_cli("router", "--help")
 
     assert f"{flag} " in out
+
+
+@pytest.mark.parametrize("word", ["maybe", "on"])
+def test_a_switch_with_another_word_than_true_or_false_names_both(word: str) -> None:
+    code, _, err = run_cli("router", "--kv-events", word, "--http-port", "0")
+
+    assert code != 0
+    assert f'Invalid value for --kv-events: unable to convert "{word}" into bool' in err
+
+
+def test_a_switch_takes_its_word_as_a_token_of_its_own() -> None:
+    code, out, err = run_cli("router", "--kv-events", "true", "--help")
+
+    assert (code, err) == (0, "")
+    assert "--kv-events" in out
+
+
+@pytest.mark.parametrize("line", ["--kv-events true", "--kv-events false", "--kv-events 1"])
+def test_a_switch_with_a_word_is_read_to_its_end(line: str) -> None:
+    code, _, err = run_cli("router", *line.split(), "--worker", "no url")
+
+    assert code == 2
+    assert "kvmesh: --worker" in err
+
+
+def test_a_word_that_belongs_to_no_flag_is_named() -> None:
+    code, _, err = run_cli("router", "--http-port", "0", "stray")
+
+    assert code != 0
+    assert "Unused Tokens: ['stray']" in err
+
+
+def test_a_published_flag_without_a_meaning_is_rejected_in_one_line() -> None:
+    code, _, err = run_cli("router", "--router-reset-states")
+
+    assert code == 2
+    assert err.startswith("kvmesh: --router-reset-states: ")
 
 
 def test_bad_flag_value_names_the_flag() -> None:

@@ -11,6 +11,7 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
     EngineServed,
+    RouterResized,
 )
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
@@ -26,8 +27,9 @@ class FollowerOptions(msgspec.Struct, frozen=True):
     """Whose events, and when their absence is taken for a fault.
 
     `block_size` is the engine's as far as it is known, `router_block_size` what requests are
-    hashed with, as with `secret`. Events have stopped when `silent_requests` answers that must have
-    stored blocks came since the last batch, the first of them `silent_s` ago. `engine` is its kind.
+    hashed with until `RouterResized`, as with `secret`. Events have stopped when
+    `silent_requests` answers that must have stored blocks came since the last batch, the first of
+    them `silent_s` ago. `engine` is its kind.
     """
 
     worker: WorkerId
@@ -54,6 +56,7 @@ class EngineFollower:
         self._cache = EngineCache(
             options.block_size, secret=options.secret, decode=decoder_of(options.engine)
         )
+        self._routers_size = options.router_block_size
         self._connected = self._current = False
         self._served = 0
         self._served_since_s = 0.0
@@ -76,6 +79,8 @@ class EngineFollower:
                 self._served = 0
             case EngineRestarted():
                 self._fold(self._cache.restart())
+            case RouterResized(block_size):
+                self._routers_size = block_size
             case EngineLost(reason):
                 return self._on_lost(reason)
             case _:
@@ -114,7 +119,7 @@ class EngineFollower:
         return enough and now >= self._served_since_s + options.silent_s
 
     def _judge(self, *, silent: bool) -> tuple[Trust, str]:
-        size, routers = self._cache.block_size, self._options.router_block_size
+        size, routers = self._cache.block_size, self._routers_size
         if not self._connected:
             return Trust.APPROX, "its KV event publisher cannot be reached"
         if size not in (0, routers):

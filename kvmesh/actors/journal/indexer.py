@@ -142,8 +142,9 @@ class Indexer:
         if self._told.get(worker) is trust:
             return []
         self._told[worker] = trust
+        usual = trust in (Trust.EXACT, Trust.APPROX) or not self.caught_up
         log = Log(
-            "info" if trust in (Trust.EXACT, Trust.APPROX) else "warning",
+            "info" if usual else "warning",
             "trust in worker changed",
             {"worker": worker, "trust": trust.value, "sequence": self.replica.applied_sequence},
         )

@@ -11,6 +11,7 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
 )
+from kvmesh.actors.journal.cache_report import CacheReport
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Appended,
@@ -37,7 +38,8 @@ class PublisherOptions(msgspec.Struct, frozen=True):
 
     `epoch` is this incarnation: larger than every one before, e.g. milliseconds since 1970.
     `block_size` None is learned from the engine's events. `secret` keys the namespaces' roots.
-    Without `events` the journal is left alone: routers guess what is cached.
+    Without `events` the journal is left alone: routers guess what is cached. `log_batches` writes
+    a line for each batch of events.
     """
 
     worker: WorkerId
@@ -59,6 +61,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     bootstrap_port: int = 0
     health_path: str = "/health"
     engine: str = ""
+    log_batches: bool = False
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -88,6 +91,7 @@ class Publisher:
             options.block_size, secret=options.secret, decode=decoder_of(options.engine)
         )
         self._sender = EventSender(options.epoch, self.dump, options.limits)
+        self._report = CacheReport(options.worker, each_batch=options.log_batches)
         self._load = WorkerLoad()
         self._reading = 0
         self._draining = False
@@ -159,8 +163,8 @@ class Publisher:
                 self._reading += 1
                 return ()
             case EngineRestarted():
-                self._sender.add(self._cache.restart())
-                return self._pace(now)
+                said = self._add(self._cache.restart())
+                return (*said, *self._pace(now))
             case EngineLost(reason):
                 return self._on_lost(reason, now)
             case Resync():
@@ -180,26 +184,30 @@ class Publisher:
 
     def _on_payload(self, data: bytes, now: float) -> Iterable[Effect]:
         try:
-            self._sender.add(self._cache.take(data))
+            lines = self._add(self._cache.take(data))
         except CodecError as error:
             return self._on_lost(str(error), now)
         said, size = self._options.block_size, self._cache.block_size
         if said in (None, size) or self._size_alarmed:
-            return self._pace(now)
+            return (*lines, *self._pace(now)) if lines else self._pace(now)
         self._size_alarmed = True
         log = Log(
             "error",
             "events have another block size than was said, they count",
             {"worker": self._options.worker, "said": said, "events": size},
         )
-        return (log, *self._pace(now))
+        return (*lines, log, *self._pace(now))
 
     def _on_lost(self, reason: str, now: float) -> Iterable[Effect]:
         """Hold nothing rather than something wrong, and say so until the engine starts over."""
-        self._sender.add(self._cache.lose())
+        lines = self._add(self._cache.lose())
         worker = self._options.worker
         log = Log("error", "engine events lost", {"worker": worker, "reason": reason})
-        return (log, *self._pace(now), self._heartbeat())
+        return (log, *lines, *self._pace(now), self._heartbeat())
+
+    def _add(self, events: list[Event]) -> tuple[Log, ...]:
+        self._sender.add(events)
+        return self._report.count(events)
 
     def _pace(self, now: float) -> Iterable[Effect]:
         """Send at once when a batch is full or the last is `flush_s` ago, else let a timer do it.
@@ -245,7 +253,7 @@ class Publisher:
         if kind == "retry":
             self._retry_set = False
             return self._append(self._sender.retry(now), now)
-        return self._beat()
+        return (*self._report.sum_up(self._load, now), *self._beat())
 
     def _heartbeat(self) -> Effect:
         return Publish(self._heartbeats_subject, encode(self.heartbeat()))

@@ -137,6 +137,8 @@ class MetaRouter:
             return ()
         self._heartbeats += 1
         self.hearing.heard(now)
+        if beat.follower:
+            return ()
         name = f"{beat.bucket}/{beat.router}"
         if refusal := self.guard.judge(name, beat.url, now):
             fields = {"member": name, "reason": refusal.reason}

@@ -249,7 +249,7 @@ class ReplicaSync:
             worker=booking.worker,
             prompt_tokens=booking.prompt_tokens,
             uncached_tokens=booking.uncached_tokens,
-            expected_blocks=booking.expected_blocks + grown_blocks,
+            expected_blocks=booking.expected_blocks + grown_blocks + booking.foreseen_blocks,
             keys=pack_hashes(booking.keys),
             streams=booking.streams,
             hashes=pack_hashes(hashes[:MAX_HASHES]),

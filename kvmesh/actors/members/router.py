@@ -1,8 +1,8 @@
 """What one router replica knows of its workers, for requests and for whoever asks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
@@ -12,6 +12,7 @@ from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.rollout.state import NO_NEWS
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.block_sizes import BlockSizes
 
 MOST_LEFT_OUT: Final = 64
 """Workers named to meta-routers, which only pass them on to people."""
@@ -21,26 +22,32 @@ class Router:
     """Where workers are and what they serve. Told by the registry, read directly by requests.
 
     `heartbeats` are the last signs of life of those that are not gone.
-    `mismatched` are workers whose KV blocks have another size than this router hashes with,
-    `strangers` those that hash with another secret (`secret_mark`): none of their blocks can ever
-    match, which is worth an alarm. `adapters` are the models that are LoRA adapters somewhere: what
-    they cache is nobody else's. `prefillers` are the workers that prefill for others. `admission`
-    are the bounds in force where they were changed while it ran, `policy` likewise.
+    `sizes` has the block size that this router hashes with; a change is told to each of `resized`.
+    `sizes.odd` are the workers whose KV blocks have another size, `strangers` those that hash with
+    another secret (`secret_mark`): none of their blocks can ever match, which is worth an alarm.
+    `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
+    `prefillers` are the workers that prefill for others. `admission` are the bounds in force where
+    they were changed while it ran, `policy` likewise.
     """
 
     def __init__(
-        self, scheduler: Scheduler, block_size: int, *, secret_mark: int = 0, name: str = "router"
+        self,
+        scheduler: Scheduler,
+        block_size: int | None,
+        *,
+        secret_mark: int = 0,
+        name: str = "router",
     ) -> None:
         self.name = name
         self.scheduler = scheduler
-        self.mismatched: dict[WorkerId, int] = {}
+        self.sizes = BlockSizes(block_size)
+        self.resized: list[Callable[[int], None]] = []
         self.strangers: set[WorkerId] = set()
         self._secret_mark = secret_mark
         self.adapters: set[str] = set()
         self.prefillers: set[WorkerId] = set()
         self.admission = SharedLimits()
         self.policy = NO_NEWS
-        self._block_size = block_size
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002 - the kernel's signature
@@ -50,11 +57,10 @@ class Router:
                 return self._on_worker(heartbeat)
             case WorkerGone(worker):
                 self.heartbeats.pop(worker, None)
-                self.mismatched.pop(worker, None)
                 self.strangers.discard(worker)
                 self.prefillers.discard(worker)
                 self.scheduler.remove_worker(worker)
-                return ()
+                return self._resize("warning") if self.sizes.forget(worker) else ()
             case _:
                 return ()
 
@@ -116,26 +122,42 @@ class Router:
 
     def unmatched(self) -> list[tuple[WorkerId, str]]:
         """Return the workers of which no block can ever match, and in words why and what to do."""
-        own, fix = self._block_size, "start the router with --kv-cache-block-size"
+        own = self.sizes.size
         sizes = [
-            (worker, f"KV blocks have {size} tokens, this router's {own}: {fix} {size}")
-            for worker, size in self.mismatched.items()
+            (worker, f"KV blocks have {size} tokens, this router's {own}: {self._remedy(size)}")
+            for worker, size in self.sizes.odd.items()
         ]
         remedy = "give every router and worker the same --hash-secret-file, or none"
         return [*sizes, *((worker, f"hash secrets differ: {remedy}") for worker in self.strangers)]
 
+    def _remedy(self, size: int) -> str:
+        if self.sizes.source == "given":
+            return f"start the router with --kv-cache-block-size {size}"
+        return "start all engines of the bucket with one block size"
+
     def _check_block_size(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
-        worker = heartbeat.worker
-        if heartbeat.block_size in (0, self._block_size):
-            self.mismatched.pop(worker, None)
-            return ()
-        if self.mismatched.get(worker) == heartbeat.block_size:
-            return ()
-        self.mismatched[worker] = heartbeat.block_size
+        worker, size = heartbeat.worker, heartbeat.block_size
+        before, first = self.sizes.odd.get(worker), self.sizes.source == "default"
+        changed = self.sizes.hear(worker, size, events=heartbeat.events)
+        effects = self._resize("info" if first else "warning") if changed else ()
+        if self.sizes.odd.get(worker) in (before, None):
+            return effects
         fields: dict[str, str | int | float | bool | None] = {
             "worker": worker,
-            "worker_block_size": heartbeat.block_size,
-            "kv_cache_block_size": self._block_size,
-            "remedy": "start this router with the worker's block size",
+            "worker_block_size": size,
+            "kv_cache_block_size": self.sizes.size,
+            "remedy": self._remedy(size),
         }
-        return (Log("error", "block sizes differ, no prefix can match", fields),)
+        return (*effects, Log("error", "block sizes differ, no prefix can match", fields))
+
+    def _resize(self, level: Literal["info", "warning"]) -> Iterable[Effect]:
+        """Tell everyone of the size that the workers decided on."""
+        before, size = self.scheduler.options.block_size, self.sizes.size
+        for tell in self.resized:
+            tell(size)
+        fields: dict[str, str | int | float | bool | None] = {
+            "block_size": size,
+            "before": before,
+            "odd_workers": len(self.sizes.odd),
+        }
+        return (Log(level, "block size taken from the workers", fields),)

@@ -9,6 +9,7 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
     EngineServed,
+    RouterResized,
 )
 from kvmesh.actors.journal.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.app.engines.probe import given_endpoints, refuse_collisions
@@ -69,7 +70,7 @@ class EngineAttachment:
         self.looked_s = 0.0
         self._driver = driver
         self._index = index if static.zmq != "off" else None
-        self._block_size = block_size
+        self._router_block_size = block_size
         self._secret = secret
         self._endpoints: tuple[EventEndpoint, ...] = ()
         self._followers: dict[WorkerId, EngineFollower] = {}
@@ -80,8 +81,18 @@ class EngineAttachment:
         return worker in self._subscriptions
 
     def block_size(self, worker: WorkerId) -> int:
-        """Return the block size that the rank's events showed; 0 while unknown."""
-        return self._followers[worker].block_size if worker in self._subscriptions else 0
+        """Return the block size that the rank's events showed, else the one that the engine told;
+        0 while unknown.
+        """
+        if worker in self._subscriptions:
+            return self._followers[worker].block_size
+        return self.facts.block_size if self.facts else 0
+
+    def resized(self, block_size: int) -> None:
+        """Learn that requests are hashed by blocks of another size from now on."""
+        self._router_block_size = block_size
+        for follower in self._followers.values():
+            self._driver.press(follower.name, RouterResized(block_size))
 
     def served(self, worker: WorkerId) -> None:
         """Learn that the rank answered a request that must have stored a block."""
@@ -152,7 +163,7 @@ class EngineAttachment:
         if worker not in self._followers:
             options = FollowerOptions(
                 worker=worker,
-                router_block_size=self._block_size,
+                router_block_size=self._router_block_size,
                 block_size=facts.block_size or None,
                 secret=self._secret,
                 engine=facts.kind,

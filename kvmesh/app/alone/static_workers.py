@@ -79,7 +79,7 @@ class StaticWorkers:
         self._registry = StaticRegistry(
             router.scheduler.workers, index, router=router.name, may_panic=options.may_panic
         )
-        self._block_size = router.scheduler.options.block_size
+        router.resized.append(self._resized)
         self._secret = options.secret
         self._discovery: Discovery | None = None
         self._engines = [self._attach(worker) for worker in workers]
@@ -104,7 +104,12 @@ class StaticWorkers:
         self._engines += [self._attach(worker) for worker in workers if worker not in known]
 
     def _attach(self, worker: StaticWorker) -> EngineAttachment:
-        return EngineAttachment(worker, self._driver, self._index, self._block_size, self._secret)
+        size = self._router.sizes.size
+        return EngineAttachment(worker, self._driver, self._index, size, self._secret)
+
+    def _resized(self, block_size: int) -> None:
+        for engine in self._engines:
+            engine.resized(block_size)
 
     def why_not(self) -> str:
         """Return why no request should come; "" when all were looked at and some answer."""
@@ -151,7 +156,7 @@ class StaticWorkers:
 
     def released(self, booking: Booking) -> None:
         """Note which engines were given something to store: events must follow."""
-        if self._index is None or booking.uncached_tokens <= self._block_size:
+        if self._index is None or booking.uncached_tokens <= self._router.sizes.size:
             return
         if booking.prefilling and booking.streams:
             return

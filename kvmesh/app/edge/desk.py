@@ -208,6 +208,7 @@ class EdgeDesk:
         self._origin = origin
         self._sessions: set[EdgeSession] = set()
         self._server: asyncio.Server | None = None
+        context.router.resized.append(self._resized)
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -218,10 +219,18 @@ class EdgeDesk:
     async def tell(self) -> None:
         """Tell every edge of the workers, each second, for ever."""
         while True:
-            fleet = self._fleet()
-            for session in self._sessions:
-                session.send(fleet)
+            self._tell()
             await asyncio.sleep(TELL_S)
+
+    def _resized(self, block_size: int) -> None:
+        """Tell every edge of another block size to hash by, which `_fleet` has."""
+        del block_size
+        self._tell()
+
+    def _tell(self) -> None:
+        fleet = self._fleet()
+        for session in self._sessions:
+            session.send(fleet)
 
     async def drain(self, grace_s: float) -> None:
         """Wait until no edge is left, at most for `grace_s` seconds."""
@@ -278,4 +287,9 @@ class EdgeDesk:
             )
             for beat in self._context.router.workers()
         ]
-        return WorkerUpdate(workers, self._origin, splits=bool(self._context.router.prefillers))
+        return WorkerUpdate(
+            workers,
+            self._origin,
+            scheduler.options.block_size,
+            splits=bool(self._context.router.prefillers),
+        )

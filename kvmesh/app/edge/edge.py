@@ -144,6 +144,7 @@ class EdgeServer:
             reader = reader_of(
                 settings, f"{part.router_id}-{part.number}", check, link.fleet.adapters
             )
+            link.resized = reader.resize
             fixed_headers = (
                 (b"x-kvmesh-router", part.router_id.encode()),
                 (b"x-kvmesh-bucket", settings.bucket.encode()),

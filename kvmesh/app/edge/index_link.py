@@ -61,13 +61,14 @@ class IndexLink:
     """The one link of an edge; opened again whenever it breaks.
 
     `origin` is where the index process answers the cold paths, "" while it is away; `splits` says
-    that it has workers which prefill for others.
+    that it has workers which prefill for others. `resized` is told the block size to hash by.
     """
 
     def __init__(self, path: Path, edge: int) -> None:
         self.fleet = LastKnownFleet()
         self.origin = ""
         self.splits = False
+        self.resized: Callable[[int], None] | None = None
         self.unguided = 0
         self._path = path
         self._edge = edge
@@ -156,8 +157,10 @@ class IndexLink:
                 asker = self._askers.get(n)
                 if asker is not None:
                     asker.scope.enter(asker.on_abandon, failure)
-            case WorkerUpdate(workers, origin, splits):
+            case WorkerUpdate(workers, origin, block_size, splits):
                 self.origin = origin
+                if self.resized is not None:
+                    self.resized(block_size)
                 self.splits = splits
                 self._knows_workers = any(one.usable for one in workers)
                 if self._knows_workers or self._settled():

@@ -38,9 +38,10 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
     allowed_workers: frozenset[WorkerId] | None
     labels: frozenset[str]
     tolerations: frozenset[str]
+    overridden: bool
 
 
-_NOTHING: Final = Wanted(None, None, frozenset(), frozenset())
+_NOTHING: Final = Wanted(None, None, frozenset(), frozenset(), overridden=False)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -147,11 +148,13 @@ class Abandon(msgspec.Struct, frozen=True, array_like=True, tag=4):
 class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The workers now, and where the index process serves the cold paths; each second.
 
-    `splits`: some only prefill for others, so that prompts take two workers.
+    `splits`: some only prefill for others, so that prompts take two workers. Prompts are hashed by
+    blocks of `block_size` tokens.
     """
 
     workers: list[KnownWorker]
     origin: str
+    block_size: int
     splits: bool = False
 
 
@@ -206,7 +209,13 @@ class IndexCodec:
 def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
     """Return `request` as it travels: hashed to the end."""
     hashes = request.hashes
-    wanted = Wanted(request.cost, request.allowed_workers, request.labels, request.tolerations)
+    wanted = Wanted(
+        request.cost,
+        request.allowed_workers,
+        request.labels,
+        request.tolerations,
+        request.overridden,
+    )
     return Ask(
         n=n,
         visible_id=visible_id,
@@ -249,5 +258,6 @@ def asked(message: Ask, block_size: int) -> RouteRequest:
         allowed_workers=wanted.allowed_workers,
         labels=wanted.labels,
         tolerations=wanted.tolerations,
+        overridden=wanted.overridden,
         approximate=message.approximate,
     )

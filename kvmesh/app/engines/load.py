@@ -6,6 +6,7 @@ from kvmesh.actors.messages import WorkerLoad
 from kvmesh.core.engines.facts import METRICS, EngineFacts
 from kvmesh.core.engines.load import EngineFigures, Gauges
 from kvmesh.core.engines.registry import ENGINES, engine_of
+from kvmesh.core.workers.info import as_share
 from kvmesh.errors import CodecError
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -38,6 +39,8 @@ def load_of_figures(figures: EngineFigures, block_size: int) -> WorkerLoad:
         waiting_tokens=figures.waiting_tokens,
         prefilled_tokens=figures.prefilled_tokens,
         prefill_busy_us=figures.prefill_busy_us,
+        total_slots=figures.total_slots,
+        prefix_hit_rate=as_share(figures.prefix_hit_rate),
     )
 
 
@@ -72,4 +75,6 @@ def load_of(gauges: Gauges) -> WorkerLoad:
         waiting_requests=int(gauges.waiting),
         used_blocks=int(gauges.usage * blocks),
         total_blocks=blocks,
+        cache_queried_tokens=gauges.queried_tokens,
+        cache_hit_tokens=gauges.hit_tokens,
     )

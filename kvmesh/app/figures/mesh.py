@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import msgspec
+
 from kvmesh.actors.journal.indexer import Indexer
 from kvmesh.actors.journal.snapshotter import SnapshotterStatistics
 from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
@@ -13,6 +15,13 @@ from kvmesh.core.overlap.approx import ApproxStatistics
 
 DIGEST_BITS: Final = 32
 """Of the digest as many bits are shown as a float holds exactly."""
+
+
+class PeerCounts(msgspec.Struct, frozen=True):
+    """Who else is heard of in the bucket."""
+
+    replicas: int
+    followers: int
 
 
 class JournalFacts:
@@ -34,6 +43,10 @@ INDEX: Final = Table[IndexStatistics](
            "Distinct KV blocks known."),
     Figure("gauge", "kvmesh_index_entries", lambda one: one.entries,
            "(worker, block) pairs known."),
+    Figure("counter", "kvmesh_index_stored_blocks", lambda one: one.stored,
+           "KV blocks that workers' events created; told again, they count again."),
+    Figure("counter", "kvmesh_index_removed_blocks", lambda one: one.removed,
+           "KV blocks that workers' events removed, without those cleared wholesale."),
     Figure("counter", "kvmesh_index_evicted_entries", lambda one: one.evicted,
            "Entries given up to keep within the cap."),
     Figure("counter", "kvmesh_index_orphan_blocks", lambda one: one.orphans,
@@ -98,9 +111,11 @@ BOOKINGS: Final = Table[ReplicaSyncStatistics](
            "Booking messages of peers that never came."),
 )
 
-PEERS: Final = Table[int](
-    Figure("gauge", "kvmesh_peers", lambda peers: peers,
+PEERS: Final = Table[PeerCounts](
+    Figure("gauge", "kvmesh_peers", lambda one: one.replicas,
            "Other replicas of the bucket heard of."),
+    Figure("gauge", "kvmesh_followers", lambda one: one.followers,
+           "Programs heard of that follow the bucket and book there, but take no requests."),
 )
 
 HEARING: Final = Table[Hearing](

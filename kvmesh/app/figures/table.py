@@ -8,10 +8,18 @@ from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, P
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.requests import ADMISSION, FORMULAS, REQUESTS, SHADOWS, TOTALS
-from kvmesh.app.figures.workers import ENGINES, PREDICTIONS, REPLICA_CARE, WORKER_CARE, WORKERS
+from kvmesh.app.figures.workers import (
+    ACCESSES,
+    ENGINES,
+    PREDICTIONS,
+    REPLICA_CARE,
+    WORKER_CARE,
+    WORKERS,
+)
 
 TABLES: Final[tuple[Table[Never], ...]] = (
-    *(REQUESTS, TOTALS, ADMISSION, FORMULAS, SHADOWS, WORKERS, ENGINES, PREDICTIONS, WORKER_CARE),
+    *(REQUESTS, TOTALS, ADMISSION, FORMULAS, SHADOWS, WORKERS, ENGINES),
+    *(PREDICTIONS, ACCESSES, WORKER_CARE),
     *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, BOOKINGS, HEARING, TOKENS, URLS, EDGES),
     *(META, META_ENDS, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
 )

@@ -8,7 +8,7 @@ from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.record import STANDINGS
-from kvmesh.core.insight.predictions import PredictionReport
+from kvmesh.core.insight.predictions import AccessReport, PredictionReport
 from kvmesh.core.workers.info import Trust
 from kvmesh.library.kv_metrics import EndpointMetrics
 
@@ -99,6 +99,24 @@ PREDICTIONS: Final = Table[PredictionReport](
            "How often a worker was asked for all it holds because predictions missed."),
     Figure("gauge", "kvmesh_worker_doubted", lambda one: one.doubted,
            "1 while predictions about a worker miss."),
+    labels=("worker",),
+)
+
+ACCESSES: Final = Table[AccessReport](
+    Figure("counter", "kvmesh_worker_accessed_blocks",
+           lambda one: one.blocks if one.told else None,
+           "KV blocks that a worker reused for prompts, by its answers' cached_tokens; none while "
+           "no answer told.",
+           shown=Shown("accessed_blocks", dashboard="Blocks accessed", narrow="p3",
+                       replicas="sum", bucket="sum")),
+    Figure("counter", "kvmesh_worker_accessed_tokens",
+           lambda one: one.tokens if one.told else None,
+           "The same in prompt tokens.",
+           shown=Shown("accessed_tokens", replicas="sum", bucket="sum")),
+    Figure("counter", "kvmesh_worker_accesses", lambda one: {
+               "told": one.told, "untold": one.untold},
+           "Served answers by whether they told what was reused (untold: streams without usage, "
+           "engines that do not tell).", ("usage",)),
     labels=("worker",),
 )
 

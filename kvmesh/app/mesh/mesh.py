@@ -22,7 +22,7 @@ from kvmesh.actors.messages import (
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
-from kvmesh.app.mesh.peer_link import PeerLink
+from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
@@ -40,14 +40,25 @@ from kvmesh.tasks import supervise
 
 
 class RouterMesh:
-    """Runs the actors of one replica over its event plane."""
+    """Runs the actors of one replica over its event plane.
+
+    A `follower` reads and books as replicas do, and leaves snapshots and streams to them. Without
+    an URL it never says that it is ready: no requests come to it.
+    """
 
     def __init__(
-        self, settings: RouterSettings, router_id: str, router: Router, index: KvIndex
+        self,
+        settings: RouterSettings,
+        router_id: str,
+        router: Router,
+        index: KvIndex,
+        *,
+        follower: bool = False,
     ) -> None:
         self.router_id = router_id
         self.advertise_url = ""
         self.draining = False
+        self._follower = follower
         self._settings = settings
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
@@ -72,14 +83,11 @@ class RouterMesh:
             ),
             lambda: self.indexer.caught_up and not self.loader.loading,
         )
-        self.link = PeerLink(
-            settings,
-            router_id,
-            router,
-            self.heartbeat,
-            hears_workers=True,
-            followers=("indexer", "snapshotter"),
-        )
+        if follower:
+            link = LinkOptions(router_id, listeners=("indexer",), role="follower")
+        else:
+            link = LinkOptions(router_id, listeners=("indexer", "snapshotter"))
+        self.link = PeerLink(settings, router, self.heartbeat, link)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
@@ -110,11 +118,12 @@ class RouterMesh:
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
         claim = self.indexer.replica.claim()
+        follower = self._follower and not self.advertise_url
         return RouterHeartbeat(
             router=self.router_id,
             bucket=self._settings.bucket,
             url=self.advertise_url,
-            ready=not self.why_not(),
+            ready=not (follower or self.why_not()),
             epoch=self.link.epoch,
             applied_sequence=claim.sequence,
             created=self.indexer.replica.created,
@@ -128,6 +137,7 @@ class RouterMesh:
             policy=self._router.policy,
             workers=self._known.membership.members(),
             left_out=self._router.left_out(time.monotonic()),
+            follower=follower,
         )
 
     released: None = None
@@ -159,9 +169,11 @@ class RouterMesh:
         self._driver = driver
         for actor in (
             *(self.link.registry, self.indexer, self._router, self.link.replica_sync),
-            *(self.loader, self.snapshotter),
+            self.loader,
         ):
             driver.add(actor)
+        if not self._follower:
+            driver.add(self.snapshotter)
         keys, objects = await plane.stores(bucket)
         storage = StorageCarrier(driver, keys, objects, journal)
         self._stack.push_async_callback(storage.close)
@@ -236,7 +248,9 @@ class RouterMesh:
         return self._driver is not None and self._driver.post("loader", command)
 
     async def _on_take(self, command: TakeSnapshot) -> bool:
-        return self._driver is not None and self._driver.post("snapshotter", command)
+        if self._driver is None or self._follower:
+            return False
+        return self._driver.post("snapshotter", command)
 
     async def _on_status(self, command: Status) -> dict[str, object]:
         del command
@@ -246,8 +260,10 @@ class RouterMesh:
         """Look after the streams until an actor or the answering of commands fails; raise that."""
         assert self._running is not None
         assert self._commands is not None
-        works = (self._commands.failed(), self.link.keep_streams())
-        await first_of(asyncio.shield(self._running), *works)
+        works = [asyncio.shield(self._running), self._commands.failed()]
+        if not self._follower:
+            works.append(self.link.keep_streams())
+        await first_of(*works)
 
     async def stop(self) -> None:
         """Leave the mesh; safe to call twice."""

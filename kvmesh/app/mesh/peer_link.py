@@ -3,6 +3,9 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
 
 from kvmesh.actors.asking import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
@@ -12,7 +15,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS
+from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS, PeerCounts
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
@@ -24,6 +27,19 @@ from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import keep_running
 
 
+class LinkOptions(msgspec.Struct, frozen=True):
+    """Who this is: a `router` or, as `role` tells, a "follower".
+
+    Of replicas and workers `listeners` are told, actors that run beside the link's two. Without
+    `hears_workers` the workers are known otherwise than by their heartbeats.
+    """
+
+    router_id: str
+    hears_workers: bool = True
+    listeners: tuple[str, ...] = ()
+    role: Literal["router", "follower"] = "router"
+
+
 class PeerLink:
     """The registry of replicas (and of `workers`, where they send heartbeats) and their bookings.
 
@@ -33,24 +49,17 @@ class PeerLink:
     def __init__(
         self,
         settings: RouterSettings,
-        router_id: str,
         router: Router,
         status: Callable[[], RouterHeartbeat],
-        *,
-        hears_workers: bool,
-        followers: tuple[str, ...] = (),
+        options: LinkOptions,
     ) -> None:
-        """Tell `followers`, actors that `driver` runs beside these two, of replicas and workers.
-
-        Without `hears_workers` the workers are known otherwise than by their heartbeats.
-        """
-        self.router_id = router_id
+        self.router_id = router_id = options.router_id
         self.epoch = time.time_ns() // 1_000_000
         self.subjects = subjects_for(settings.nats, settings.bucket)
         self.peers = Membership()
-        self.plane = event_plane(settings.nats, "router", settings.bucket, router_id)
+        self.plane = event_plane(settings.nats, options.role, settings.bucket, router_id)
         self._settings = settings
-        self._hears_workers = hears_workers
+        self._hears_workers = options.hears_workers
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
@@ -59,11 +68,11 @@ class PeerLink:
                 router=router_id,
                 bucket=settings.bucket,
                 namespace=settings.nats.namespace,
-                workers_to=(router.name, *followers),
-                routers_to=("replica_sync", *followers),
+                workers_to=(router.name, *options.listeners),
+                routers_to=("replica_sync", *options.listeners),
                 kv_events=settings.kv_events,
             ),
-            scheduler.workers if hears_workers else nobody,
+            scheduler.workers if options.hears_workers else nobody,
             self.peers,
             status=status,
         )
@@ -140,11 +149,18 @@ class PeerLink:
 
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
-        yield PEERS.of(lambda: len(self.peers.members()))
+        yield PEERS.of(self._count)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
-        """Return the last signs of life of the siblings."""
+        """Return the last signs of life of the siblings that take requests."""
+        return tuple(peer for peer in self._heard() if not peer.follower)
+
+    def _count(self) -> PeerCounts:
+        followers = [peer.follower for peer in self._heard()]
+        return PeerCounts(followers.count(False), followers.count(True))
+
+    def _heard(self) -> Iterator[RouterHeartbeat]:
         found = map(self.registry.replica, self.peers.members())
-        return tuple(peer for peer in found if peer is not None)
+        return (peer for peer in found if peer is not None)

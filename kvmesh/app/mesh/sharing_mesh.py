@@ -10,7 +10,7 @@ from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
 from kvmesh.app.alone.static_workers import StaticWorkers
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.mesh.peer_link import PeerLink
+from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
@@ -43,9 +43,8 @@ class SharingMesh:
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self._static = static
-        self.link = PeerLink(
-            settings, router_id, router, self.heartbeat, hears_workers=static is None
-        )
+        options = LinkOptions(router_id, hears_workers=static is None)
+        self.link = PeerLink(settings, router, self.heartbeat, options)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None

@@ -10,6 +10,9 @@ from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions, load_control
 
 NATS_URL: Final = "nats://127.0.0.1:4222"
 
+FOLLOWER: Final = "follower"
+"""A program that follows a bucket with a router's account: the streams' settings are not its."""
+
 WITH_ACCOUNT: Final = frozenset({"worker", "router", "meta-router", "admin"})
 """Roles that `kvmesh nats-accounts` gives an inbox of their own; tools use everybody's."""
 
@@ -36,11 +39,13 @@ def nats_plane(settings: NatsSettings, role: str, *names: str) -> NatsPlane:
 
 def connection_options(settings: NatsSettings, role: str, *names: str) -> NatsOptions:
     """Return where the server is, how this process logs in, and where answers to it arrive."""
+    account = "router" if role == FOLLOWER else role
     return NatsOptions(
         url=settings.nats_url or NATS_URL,
         name=" ".join((role, *names[1:])),
         creds=settings.nats_creds,
         nkey_seed=settings.nats_nkey_seed,
         tls_ca=settings.nats_tls_ca,
-        inbox_prefix=inbox_prefix(role, *names) if role in WITH_ACCOUNT else "_INBOX",
+        inbox_prefix=inbox_prefix(account, *names) if account in WITH_ACCOUNT else "_INBOX",
+        adapts_streams=role != FOLLOWER,
     )

@@ -49,7 +49,8 @@ def render_markdown() -> str:
         "# Configuration",
         "Made by `kvmesh config all`. A setting has one name and four spellings, weakest first:",
         "the default, `name = value` in a TOML file (`--config FILE`), `KVMESH_NAME` in the",
-        "environment, `--name` on the command line.",
+        "environment, `--name` on the command line. A switch is on as `--name`,",
+        "off as `--no-name`, and takes a word, too: `--name true`, `--name false`.",
     ]
     for role, settings in ROLES.items():
         lines += ["", f"## kvmesh {role}", "| flag | default | meaning |", "|---|---|---|"]

@@ -219,7 +219,8 @@ async def ask_routers(shelf: Shelf, newest: Sequence[SnapshotGeneration]) -> boo
             beat = decode(data, RouterHeartbeat)
         except CodecError:
             return
-        routers[beat.router] = beat
+        if not beat.follower:
+            routers[beat.router] = beat
 
     subscription = await shelf.plane.bus.subscribe(subjects.routers(), on_heartbeat)
     await asyncio.sleep(LISTEN_S)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,8 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
     base = settings.http_port
     tokenizer = ["--tokenizer", str(settings.tokenizer)] if settings.tokenizer else []
     log = ["--log-level", settings.log.log_level]
+    # With = a name may begin with a dash.
+    models = [f"--served-model-name={name}" for name in model_names(settings)]
     nats = ["--nats-url", nats_url, *log]
     if settings.hash_secret_file is not None:
         nats += ["--hash-secret-file", str(settings.hash_secret_file)]
@@ -61,7 +64,7 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
     for number in range(settings.engines):
         url = f"http://127.0.0.1:{base + ENGINE_OFFSET + number}"
         bucket = buckets[number % len(buckets)]
-        engine = ["mocker", "--port", str(base + ENGINE_OFFSET + number)]
+        engine = ["mocker", "--port", str(base + ENGINE_OFFSET + number), *models]
         engine += ["--kv-events-port", str(base + EVENTS_OFFSET + number)]
         engine += ["--replay-port", str(base + REPLAY_OFFSET + number)]
         engine += ["--block-size", str(settings.kv_cache_block_size)]
@@ -102,6 +105,14 @@ def read_buckets(settings: UpSettings) -> list[str]:
             f"ports for {MOST_ENGINES} engines and {MOST_ROUTERS} routers"
         )
     return buckets
+
+
+def model_names(settings: UpSettings) -> tuple[str, ...]:
+    """Return the names of the engines' model. Raises `ConfigError` for one that is empty."""
+    names = settings.served_model_name or (settings.model,)
+    if not all(name.strip() for name in names):
+        raise ConfigError(f"--model, --served-model-name: {names} has an empty name; name each")
+    return names
 
 
 def mesh_ports(settings: UpSettings) -> list[int]:
@@ -193,11 +204,14 @@ def print_mesh(console: Console, settings: UpSettings, plan: LocalMesh, nats_url
         table.add_row(spec.name, spec.ready_url.rsplit("/", 1)[0])
     table.add_row("logs", str(Path(settings.data_dir) / "logs"))
     console.print(table)
+    chat = {"model": model_names(settings)[0], "messages": [{"role": "user", "content": "hello"}]}
+    request = msgspec.json.encode(chat)
     console.print(
         f"try: curl -i http://127.0.0.1:{settings.http_port}/v1/chat/completions "
         '-H "content-type: application/json" '
-        '-d \'{"model":"mock","messages":[{"role":"user","content":"hello"}]}\'',
+        f"-d {shlex.quote(request.decode())}",
         soft_wrap=True,
+        markup=False,
     )
 
 

@@ -128,7 +128,12 @@ class Reader:
             session=wishes.session,
             choices=choices,
             timeout_s=wishes.timeout_s,
+            overridden=wishes.overridden,
         )
+
+    def resize(self, block_size: int) -> None:
+        """Hash by blocks of another size from now on."""
+        self._prompts.block_size = block_size
 
     def read_binary(self, exchange: Exchange) -> RouteRequest:
         """Return what to route of a body of packed u32 token ids or u64 sequence hashes.
@@ -168,6 +173,7 @@ class Reader:
             labels=wishes.labels,
             tolerations=wishes.tolerations,
             session=wishes.session,
+            overridden=wishes.overridden,
         )
 
     def _root(self, parsed: Parsed, model: str) -> int:

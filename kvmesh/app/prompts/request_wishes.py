@@ -17,13 +17,21 @@ _PREFIX: Final = b"x-kvmesh-"
 NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
 _Given = dict[str, str]
+_OVERRIDES: Final = {
+    "x-kvmesh-router-mode": "mode",
+    "x-kvmesh-cost": "cost",
+    "x-kvmesh-temperature": "temperature",
+    "x-kvmesh-overlap-score-weight": "overlap_score_weight",
+    "x-kvmesh-worker-id": "worker",
+}
+"""Headers, and fields of the body, by which a client takes the choice from the router."""
 
 
 class RequestWishes(msgspec.Struct, frozen=True):
     """One request's wishes, checked; the fields are those of `RouteRequest`.
 
     `output_tokens` is the caller's estimate, None without one; `session` a `session_key` or "".
-    `named`: the client chose the request's id.
+    `named`: the client chose the request's id. `overridden`: it named policy or worker.
     """
 
     mode: RouterMode | None = None
@@ -40,6 +48,7 @@ class RequestWishes(msgspec.Struct, frozen=True):
     tenant: str = ""
     timeout_s: float | None = None
     named: bool = False
+    overridden: bool = False
 
 
 class _HeadWishes(msgspec.Struct, frozen=True):
@@ -130,6 +139,7 @@ class WishReader:
             tenant=tenant,
             timeout_s=head.timeout_s,
             named=head.named,
+            overridden=_overridden(given, extension),
         )
 
     def _of_headers(self, request: Request) -> _HeadWishes:
@@ -168,6 +178,14 @@ def read_timeout_s(request: Request) -> float | None:
     if value is None:
         return None
     return _number({"x-kvmesh-timeout-s": value.decode("latin-1")}, "timeout-s", None, None) or None
+
+
+def _overridden(given: _Given, extension: Extension) -> bool:
+    """Return whether the client says how to choose: a model's policy is the router's own."""
+    return any(
+        given.get(header) or getattr(extension, field) is not None
+        for header, field in _OVERRIDES.items()
+    )
 
 
 def _pinned(given: _Given, extension: Extension) -> str | None:

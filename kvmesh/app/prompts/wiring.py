@@ -11,6 +11,7 @@ from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
+from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.transport.http.forward.plan import ForwardOptions
@@ -37,7 +38,7 @@ def reader_of(
         str(settings.tokenizer) if settings.tokenizer else None,
         options=TokenizerOptions(engine=settings.tokenizer_engine),
     )
-    block_size = settings.cost.kv_cache_block_size
+    block_size = settings.cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
     return Reader(
         PromptReader(tokenizer, block_size, settings.vocab_size, check),
         router_id,

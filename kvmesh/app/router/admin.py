@@ -126,6 +126,7 @@ class RouterAdmin:
                 "cost": scheduler.policy.cost.name,
                 "policy": self._policy(),
                 "block_size": scheduler.options.block_size,
+                "block_size_from": context.router.sizes.source,
                 "requests": context.counters.as_dict(),
                 "admission": {
                     "limits": context.gate.limits,
@@ -143,6 +144,7 @@ class RouterAdmin:
                     worker: context.routing.predictions.report(worker)
                     for worker in context.routing.predictions.workers()
                 },
+                "accesses": context.routing.accesses.reports,
                 **{name: read() for name, read in self.parts.items()},
             },
         )

@@ -6,6 +6,7 @@ import random
 import time
 from functools import partial
 from pathlib import Path
+from sys import maxsize
 from typing import Annotated
 
 from kvmesh.actors.members.router import Router
@@ -22,7 +23,6 @@ from kvmesh.app.figures.mesh import APPROX
 from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
-from kvmesh.app.formulas.formula_file import load_formulas
 from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import (
     FrontDoor,
@@ -38,18 +38,19 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.processes import RouterProcesses
-from kvmesh.app.router.router_options import check_model_policies, router_options
+from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
+from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
@@ -60,8 +61,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.sessions import SessionOptions, Sessions
-from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
+from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.observe import configure_logging, get_logger
@@ -83,23 +83,17 @@ class RouterServer:
     def __init__(self, settings: RouterSettings, part: RouterPart | None = None) -> None:
         self.settings = settings
         self.part = part
-        self.router_id = router_name(settings.router_id)
-        if part is not None:
-            self.router_id = part.router_id
+        self.router_id = router_name(settings.router_id) if part is None else part.router_id
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        formulas = load_formulas(
-            (cost.kv_cost, *settings.decision.shadow_policy, *settings.model_policy)
-        )
-        self._watch = FormulaWatch(formulas.own())
-        options = router_options(cost, formulas)
-        check_model_policies(settings.model_policy, options)
+        options = router_options(settings)
+        self._watch = FormulaWatch(options.formulas.own())
         self.scheduler = Scheduler(
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
             membership=Membership(),
-            sequences=ActiveSequences(block_size=cost.kv_cache_block_size),
+            sequences=ActiveSequences(block_size=options.block_size),
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
@@ -108,20 +102,11 @@ class RouterServer:
         self.scheduler.workers.guard = self._guard
         self._secret = read_hash_secret(cost.hash_secret_file)
         if settings.session.session_affinity != "off":
-            self.scheduler.sessions = Sessions(
-                SessionOptions(
-                    affinity=settings.session.session_affinity,
-                    ttl_s=settings.session.session_ttl_s,
-                    slack_ms=settings.session.session_slack_ms,
-                )
-            )
+            self.scheduler.sessions = Sessions(session_options(settings.session))
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
-        block_size = cost.kv_cache_block_size
-        self._shadows = ShadowPolicies(
-            [parse_shadow(one, block_size, formulas) for one in settings.decision.shadow_policy]
-        )
+        self._shadows = shadow_policies(settings, options)
         self.mesh = self._mesh()
         workers = self.scheduler.workers
         self._care = FailureCare(
@@ -161,10 +146,10 @@ class RouterServer:
 
     def _context(self) -> RoutingContext:
         settings = self.settings
+        debug = settings.log.log_level == "debug"
         decisions = DecisionLog(
-            settings.cost.kv_cache_block_size,
             capacity=settings.decision.decision_log,
-            whole_per_s=settings.decision.explain_per_s,
+            whole_per_s=maxsize if debug else settings.decision.explain_per_s,
             shadows=self._shadows,
         )
         decisions.left_out = LeftOutByAll(self.scheduler.workers.membership).find
@@ -175,6 +160,7 @@ class RouterServer:
             self.mesh.doubt,
             follows_events=settings.kv_events,
         )
+        self.router.resized.append(routing.resize)
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
@@ -214,8 +200,7 @@ class RouterServer:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            seconds = context.routing.phases.tokenize
-            reader = reader_of(settings, self.router_id, check, self.router.adapters, seconds)
+            reader = self._reader(context, check)
             gateway = Gateway(
                 context, reader, pool, forward_options(settings), split_options(settings)
             )
@@ -225,7 +210,7 @@ class RouterServer:
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(self._view(context, admin, changes))
+            pages = ViewPages(changes.view(context, self.mesh, admin))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -246,6 +231,7 @@ class RouterServer:
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
                 *running(changes.tuner),
             )
@@ -256,19 +242,18 @@ class RouterServer:
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
-    def _view(
-        self, context: RoutingContext, admin: RouterAdmin, changes: RunningChanges
-    ) -> RouterView:
-        view = RouterView(context, self.mesh, admin.warnings, admin.sources, changes.view_policy)
-        view.tuning = changes.view_tuning
-        return view
-
     async def _join(self, url: str) -> None:
         """Be part of the mesh, which may have to wait for NATS, until that fails."""
         await self.mesh.start(url)
         said = "router serves" if self.part is None else "router decides"
         get_logger().info(said, url=url, router=self.router_id, bucket=self.settings.bucket)
         await self.mesh.failed()
+
+    def _reader(self, context: RoutingContext, check: TokenCheck) -> Reader:
+        seconds, adapters = context.routing.phases.tokenize, self.router.adapters
+        reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
+        self.router.resized.append(reader.resize)
+        return reader
 
     def _admin(
         self,
@@ -301,11 +286,14 @@ class RouterServer:
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
+            self.scheduler.grow_unseen(now)
             changes.adopt()
             self._watch.look(now)
-            for worker in context.routing.predictions.workers():
+            predictions, accesses = context.routing.predictions, context.routing.accesses
+            for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:
-                    context.routing.predictions.forget(worker)
+                    predictions.forget(worker)
+                    accesses.forget(worker)
 
 
 def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:

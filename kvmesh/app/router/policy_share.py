@@ -45,8 +45,11 @@ class PolicyShare:
 
     def siblings(self) -> dict[str, PolicyNews]:
         """Return what the other live replicas of the bucket say, by their names."""
-        beats = self._replicas()
-        return {one.router: one.policy for one in beats if one.router != self._router_id}
+        return {
+            one.router: one.policy
+            for one in self._replicas()
+            if one.router != self._router_id and not one.follower
+        }
 
     def taken_by(self) -> list[str]:
         """Return the replicas that go, or within some seconds will go, by the same policy."""

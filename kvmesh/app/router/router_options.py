@@ -4,12 +4,40 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, reweigh
+from kvmesh.app.formulas.formula_file import load_formulas
+from kvmesh.core.cost.catalogue import Formulas, reweigh
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy, read_assignment
+from kvmesh.core.routing.sessions import SessionOptions
+from kvmesh.core.routing.shadow_policy import ShadowPolicies, parse_shadow
+from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
 from kvmesh.errors import ConfigError
-from kvmesh.settings.roles import CostSettings
+from kvmesh.settings.requests import SessionSettings
+from kvmesh.settings.roles import CostSettings, RouterSettings
+
+
+def named_formulas(settings: RouterSettings) -> Formulas:
+    """Return the formulas that a router may use, those of files tried. Raises `ConfigError`."""
+    shadows = settings.decision.shadow_policy
+    return load_formulas((settings.cost.kv_cost, *shadows, *settings.model_policy))
+
+
+def shadow_policies(settings: RouterSettings, options: RouterOptions) -> ShadowPolicies:
+    """Return the policies that are asked and not obeyed. Raises `ConfigError`."""
+    block_size, formulas = options.block_size, options.formulas
+    shadows = settings.decision.shadow_policy
+    return ShadowPolicies([parse_shadow(one, block_size, formulas) for one in shadows])
+
+
+def session_options(settings: SessionSettings) -> SessionOptions:
+    """Return how sessions are kept; their affinity must not be off."""
+    assert settings.session_affinity != "off"
+    return SessionOptions(
+        affinity=settings.session_affinity,
+        ttl_s=settings.session_ttl_s,
+        slack_ms=settings.session_slack_ms,
+    )
 
 
 def check_model_policies(texts: Iterable[str], options: RouterOptions) -> None:
@@ -21,12 +49,20 @@ def check_model_policies(texts: Iterable[str], options: RouterOptions) -> None:
             reweigh(options.pricing(), weights, f"--model-policy {text!r}")
 
 
-def router_options(cost: CostSettings, formulas: Formulas = PUBLISHED) -> RouterOptions:
-    """Return the options that the flags name.
+def router_options(settings: RouterSettings) -> RouterOptions:
+    """Return the options that the flags name, their formulas of files tried; the block size is the
+    default one where they name none.
 
     Raises `ConfigError` for a formula that there is not, a weight that it lacks or has twice.
     """
-    named = parse_policy(f"kv:{cost.kv_cost}", cost.kv_cache_block_size, formulas)
+    options = _options(settings.cost, named_formulas(settings))
+    check_model_policies(settings.model_policy, options)
+    return options
+
+
+def _options(cost: CostSettings, formulas: Formulas) -> RouterOptions:
+    block_size = cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
+    named = parse_policy(f"kv:{cost.kv_cost}", block_size, formulas)
     given = [
         (f"--kv-weight {text}", *read_assignment(text, "--kv-weight")) for text in cost.kv_weight
     ]

@@ -8,6 +8,7 @@ from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.routing_lines import say_routed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.blame import Blame
@@ -107,12 +108,7 @@ class RoutedRequest:
             return None
         context.hangs.waiting[self] = None
         if context.log.is_enabled_for(DEBUG):
-            context.log.debug(
-                "routed",
-                request_id=decision.request_id,
-                worker=decision.worker,
-                formula=decision.formula_line(decision.worker),
-            )
+            say_routed(context.log, decision)
         return target_of(heartbeat)
 
     def follow_prefill(self) -> None:
@@ -231,6 +227,8 @@ class RoutedRequest:
             context.decisions.attempt_failed(one.record, outcome.failure.message)
         state = "failed" if outcome.kind == "crashed" else outcome.kind
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
+        if attempt is SERVED and context.log.is_enabled_for(DEBUG):
+            _say_accessed(context, self.worker, one.request.request_id, usage)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
         self._ended = first
@@ -273,3 +271,15 @@ class RoutedRequest:
             if context.released is not None and booking is not None:
                 context.released(booking)
             context.gate.load_fell()
+
+
+def _say_accessed(
+    context: RoutingContext, worker: WorkerId, request_id: str, usage: Usage | None
+) -> None:
+    cached = usage.cached_tokens if usage is not None else None
+    context.log.debug(
+        "KV blocks accessed",
+        worker=worker,
+        request_id=request_id,
+        cached_tokens="unknown" if cached is None else cached,
+    )

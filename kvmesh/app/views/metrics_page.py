@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from kvmesh.app.figures.figure import Source, Sources
 from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, TOTALS
-from kvmesh.app.figures.workers import ENGINES, PREDICTIONS, WORKERS, WorkerFacts
+from kvmesh.app.figures.workers import ACCESSES, ENGINES, PREDICTIONS, WORKERS, WorkerFacts
 from kvmesh.app.front.front import METRICS_TYPE, Routes
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.library.kv_metrics import KvMetricsAggregator
@@ -34,6 +34,7 @@ class MetricsPage:
 def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
     """Return what one replica knows of its requests and workers."""
     scheduler, predictions = context.scheduler, context.routing.predictions
+    accesses = context.routing.accesses
     endpoints = KvMetricsAggregator(scheduler.workers)
     return (
         REQUESTS.of(lambda: context),
@@ -52,5 +53,8 @@ def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
         ),
         PREDICTIONS.of_each(
             lambda: {(worker,): predictions.report(worker) for worker in predictions.workers()}
+        ),
+        ACCESSES.of_each(
+            lambda: {(worker,): one for worker, one in sorted(accesses.reports.items())}
         ),
     )

@@ -72,8 +72,6 @@ def view_policy(bucket: str, rollout: Rollout, siblings: Mapping[str, PolicyNews
     if state is None or verdict is None:
         return row
     baseline, candidate = rollout.seen(siblings)
-    if state.share >= 1.0:
-        baseline = state.reference
     return msgspec.structs.replace(
         row,
         candidate=str(state.change.policy),

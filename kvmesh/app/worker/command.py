@@ -42,9 +42,16 @@ MISSED_LOOKS = 3
 
 
 class Sidecar:
-    """One engine's sidecar: a publisher per data-parallel rank."""
+    """One engine's sidecar: a publisher per data-parallel rank.
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    With a `model` the engine must serve it. `running` is set once the engine is on the mesh; then
+    `models` are what it serves.
+    """
+
+    def __init__(self, settings: WorkerSettings, *, model: str = "") -> None:
+        self.running = asyncio.Event()
+        self.models: tuple[str, ...] = ()
+        self._model = model
         self._settings = settings
         self._url = settings.engine_url.rstrip("/")
         parts = urlsplit(self._url)
@@ -68,6 +75,7 @@ class Sidecar:
             facts = await self._wait_for_engine(pool, stop)
             if facts is None:
                 return
+            self._take_models(facts)
             endpoints = self._endpoints(facts) if settings.kv_events else ()
             ranks = [endpoint.rank for endpoint in endpoints] or list(range(max(1, facts.ranks)))
             alone = len(ranks) == 1
@@ -99,6 +107,7 @@ class Sidecar:
             self._log.info(
                 "sidecar runs", engine=self._url, ranks=len(ranks), kv_events=settings.kv_events
             )
+            self.running.set()
             watch = keep_running(
                 "watch the engine", partial(self._watch, pool, driver, facts, loads)
             )
@@ -120,6 +129,24 @@ class Sidecar:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
         return None
+
+    def waiting(self) -> str:
+        """Return what of NATS the start waits for; "" when it does not."""
+        return self._plane.waiting()
+
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Return the names under which the engine's ranks are on the mesh; none before it is."""
+        alone = len(self._ranks) == 1
+        return tuple(self._worker(rank, alone=alone) for rank, _ in self._ranks)
+
+    def _take_models(self, facts: EngineFacts) -> None:
+        self.models = facts.models
+        if self._model and self._model not in facts.models:
+            served = ", ".join(facts.models) or "none that it names"
+            raise ConfigError(
+                f"model {self._model!r}: the engine at {self._url} serves {served}; name one of "
+                "these, or none"
+            )
 
     def _endpoints(self, facts: EngineFacts) -> tuple[EventEndpoint, ...]:
         settings = self._settings
@@ -164,6 +191,7 @@ class Sidecar:
             bootstrap_port=facts.bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path,
             engine=facts.kind,
+            log_batches=settings.log.log_level == "debug",
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)

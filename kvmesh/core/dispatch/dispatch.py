@@ -13,7 +13,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
-from kvmesh.core.insight.predictions import AnswerSeen, Doubt, Predictions
+from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
@@ -35,7 +35,8 @@ class Dispatched(msgspec.Struct):
     came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the last
     one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of then,
     None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those counted
-    when its last booking was released.
+    when its last booking was released; those that nobody could count began to come `unseen_s`
+    before.
     """
 
     request: RouteRequest
@@ -50,6 +51,7 @@ class Dispatched(msgspec.Struct):
     told: int | None = None
     waiting: bool = True
     output_tokens: int = 0
+    unseen_s: float = 0.0
 
 
 class TokenCounts(msgspec.Struct):
@@ -85,12 +87,18 @@ class Dispatch:
         self.log = log
         self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self.predictions = Predictions(scheduler.options.block_size)
+        self.accesses = CacheAccesses()
         self.phases = Phases()
         self.tokens = TokenCounts()
         self._timer = timer
         self._doubt = doubt
         self._follows_events = follows_events
         self._timed = 0
+
+    def resize(self, block_size: int) -> None:
+        """Decide and judge by blocks of another size from now on."""
+        self.scheduler.resize(block_size)
+        self.predictions.resize(block_size)
 
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
@@ -155,6 +163,8 @@ class Dispatch:
         """
         booking = self.scheduler.finish(one.request.request_id, now, attempt)
         one.output_tokens = booking.output_tokens if booking is not None else 0
+        unseen = booking is not None and not booking.streams and not booking.prefilling
+        one.unseen_s = now - booking.output_s if booking is not None and unseen else 0.0
         return booking
 
     def finished(
@@ -185,6 +195,8 @@ class Dispatch:
             tokens = usage.completion_tokens
         if tokens:
             self.scheduler.lengths.learn(one.families, tokens, one.forecast)
+            if one.unseen_s and one.decision is not None:
+                self.scheduler.unseen_speeds.learn(one.decision.worker, tokens, one.unseen_s)
         if one.decision is not None:
             self._compare(one, one.decision, usage, now)
 
@@ -234,6 +246,8 @@ class Dispatch:
                 one.visible_id, decision, one.request.hashes, now
             )
             record.forecast = one.forecast
+            if one.request.overridden:
+                record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:
@@ -252,9 +266,12 @@ class Dispatch:
         """
         request, tokens = one.request, self.tokens
         tokens.prompt += request.prompt_tokens
-        if usage is None or usage.cached_tokens is None or request.prefilled:
+        if request.prefilled:
             return
-        predicted = decision.overlap_blocks * self.scheduler.options.block_size
+        self.accesses.count(decision.worker, usage, decision.chosen.block_size)
+        if usage is None or usage.cached_tokens is None:
+            return
+        predicted = decision.overlap_blocks * decision.chosen.block_size
         tokens.reported += usage.prompt_tokens
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted

@@ -159,7 +159,7 @@ def _check_blocks(engine: EngineSeen) -> Iterator[Finding]:
             Level.WARN,
             "block size",
             f"announced as {size}, but events have blocks of {seen}: the events count",
-            f"give routers --kv-cache-block-size {seen[0]}",
+            f"routers take it from the events; one that is given a size needs {seen[0]}",
         )
     size = min(seen or [size])
     if size == 1:

@@ -10,7 +10,8 @@ class EngineFigures(msgspec.Struct, frozen=True):
     """One rank's load. Tokens are KV cache slots, but for `waiting_tokens`: uncached prompt tokens.
 
     `prefilled_tokens` (uncached ones) and `prefill_busy_us` are totals since the engine started;
-    together they are its measured prefill speed. None and 0: not told.
+    together they are its measured prefill speed. `prefix_hit_rate` is a share of prompt tokens,
+    0..1. None and 0: not told.
     """
 
     running_requests: int
@@ -21,6 +22,8 @@ class EngineFigures(msgspec.Struct, frozen=True):
     waiting_tokens: int | None = None
     prefilled_tokens: int = 0
     prefill_busy_us: int = 0
+    total_slots: int = 0
+    prefix_hit_rate: float = 0.0
 
 
 class LoadStream(msgspec.Struct, frozen=True):
@@ -33,13 +36,15 @@ class LoadStream(msgspec.Struct, frozen=True):
     decode: Callable[[bytes], EngineFigures]
 
 
-Figure = Literal["running", "waiting", "usage", "block_size", "total_blocks", "total_tokens"]
+Figure = Literal[
+    "running", "waiting", "usage", "block_size", "total_blocks", "total_tokens", "queried", "hit"
+]
 
 
 class Gauge(msgspec.Struct, frozen=True):
     """What one series of /metrics tells: its value, or the number in one of its labels.
 
-    Of several series with the same figure and rank requests are added up, the largest usage counts,
+    Of several series with the same figure and rank counts are added up, the largest usage counts,
     and the last size.
     """
 
@@ -57,6 +62,8 @@ class Gauges:
         self.total_blocks = 0
         self.total_tokens = 0
         self.block_size = 0
+        self.queried_tokens = 0
+        self.hit_tokens = 0
 
     def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:
         """Fold one sample."""
@@ -76,5 +83,9 @@ class Gauges:
                 self.total_blocks = int(value)
             case "total_tokens":
                 self.total_tokens = int(value)
+            case "queried":
+                self.queried_tokens = int(value)
+            case "hit":
+                self.hit_tokens = int(value)
             case _:
                 assert_never(gauge.figure)

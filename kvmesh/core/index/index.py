@@ -47,6 +47,7 @@ class KvIndex:
         self._cap = BlockCap(max_blocks, self.tiers, self._slots)
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
+        self._stored = self._removed = 0
         self._watchers: list[Callable[[WorkerId, bytes], None]] = []
 
     def apply(self, worker: WorkerId, event: Event) -> int:
@@ -70,6 +71,7 @@ class KvIndex:
         truncated worker that is expected, and counted apart.
         """
         blocks = len(hashes) >> 3
+        self._stored += blocks
         table = self._only_table
         if table is not None and tier == 0 and blocks <= self._cap.room:
             # Nearly all stores take this short cut, which halves the cost of a single block.
@@ -92,6 +94,7 @@ class KvIndex:
         else:
             missing = len(hashes) >> 3
         self._missing += missing
+        self._removed += (len(hashes) >> 3) - missing
         if tier == 0:
             for watcher in self._watchers:
                 watcher(worker, hashes)
@@ -194,6 +197,8 @@ class KvIndex:
             evicted=self._cap.evicted,
             unknown_tier=self._unknown_tier,
             unclean=self._slots.released(),
+            stored=self._stored,
+            removed=self._removed,
         )
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:

@@ -10,6 +10,8 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     `orphans` are blocks refused because their parent was not held, `truncated_orphans` those of
     workers that the cap had taken blocks from; `missing` are removals of blocks not held; `evicted`
     entries were given up to keep within the cap. `unclean` slots wait for `sweep`.
+    `stored` and `removed` blocks are those that events named, without those cleared wholesale: what
+    is told again counts again.
     """
 
     workers: int
@@ -23,3 +25,5 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     evicted: int
     unknown_tier: int
     unclean: int
+    stored: int = 0
+    removed: int = 0

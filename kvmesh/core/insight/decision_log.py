@@ -59,13 +59,11 @@ class DecisionLog:
     A request costs about 2 us here; all else (the shadow, sketches, hot prefixes) waits for
     `settle`. A request id that a client uses again names its newest request. `replicas`: routers,
     this one included, that send requests to the same workers. `left_out` tells to whom no request
-    may go; it is asked for decisions with all their candidates. With a `ring`, what ended is kept
-    there as rows of a trace.
+    may go; it is asked for decisions with all their candidates. `ring`: where a trace is kept.
     """
 
     def __init__(
         self,
-        block_size: int,
         *,
         capacity: int = DEFAULT_CAPACITY,
         whole_per_s: int = DEFAULT_WHOLE_PER_S,
@@ -77,10 +75,9 @@ class DecisionLog:
         self.shadows = shadows or ShadowPolicies(())
         self.traffic = Traffic()
         self.prefixes = HotPrefixes()
-        self.totals = TrafficTotals(block_size)
+        self.totals = TrafficTotals()
         self.replicas = 1
         self.ring: TraceRing | None = None
-        self._block_size = block_size
         self._capacity = capacity
         self._whole_per_s = whole_per_s
         self._max_candidates = max_candidates
@@ -281,22 +278,33 @@ class DecisionLog:
             del self._latencies[next(iter(self._latencies))]
         if cached is not None and record.round_robin_blocks is not None:
             # Round robin would have prefilled what it had not cached, too.
-            lost = cached - record.round_robin_blocks * self._block_size
+            lost = cached - record.round_robin_blocks * chosen.block_size
             sketch_add(second.round_robin_ttft, ttft_ms + lost * chosen.ms_per_token)
 
     def _count_tokens(self, record: DecisionRecord, second: TrafficSecond) -> None:
         chosen, usage = record.decision.chosen, record.reported
-        prompt, size = chosen.prompt_tokens, self._block_size
+        prompt, size = chosen.prompt_tokens, chosen.block_size
+        predicted, robin = chosen.overlap_blocks * size, record.round_robin_blocks
         second.prompt_tokens += prompt
+        second.overridden += record.overridden
         if record.decision.by_cache:
             second.foreseen_tokens += prompt
-            second.predicted_tokens += chosen.overlap_blocks * size
-        if record.round_robin_blocks is not None:
+            second.predicted_tokens += predicted
+        if robin is not None:
             second.shadowed_tokens += prompt
-            second.round_robin_tokens += record.round_robin_blocks * size
-        if usage is not None and usage.cached_tokens is not None:
-            second.reported_tokens += usage.prompt_tokens
-            second.cached_tokens += usage.cached_tokens
+            second.round_robin_tokens += robin * size
+        if usage is None or usage.cached_tokens is None:
+            return
+        second.reported_tokens += usage.prompt_tokens
+        second.cached_tokens += usage.cached_tokens
+        if record.overridden or not record.decision.by_cache or robin is None:
+            return
+        second.own_requests += 1
+        second.own_prompt_tokens += prompt
+        second.own_predicted_tokens += predicted
+        second.own_round_robin_tokens += robin * size
+        second.own_reported_tokens += usage.prompt_tokens
+        second.own_cached_tokens += usage.cached_tokens
 
     def _cached_tokens(self, record: DecisionRecord) -> int | None:
         """Return the prompt tokens that were cached: reported, else predicted, else unknown."""
@@ -304,7 +312,7 @@ class DecisionLog:
         if usage is not None and usage.cached_tokens is not None:
             return usage.cached_tokens
         if record.decision.by_cache:
-            return record.decision.overlap_blocks * self._block_size
+            return record.decision.overlap_blocks * record.decision.chosen.block_size
         return None
 
 

@@ -22,7 +22,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
     to. `left_out` are the workers to which no request might go when it was first decided, None
     where that was not kept. `forecast` is how long its answer was expected to become,
     `output_tokens` how long it was when its worker was given back; `traced` is what a trace keeps
-    of its prompt. `version` grows with every change of any record.
+    of its prompt. `overridden`: its client had it routed by another policy. `version` grows with
+    every change of any record.
     """
 
     number: int
@@ -42,6 +43,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
     held_ms: float | None = None
     forecast: OutputForecast | None = None
     left_out: LeftOut | None = None
+    overridden: bool = False
     output_tokens: int = 0
     traced: Traced | None = None
 

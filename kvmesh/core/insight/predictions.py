@@ -11,6 +11,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.workers.info import Trust
 
 Verdict = Literal["unlike", "nothing", "hit", "over", "under"]
@@ -115,6 +116,47 @@ class _Worker:
         self.pause_s = pause_s
 
 
+class AccessReport(msgspec.Struct):
+    """What one worker's served answers told.
+
+    `tokens` of prompts were found in its cache, `blocks` are the whole blocks of them. `told`
+    answers said so, also that it was none; of `untold` ones nothing is known: the engine does not
+    tell, or the client of a stream did not ask for its usage.
+    """
+
+    told: int = 0
+    untold: int = 0
+    tokens: int = 0
+    blocks: int = 0
+
+
+class CacheAccesses:
+    """Sums up what answers tell, a worker at a time. One row a worker until `forget`.
+
+    Engines publish what they store and remove; what they access only `cached_tokens` tells.
+    """
+
+    def __init__(self) -> None:
+        self.reports: dict[WorkerId, AccessReport] = {}
+
+    def count(self, worker: WorkerId, usage: Usage | None, block_size: int) -> None:
+        """Take the usage of a served answer. An engine cannot have found more than the prompt."""
+        report = self.reports.get(worker)
+        if report is None:
+            report = self.reports[worker] = AccessReport()
+        if usage is None or usage.cached_tokens is None:
+            report.untold += 1
+            return
+        tokens = max(0, min(usage.cached_tokens, usage.prompt_tokens))
+        report.told += 1
+        report.tokens += tokens
+        report.blocks += tokens // block_size
+
+    def forget(self, worker: WorkerId) -> None:
+        """Drop what is known of a worker that is gone."""
+        self.reports.pop(worker, None)
+
+
 class Predictions:
     """Compares answers with predictions, one window a worker; says which index to doubt.
 
@@ -127,7 +169,10 @@ class Predictions:
         self._mask = (1 << self._options.window) - 1
         self._workers: dict[WorkerId, _Worker] = {}
         self.look_at_s = _UNPAUSED
-        self._block_size = block_size
+
+    def resize(self, block_size: int) -> None:
+        """Judge by blocks of another size from now on."""
+        self._tolerance = self._options.tolerance_blocks * block_size
 
     def told(self, chosen: Candidate, told_blocks: int, trust: Trust, now: float) -> int | None:
         """Return the tokens of a prompt that events had told of; None where that is no evidence.
@@ -142,7 +187,7 @@ class Predictions:
             return None
         if chosen.capacity_blocks and chosen.decode_blocks >= chosen.capacity_blocks:
             return None
-        return told_blocks * self._block_size
+        return told_blocks * chosen.block_size
 
     def compare(self, worker: WorkerId, answer: AnswerSeen, now: float) -> Doubt | None:
         """Count an answer; return why the worker's index is to be had anew, if it is. O(1)."""

@@ -26,7 +26,10 @@ class TrafficSecond(msgspec.Struct):
     `requests` were decided in it, `refused` found no worker, `failed` got no whole answer.
     `cached_tokens` are of `reported_tokens`, whose engines told their cache use;
     `predicted_tokens` of `foreseen_tokens`, routed by what caches hold; `round_robin_tokens` of
-    `shadowed_tokens`; `prompt_tokens` are all.
+    `shadowed_tokens`; `prompt_tokens` are all. Each of these shares is of other requests; those
+    whose name begins with `own_` are of the same ones, so that they compare: `own_requests` that
+    the router's own policy routed by cache, of which all three are known. `overridden` finished
+    whose clients named another policy, or a worker.
     `ttft` and `round_robin_ttft` are sketches of milliseconds.
     """
 
@@ -42,6 +45,13 @@ class TrafficSecond(msgspec.Struct):
     cached_tokens: int = 0
     shadowed_tokens: int = 0
     round_robin_tokens: int = 0
+    overridden: int = 0
+    own_requests: int = 0
+    own_prompt_tokens: int = 0
+    own_predicted_tokens: int = 0
+    own_round_robin_tokens: int = 0
+    own_reported_tokens: int = 0
+    own_cached_tokens: int = 0
     ttft: Sketch = {}
     round_robin_ttft: Sketch = {}
 

@@ -12,7 +12,7 @@ class TrafficTotals:
     which caches were looked up.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self) -> None:
         self.ttft_s = Histogram(SECONDS)
         self.itl_s = Histogram(SECONDS)
         self.duration_s = Histogram(SECONDS)
@@ -20,7 +20,6 @@ class TrafficTotals:
         self.output_tokens = 0
         self.best_tokens = 0
         self.predicted_tokens = 0
-        self._block_size = block_size
 
     def count(self, record: DecisionRecord) -> None:
         """Count a request that ended."""
@@ -30,7 +29,8 @@ class TrafficTotals:
         if record.state != "finished":
             return
         self.duration_s.observe(duration_s)
-        decision, size = record.decision, self._block_size
+        decision = record.decision
+        size = decision.chosen.block_size
         self.prompt_tokens += decision.chosen.prompt_tokens
         self.output_tokens += output
         self.predicted_tokens += decision.overlap_blocks * size

@@ -9,6 +9,10 @@ import msgspec
 from kvmesh.core.rollout.policy_spec import MOST_NAME, PolicySpec
 
 STAGES: Final = (0.05, 0.25, 1.0)
+HELD_BACK: Final = 0.1
+"""Load may change at any time: what the baseline did before would say little of what it does now.
+"""
+
 MOST_STAGES: Final = 8
 MOST_WEIGHTS: Final = 64
 MOST_REQUESTS: Final = 10_000_000
@@ -28,10 +32,6 @@ class Bounds(msgspec.Struct, frozen=True):
     tpot_ratio: float = 1.1
     error_margin: float = 0.01
 
-    def squared(self) -> "Bounds":
-        """Return twice the room, for a comparison with figures of another time."""
-        return Bounds(self.ttft_ratio**2, self.tpot_ratio**2, 2.0 * self.error_margin)
-
     def wrong(self) -> str:
         """Return what cannot be, with the remedy; "" when all can."""
         for name, value in (("ttft_ratio", self.ttft_ratio), ("tpot_ratio", self.tpot_ratio)):
@@ -45,9 +45,10 @@ class Bounds(msgspec.Struct, frozen=True):
 class PolicyChange(msgspec.Struct, frozen=True):
     """A candidate `policy` that gets the shares `stages` of the requests, one after the other.
 
-    A stage lasts until each arm has `min_requests` (the last one: the candidate) and the candidate
-    is within the `bounds`; longer than `max_stage_s` (0: for ever), and the baseline returns.
-    `stages` of 1.0 alone take the candidate at once, without comparison.
+    A stage lasts until each arm has `min_requests` and the candidate is within the `bounds`; longer
+    than `max_stage_s` (0: for ever), and the baseline returns. In the last stage the baseline keeps
+    `HELD_BACK` to be compared with, until that is over. `stages` of 1.0 alone take the candidate at
+    once, without comparison.
     """
 
     policy: PolicySpec
@@ -60,6 +61,13 @@ class PolicyChange(msgspec.Struct, frozen=True):
     def immediate(self) -> bool:
         """Return whether nothing is compared."""
         return self.stages[0] >= 1.0
+
+    def share(self, stage: int) -> float:
+        """Return the candidate's share of the requests in a stage."""
+        share = self.stages[stage]
+        if share < 1.0 or self.immediate:
+            return share
+        return max(1.0 - HELD_BACK, self.stages[stage - 1])
 
     def wrong(self) -> str:
         """Return what cannot be, with the remedy; "" when all can. The policy is not looked up."""

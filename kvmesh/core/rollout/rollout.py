@@ -96,7 +96,7 @@ class Rollout:
             # Later than what is in force even where another replica's clock is ahead.
             if known is not None and not known.wrong():
                 at = max(at, nextafter(known.at, inf))
-        begun = Step(at, self._replica, change.stages[0], "asked for")
+        begun = Step(at, self._replica, change.share(0), "asked for")
         phase: Phase = "done" if change.immediate else "running"
         self._follow(RolloutState(at, self._replica, change, self._spec, phase, 0, (begun,)))
         assert self.state is not None
@@ -173,10 +173,7 @@ class Rollout:
             # The default decides in its place: no comparison would show it.
             return Verdict("worse", formula.problem)
         baseline, candidate = self.seen(siblings)
-        change, bounds = state.change, state.change.bounds
-        if state.share >= 1.0:
-            baseline, bounds = state.reference, bounds.squared()
-        return compare(baseline, candidate, bounds, change.min_requests)
+        return compare(baseline, candidate, state.change.bounds, state.change.min_requests)
 
     def decide(self, at: float, siblings: Mapping[str, PolicyNews]) -> RolloutState | None:
         """Return to the baseline when the candidate is worse, or move the change on where that is
@@ -190,7 +187,7 @@ class Rollout:
         if any(name < self._replica and news.able for name, news in siblings.items()):
             return None
         if verdict.kind == "ahead":
-            return self._advance(state, at, verdict.reason, siblings)
+            return self._advance(state, at, verdict.reason)
         longest_s = state.change.max_stage_s
         if longest_s and at - state.steps[-1].at > longest_s:
             return self._return(
@@ -198,17 +195,13 @@ class Rollout:
             )
         return None
 
-    def _advance(
-        self, state: RolloutState, at: float, reason: str, siblings: Mapping[str, PolicyNews]
-    ) -> RolloutState:
-        stages = state.change.stages
-        if state.stage + 1 == len(stages):
+    def _advance(self, state: RolloutState, at: float, reason: str) -> RolloutState:
+        if state.stage + 1 == len(state.change.stages):
             self._follow(state.moved(self._step(at, 1.0, reason), "done"))
         else:
             stage = state.stage + 1
-            step = self._step(at, stages[stage], reason)
-            reference = self.seen(siblings)[0]
-            self._follow(state.moved(step, stage=stage, reference=reference))
+            step = self._step(at, state.change.share(stage), reason)
+            self._follow(state.moved(step, stage=stage))
         assert self.state is not None
         return self.state
 

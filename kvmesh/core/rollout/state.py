@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.core.rollout.change import MOST_STAGES, PolicyChange, wrong_spec
 from kvmesh.core.rollout.policy_spec import MOST_NAME, PolicySpec
-from kvmesh.core.rollout.tally import NO_TALLY, Tally
+from kvmesh.core.rollout.tally import Tally
 
 Phase = Literal["running", "done", "returned"]
 
@@ -32,8 +32,7 @@ class Step(msgspec.Struct, frozen=True):
 class RolloutState(msgspec.Struct, frozen=True):
     """One change, begun `by` a replica `at` a Unix time, that name it; `steps` are its history.
 
-    `returned`: all requests are the baseline's again, `done`: the candidate's. `reference` is what
-    the baseline's requests were like in the stage before the last, which leaves it none.
+    `returned`: all requests are the baseline's again, `done`: the candidate's.
     """
 
     at: float
@@ -43,7 +42,6 @@ class RolloutState(msgspec.Struct, frozen=True):
     phase: Phase
     stage: int
     steps: tuple[Step, ...]
-    reference: Tally = NO_TALLY
 
     @property
     def name(self) -> tuple[float, str]:
@@ -67,23 +65,20 @@ class RolloutState(msgspec.Struct, frozen=True):
         last = self.steps[-1]
         return (*self.name, _RANKS[self.phase], self.stage, last.at, last.by, last.reason)
 
-    def moved(
-        self, step: Step, phase: Phase = "running", *, stage: int = 0, reference: Tally = NO_TALLY
-    ) -> "RolloutState":
+    def moved(self, step: Step, phase: Phase = "running", *, stage: int = 0) -> "RolloutState":
         """Return the state after one more step, to the same stage at least."""
         return msgspec.structs.replace(
             self,
             phase=phase,
             stage=max(stage, self.stage),
             steps=(*self.steps, step),
-            reference=reference,
         )
 
     def wrong(self) -> str:
         """Return why this cannot be, "" when it can: a sibling told it."""
         if not 0.0 < self.at <= LATEST_S or not 1 <= len(self.by) <= MOST_NAME:
             return f"begun at {self.at:g} by a name of {len(self.by)} characters"
-        if wrong := self.change.wrong() or wrong_spec(self.baseline) or self.reference.wrong():
+        if wrong := self.change.wrong() or wrong_spec(self.baseline):
             return wrong
         if not 0 <= self.stage < len(self.change.stages) or not 1 <= len(self.steps) <= MOST_STEPS:
             return f"stage {self.stage} of {len(self.change.stages)}, {len(self.steps)} steps"

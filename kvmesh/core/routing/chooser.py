@@ -82,6 +82,10 @@ class Chooser:
             raise RequestError(str(error), param=place.partition(" ")[0]) from None
         return pricing
 
+    def resize(self, block_size: int) -> None:
+        """Weigh by blocks of another size from now on."""
+        self._options = msgspec.structs.replace(self._options, block_size=block_size)
+
     def choose(
         self, request: RouteRequest, now: float, rng: Random, *, whole: bool = False
     ) -> Decision:

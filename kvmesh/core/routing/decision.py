@@ -10,7 +10,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.formulas import Cost, formula_line
 from kvmesh.core.cost.terms import Candidate, Fleet
-from kvmesh.core.cost.weights import Weights
+from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.workers.info import WorkerInfo
@@ -47,6 +47,10 @@ class RouterOptions(msgspec.Struct, frozen=True):
             weights["overlap_score_weight"] = self.overlap_score_weight
         return self.formulas.pricing(self.cost, weights)
 
+    def own_overlap_weight(self) -> float | None:
+        """Return the formula's weight of overlap, set or by default; None where it has none."""
+        return weights_of(self.pricing().weights).get("overlap_score_weight")
+
 
 class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
@@ -59,6 +63,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
     (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
+    `overridden`: its client named policy or worker, perhaps as the router would have chosen.
     """
 
     request_id: str
@@ -83,6 +88,17 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     prefilled: bool = False
     choices: int = 1
     timeout_s: float | None = None
+    overridden: bool = False
+
+    def departs_from(self, options: RouterOptions) -> bool:
+        """Return whether an `overridden` one was routed by another policy than the router's."""
+        return (
+            self.pinned_worker is not None
+            or self.mode not in (None, options.mode)
+            or self.cost not in (None, options.cost)
+            or self.temperature not in (None, options.temperature)
+            or self.overlap_score_weight not in (None, options.own_overlap_weight())
+        )
 
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""

@@ -63,7 +63,7 @@ class OutputLengths:
     """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded."""
 
     def __init__(self, block_size: int, *, max_families: int = MAX_FAMILIES) -> None:
-        self._depths = [(tokens, -(-tokens // block_size)) for tokens in FAMILY_TOKENS]
+        self._depths = _depths(block_size)
         self._max_families = max_families
         self._all = _Mean()
         self._families: OrderedDict[int, _Mean] = OrderedDict()
@@ -112,8 +112,18 @@ class OutputLengths:
         while len(known) > self._max_families:
             known.popitem(last=False)
 
+    def resize(self, block_size: int) -> None:
+        """Find families by blocks of another size; those known by the old ones are forgotten."""
+        self._depths = _depths(block_size)
+        self._families.clear()
+
     def statistics(self) -> OutputStatistics:
         """Return the present figures."""
         return OutputStatistics(
             len(self._families), self._all.samples, self._errors.tokens, self._mean_errors.tokens
         )
+
+
+def _depths(block_size: int) -> list[tuple[int, int]]:
+    """Return the blocks that have each family's tokens."""
+    return [(tokens, -(-tokens // block_size)) for tokens in FAMILY_TOKENS]

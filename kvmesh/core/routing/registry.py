@@ -109,6 +109,15 @@ class WorkerRegistry:
         if len(state.gaps) == REPORTS_TO_BELIEVE:
             self._sequences.correct(worker, requests, blocks, tokens if requests else 0)
 
+    def used_blocks(self, worker: WorkerId) -> int | None:
+        """Return the blocks in use by the engine's last report; None without a fresh one that has
+        any figures of blocks.
+        """
+        state = self.known.get(worker)
+        if state is None or not state.gaps or not state.report.total_blocks:
+            return None
+        return state.report.used_blocks
+
     def forget_report(self, worker: WorkerId) -> None:
         """Count no load but what was booked: the engine's own figures are too old."""
         state = self.state(worker)

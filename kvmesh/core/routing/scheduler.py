@@ -16,6 +16,7 @@ from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.silent_growth import UnseenSpeeds, UnseenWork, grow_unseen
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import NoWorkerError
 
@@ -62,6 +63,7 @@ class Scheduler:
         self.trace = False
         self.sequences = sequences
         self.speeds = Speeds()
+        self.unseen_speeds = UnseenSpeeds()
         self._health = membership.health
         self.workers = WorkerRegistry(membership, sequences, self.speeds)
         self.overlaps = OverlapView(
@@ -137,6 +139,20 @@ class Scheduler:
                 self.speeds.output(booking.worker, tokens, elapsed_s)
             self.sequences.grow(request_id, output_tokens, now)
 
+    def grow_unseen(self, now: float) -> None:
+        """Let answers that are not streamed have grown, for nobody sees them grow; once a second is
+        often enough. O(bookings).
+        """
+        speeds = self.speeds
+        self.sequences.settle(now, speeds.ms_per_token)
+        unseen = self.unseen_speeds
+
+        def ms_per_token(worker: WorkerId) -> float:
+            return speeds.ms_per_output_token(worker) or unseen.ms_per_token(worker)
+
+        work = UnseenWork(ms_per_token, self.workers.used_blocks)
+        grow_unseen(self.sequences, work, now)
+
     def finish(self, request_id: str, now: float, attempt: Attempt = SERVED) -> Booking | None:
         """Release a request and take what its `attempt` showed of the worker; return its booking
         the first time, else None.
@@ -160,11 +176,19 @@ class Scheduler:
             self.workers.note(worker, attempt, now, request_id)
         return booking
 
+    def resize(self, block_size: int) -> None:
+        """Decide by blocks of another size from now on; bookings keep theirs to their end."""
+        self.options = msgspec.structs.replace(self.options, block_size=block_size)
+        self._chooser.resize(block_size)
+        self.sequences.resize(block_size)
+        self.lengths.resize(block_size)
+
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""
         self.workers.remove(worker)
         self.overlaps.remove_worker(worker)
         self.speeds.remove_worker(worker)
+        self.unseen_speeds.remove_worker(worker)
         return self.sequences.remove_worker(worker)
 
     def statistics(self) -> SchedulerStatistics:

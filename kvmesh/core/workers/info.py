@@ -1,6 +1,7 @@
 """What a worker says of itself, and how far its cache is known."""
 
 from enum import Enum
+from math import isfinite
 from typing import Final
 
 import msgspec
@@ -41,12 +42,18 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     taints: frozenset[str] = frozenset()
 
 
+def as_share(told: float) -> float:
+    """Return what an engine says as a share, 0..1: 0 for what is none."""
+    return min(max(0.0, told), 1.0) if isfinite(told) else 0.0
+
+
 class LoadReport(msgspec.Struct, frozen=True):
     """An engine's own figures, as its sidecar pushed them.
 
     `waiting_tokens` are uncached prompt tokens not yet begun, None when not told;
     `prefilled_tokens` and the `prefill_busy_us` they took are totals since the engine's start, 0
-    when not told.
+    when not told. Of a prompt's tokens the share `prefix_hit_rate` was cached, 0..1; at most
+    `total_slots` requests run at a time; 0 when not told.
     """
 
     running_requests: int = 0
@@ -56,3 +63,5 @@ class LoadReport(msgspec.Struct, frozen=True):
     waiting_tokens: int | None = None
     prefilled_tokens: int = 0
     prefill_busy_us: int = 0
+    total_slots: int = 0
+    prefix_hit_rate: float = 0.0

@@ -31,11 +31,13 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 class Booking(msgspec.Struct, eq=False):
     """One request at one worker. Times are the caller's clock, seconds.
 
-    `renewed_s` is its last sign of life, `output_s` when output last came. `service_s` is how long
+    `renewed_s` is its last sign of life, `output_s` when output last came, or
+    began to come unseen. `service_s` is how long
     the prefill of `service_tokens` took, its own and of those whose end was inferred from it,
     counted from when the worker could have begun; meaningful after its first token. `prefilling`
     stays True for a request that ended without one. `hashes` are dropped with its first token: the
-    prompt is cached by then, and events tell of it.
+    prompt is cached by then, and events tell of it. `foreseen_blocks` of `private_blocks` are
+    output that nobody saw but that must have come by now; seen answers have none.
     """
 
     request_id: str
@@ -52,9 +54,22 @@ class Booking(msgspec.Struct, eq=False):
     hashes: Hashes | None = None
     private_blocks: int = 0
     expected_blocks: int = 0
+    foreseen_blocks: int = 0
     output_tokens: int = 0
     prefilling: bool = True
     service_s: float = 0.0
+
+
+class SequencesStatistics(msgspec.Struct, frozen=True):
+    """Totals over all workers, and what ended other than by `finish`."""
+
+    workers: int
+    active_requests: int
+    prefill_tokens: int
+    active_blocks: int
+    expired: int
+    dropped_with_worker: int
+    dropped_with_owner: int
 
 
 class Loads:

@@ -4,10 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from math import exp2, inf, log
 from typing import Final
 
-import msgspec
-
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand, Loads, new_loads
+from kvmesh.core.workers.loads import (
+    MOST_TOKENS,
+    Booking,
+    Demand,
+    Loads,
+    SequencesStatistics,
+    new_loads,
+)
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -27,18 +32,6 @@ WARM_UP_S: Final = 0.5
 """A first request tells of no rate: it counts as if it had come after so long."""
 
 _PER_MS: Final = log(2.0) / HALF_LIFE_S / 1000.0
-
-
-class SequencesStatistics(msgspec.Struct, frozen=True):
-    """Totals over all workers, and what ended other than by `finish`."""
-
-    workers: int
-    active_requests: int
-    prefill_tokens: int
-    active_blocks: int
-    expired: int
-    dropped_with_worker: int
-    dropped_with_owner: int
 
 
 class Arrivals:
@@ -172,6 +165,7 @@ class ActiveSequences:
                 booking.service_tokens += older.uncached_tokens
                 self._end_prefill(loads, older)
                 older.prefilling = False
+                older.output_s = now
         if booking.streams:
             loads.end_prefill(booking)
         else:
@@ -201,7 +195,7 @@ class ActiveSequences:
                     break
                 self._end_prefill(loads, oldest)
                 oldest.prefilling = False
-                loads.progress_s = done_s
+                loads.progress_s = oldest.output_s = done_s
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
         """Raise a request's output to `output_tokens` in total; a lower figure is old news."""
@@ -212,6 +206,7 @@ class ActiveSequences:
         if output_tokens <= booking.output_tokens:
             return
         booking.output_s = now
+        self.foresee(booking, 0)
         size = self.block_size
         before = -(-(booking.prompt_tokens + booking.output_tokens) // size)
         after = -(-(booking.prompt_tokens + output_tokens) // size)
@@ -222,6 +217,17 @@ class ActiveSequences:
         came_true = min(booking.expected_blocks, after - before)
         booking.expected_blocks -= came_true
         self._loads[booking.worker].grow(after - before, came_true)
+
+    def foresee(self, booking: Booking, blocks: int) -> None:
+        """Count so many blocks of a live booking's expected output as come unseen, in place of
+        what was counted before.
+        """
+        change = blocks - booking.foreseen_blocks
+        if change:
+            booking.foreseen_blocks = blocks
+            booking.private_blocks += change
+            booking.expected_blocks -= change
+            self._loads[booking.worker].grow(change, change)
 
     def finish(self, request_id: str) -> Booking | None:
         """Release a request, however it ended; return its booking the first time, else None."""
@@ -243,6 +249,17 @@ class ActiveSequences:
         self.loads(worker).correct(
             min(requests, most), min(blocks, most), min(prefill_tokens, most), self.block_size
         )
+
+    def resize(self, block_size: int) -> None:
+        """Count blocks of another size from now on; what is booked keeps those it was booked with.
+
+        Load that nobody booked is forgotten until the next report of it. O(workers + requests).
+        """
+        for loads in self._loads.values():
+            loads.correct(0, 0, 0, self.block_size)
+        for booking in self.bookings.values():
+            self.foresee(booking, 0)
+        self.block_size = block_size
 
     def renew(self, request_ids: Iterable[str], now: float) -> None:
         """Take a sign of life for each: their leases run from `now`."""

@@ -47,7 +47,10 @@ def kustomize(overlay: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(built.stdout))
 
 
-@pytest.fixture(scope="module", params=["dev", "prod"])
+OVERLAYS = ["dev", "prod", "sglang", "tensorrt-llm", "tensorrt-llm-approximate", "round-robin"]
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
 def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return kustomize(request.param)
 

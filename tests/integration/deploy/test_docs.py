@@ -51,6 +51,7 @@ MADE_LATER = {"deploy/compose/accounts/"}
 TREES = {"kvmesh", "tests", "docs", "benchmarks", "deploy", "examples"}
 BODY_FIELDS = {"kvmesh.session"}
 FRONT_DOOR = "http://127.0.0.1:8000"
+NATS = "nats://127.0.0.1:4222"
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
@@ -236,17 +237,20 @@ async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:  # noqa: 
 async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: F811
     pages = [ROOT / "README.md", ROOT / "docs/api.md"]
     scripts = [text for page in pages for kind, text in blocks(page) if kind == "python"]
+    started = re.search(r"nats://[\d.:]+", mesh.log.read_text())
+    assert started is not None
+    nats_url = started[0]
 
     for script in scripts:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", script.replace(FRONT_DOOR, mesh.url)),
+            *(sys.executable, "-c", script.replace(FRONT_DOOR, mesh.url).replace(NATS, nats_url)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert output.strip()
-    assert len(scripts) == 4
+    assert len(scripts) == 5
 
 
 def test_the_default_formula_is_quoted_as_it_is_computed() -> None:

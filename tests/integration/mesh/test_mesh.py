@@ -21,13 +21,14 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
+from openai import NotFoundError, OpenAI
 
 from kvmesh.actors.members.registry import ENGINE_HANGS
 
 pytestmark = pytest.mark.integration
 
 ENGINES, ROUTERS = 4, 4
+MODEL = "Qwen/Qwen3-0.6B"
 
 
 def free_base() -> int:
@@ -114,6 +115,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
                 *("--http-port", str(base), "--engines", str(ENGINES)),
                 *("--buckets", "chat,code", "--replicas", "2"),
                 *("--data-dir", str(directory), "--speedup-ratio", "10"),
+                *("--served-model-name", "mock", "--served-model-name", MODEL),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -167,6 +169,24 @@ def test_the_openai_client_streams_a_chat_completion(mesh: RunningMesh) -> None:
     assert text
     assert usage is not None
     assert usage.completion_tokens == 12
+
+
+def test_the_engines_serve_the_model_names_they_were_given(mesh: RunningMesh) -> None:
+    with mesh.client() as client:
+        served = {model.id for model in client.models.list()}
+        answers = [
+            client.chat.completions.create(
+                model=name, messages=[{"role": "user", "content": "hello"}], max_tokens=4
+            )
+            for name in ("mock", MODEL)
+        ]
+        with pytest.raises(NotFoundError):
+            client.chat.completions.create(
+                model="Qwen/Qwen3", messages=[{"role": "user", "content": "hello"}]
+            )
+
+    assert served == {"mock", MODEL}
+    assert [answer.model for answer in answers] == ["mock", "mock"]
 
 
 def test_a_shared_prefix_is_found_through_either_replica(mesh: RunningMesh) -> None:

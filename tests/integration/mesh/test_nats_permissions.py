@@ -12,7 +12,10 @@ from typing import Any
 import httpx
 import nats.errors
 import pytest
+import structlog
 
+import kvmesh
+from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.nats.accounts import AccountsOptions, write_accounts
 from kvmesh.app.nats.plane import connection_options, nats_plane
@@ -37,6 +40,7 @@ ROLES = {
     "worker.code.w7": ("worker", "code", "w7"),
     "worker.code.w8": ("worker", "code", "w8"),
     "router.code.r1": ("router", "code", "r1"),
+    "router.code.r2": ("router", "code", "r2"),
 }
 
 
@@ -72,7 +76,9 @@ class Mesh:
 @pytest.fixture
 async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     out = tmp_path / "accounts"
-    write_accounts(AccountsOptions(out=out, worker=("code/w7", "code/w8"), router=("code/r1",)))
+    write_accounts(
+        AccountsOptions(out=out, worker=("code/w7", "code/w8"), router=("code/r1", "code/r2"))
+    )
     config = (out / "accounts.conf").read_text()
     server = NatsServer(tmp_path / "store", log_path=tmp_path / "nats.log", config=config)
     async with contextlib.AsyncExitStack() as stack:
@@ -289,6 +295,41 @@ async def test_a_meta_router_hears_routers_and_says_nothing(mesh: Mesh, eventual
 
     await eventually(lambda: meta.statistics().errors)
     assert heard == [b"alive"]
+
+
+async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_workers(
+    mesh: Mesh, eventually: Any
+) -> None:
+    admin = JetStream(await mesh.login("admin"))
+    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
+    await engine.start()
+
+    def login(who: str) -> NatsLogin:
+        return NatsLogin(nkey_seed=mesh.seed(who))
+
+    as_worker = RegisterOptions(worker_id="w7", login=login("worker.code.w7"))
+    as_router = FollowOptions(name="r1", login=login("router.code.r1"))
+    booked: list[str] = []
+    other = await mesh.login("router.code.r2")
+    await other.client.listen(CODE.bookings("r1"), lambda subject, *_: booked.append(subject))
+    async with (
+        kvmesh.register_llm(engine.url, mesh.server.url, "code", as_worker),
+        kvmesh.follow(mesh.server.url, "code", as_router) as listener,
+    ):
+        before = await admin.stream_info(STREAM)
+        async with httpx.AsyncClient(timeout=60) as client:
+            body = {"model": "mock", "prompt": [7] * 320, "max_tokens": 1}
+            await client.post(f"{engine.url}/v1/completions", json=body)
+        indexer = KvIndexer(listener)
+        await eventually(lambda: indexer.find_matches([7] * 320) == {"w7": 20})
+        booked.clear()
+        with listener.book("w7", [7] * 320):
+            await eventually(lambda: booked, what="routers hear the booking")
+        assert (await admin.stream_info(STREAM)).config == before.config
+    await engine.stop()
+    structlog.reset_defaults()
+    log = (mesh.out.parent / "nats.log").read_text()
+    assert "ermissions" not in log, log
 
 
 class Process:

@@ -86,13 +86,15 @@ async def test_48_requests_at_once_are_spread_as_by_a_published_formula(
 ) -> None:
     urls = [engine.url for engine in engines]
 
-    async with router(urls, cost=CostSettings(kv_cost=EXAMPLE)) as url:
+    # A prefix of 60 blocks is worth three requests, however slowly those 48 come in.
+    cost = CostSettings(kv_cost=EXAMPLE, kv_weight=("per_request=20",))
+    async with router(urls, cost=cost) as url:
         own = await burst(url, engines, "my_cost.py:my_cost")
         published = await burst(url, engines, "prefill-decode")
 
     assert sum(own) == sum(published) == 48
-    assert max(own) - min(own) <= 4, own
-    assert max(published) - min(published) <= 4, published
+    assert max(own) - min(own) <= 6, own
+    assert max(published) - min(published) <= 6, published
 
 
 async def decided(client: httpx.AsyncClient, tokens: int, **wishes: object) -> dict[str, object]:

@@ -42,11 +42,14 @@ async def engine(wanted: MockerOptions) -> AsyncIterator[Mocker]:
 
 
 @contextlib.asynccontextmanager
-async def routed(*engines: str) -> AsyncIterator[httpx.AsyncClient]:
+async def routed(
+    *engines: str, kv_cache_block_size: int | None = None, ready: bool = True
+) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a router that knows only what events tell it."""
-    cost = CostSettings(predict_ttl_s=0.0)
+    cost = CostSettings(predict_ttl_s=0.0, kv_cache_block_size=kv_cache_block_size)
+    path = "/ready" if ready else "/health"
     async with (
-        router(engines, kv_events=True, cost=cost) as url,
+        router(engines, kv_events=True, cost=cost, path=path) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         yield client
@@ -208,10 +211,53 @@ async def test_events_that_stop_make_it_approximate() -> None:
         assert await trust_metric(client) == "approx"
 
 
-async def test_blocks_of_another_size_are_an_alarm_with_the_remedy() -> None:
+async def test_blocks_of_another_size_than_given_are_an_alarm_with_the_remedy() -> None:
     wanted = msgspec.structs.replace(options(), block_size=32)
-    async with engine(wanted) as one, routed(one.url) as client:
+    async with engine(wanted) as one, routed(one.url, kv_cache_block_size=16) as client:
         await until_warned(client, "--kv-cache-block-size 32")
+
+
+async def test_without_a_size_given_the_engines_is_taken_and_another_after_its_restart() -> None:
+    wanted = msgspec.structs.replace(options(), block_size=32)
+    async with routed(wanted_url(wanted), ready=False) as client:
+        sizes: list[tuple[int, str]] = [await block_size(client)]
+        for size in (32, 8):
+            async with engine(msgspec.structs.replace(wanted, block_size=size)) as one:
+                await until_ready(client)
+                await post(client, PREFIX)
+                await until_sized(client, size)
+                await until_warned(client, "")
+                await post(client, PREFIX)
+                await _events_arrive(client, one)
+                answer = await post(client, PREFIX)
+                sizes.append(await block_size(client))
+                foreseen = int(answer.headers["x-kvmesh-overlap-blocks"])
+                details = answer.json()["usage"]["prompt_tokens_details"]
+                assert answer.headers["x-kvmesh-trust"] == "exact"
+                assert foreseen * size == details["cached_tokens"] > 800
+
+    assert sizes == [(16, "default"), (32, "workers"), (8, "workers")]
+
+
+def wanted_url(wanted: MockerOptions) -> str:
+    return f"http://127.0.0.1:{wanted.port}"
+
+
+async def block_size(client: httpx.AsyncClient) -> tuple[int, str]:
+    status = (await client.get("/v1/status")).json()
+    return status["block_size"], status["block_size_from"]
+
+
+async def until_ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - another task
+            await asyncio.sleep(0.02)
+
+
+async def until_sized(client: httpx.AsyncClient, size: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while (await block_size(client))[0] != size:  # noqa: ASYNC110 - another task
+            await asyncio.sleep(0.02)
 
 
 async def test_ranks_are_workers_of_their_own() -> None:

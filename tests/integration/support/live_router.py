@@ -37,9 +37,12 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def serving(
-    serve: Callable[[Stop], Awaitable[None]], url: str, verify: ssl.SSLContext | bool = True
+    serve: Callable[[Stop], Awaitable[None]],
+    url: str,
+    verify: ssl.SSLContext | bool = True,
+    path: str = "/ready",
 ) -> AsyncIterator[str]:
-    """Run one server until the block ends; it is ready when the block begins."""
+    """Run one server until the block ends; when it begins, `path` is answered 200."""
     stop = Stop()
     running = asyncio.ensure_future(serve(stop))
     deadline = asyncio.get_running_loop().time() + READY_S
@@ -49,7 +52,7 @@ async def serving(
                 assert not running.done(), running.exception()
                 assert asyncio.get_running_loop().time() < deadline, f"{url} is not ready"
                 with contextlib.suppress(httpx.HTTPError):
-                    if (await client.get("/ready")).status_code == 200:
+                    if (await client.get(path)).status_code == 200:
                         break
                 await asyncio.sleep(0.02)
         yield url
@@ -63,7 +66,7 @@ async def router(
     engines: Sequence[str], *, port: int = 0, bucket: str = "default", **settings: Any
 ) -> AsyncIterator[str]:
     """Serve a router alone over `engines`, called w0, w1, …"""
-    port = port or free_port()
+    port, path = port or free_port(), settings.pop("path", "/ready")
     server = RouterServer(
         RouterSettings(
             kv_events=settings.pop("kv_events", False),
@@ -75,7 +78,7 @@ async def router(
             **settings,
         )
     )
-    async with serving(server.serve, f"http://127.0.0.1:{port}") as url:
+    async with serving(server.serve, f"http://127.0.0.1:{port}", path=path) as url:
         yield url
 
 
@@ -97,7 +100,7 @@ def router_without_nats(*arguments: str) -> AbstractAsyncContextManager[httpx.As
 
 @contextlib.asynccontextmanager
 async def router_process(
-    *arguments: str, command: Sequence[str] = ("-m", "kvmesh")
+    *arguments: str, command: Sequence[str] = ("-m", "kvmesh"), serves: str = "router serves"
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Run `kvmesh router` as a process; SIGTERM must end it well."""
     process = await asyncio.create_subprocess_exec(
@@ -111,7 +114,7 @@ async def router_process(
     while not url:
         line = (await process.stderr.readline()).decode()
         assert line, "the router ended before it served"
-        if '"router serves"' in line:
+        if f'"{serves}"' in line:
             url = line.split('"url": "')[1].split('"')[0]
     log = asyncio.create_task(process.stderr.read())
     try:
@@ -167,3 +170,13 @@ async def events(
                 name = line.removeprefix("event: ")
             elif line.startswith("data: "):
                 yield name, msgspec.json.decode(line.removeprefix("data: "))
+
+
+async def settled(url: str, name: str, count: int) -> None:
+    """Wait until the router has counted so many of its requests."""
+    found = 0
+    async with httpx.AsyncClient(base_url=url) as client, asyncio.timeout(20):
+        while found != count:
+            seconds = (await client.get("/v1/overview")).json()["seconds"]
+            found = sum(one[name] for one in seconds)
+            await asyncio.sleep(0.05)

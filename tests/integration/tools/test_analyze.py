@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,12 @@ TRACE = Path(__file__).parents[2] / "fixtures/traces/mooncake_conversation_80_b5
 
 
 async def analyze(*arguments: str) -> tuple[int, str, str]:
+    return await kvmesh("analyze", *arguments)
+
+
+async def kvmesh(*arguments: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kvmesh", "analyze", *arguments),
+        *(sys.executable, "-m", "kvmesh", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -33,6 +39,16 @@ async def test_a_trace_is_measured_and_advised() -> None:
     assert (code, err) == (0, "")
     assert "80 requests" in out
     assert "--router-mode" in out
+
+
+async def test_the_number_of_blocks_decides_the_weight_on_cache_usage(tmp_path: Path) -> None:
+    trace = tmp_path / "conversations_b64.jsonl"
+    trace.write_text(conversations(sessions=9, turns=6))
+    code, out, err = await analyze(str(trace), "--blocks-per-worker", "2000000")
+
+    assert (code, err) == (0, "")
+    assert "gpu_cache_usage_weight=0.25" in out
+    assert "2,000,000 KV blocks" in out
 
 
 async def test_json_has_figures_and_advice() -> None:
@@ -59,6 +75,48 @@ async def test_a_live_router_is_measured() -> None:
     assert "24 requests in the last ten minutes" in out
     assert "1 of 1" in out
     assert "one worker alone holds it" in out
+
+
+async def test_an_ab_test_is_no_alarm(tmp_path: Path) -> None:
+    trace = tmp_path / "conversations_b64.jsonl"
+    trace.write_text(conversations(sessions=9, turns=6))
+    async with AsyncExitStack() as stack:
+        options = MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
+        engines = [Mocker(options) for _ in range(4)]
+        for engine in engines:
+            await engine.start()
+            stack.push_async_callback(engine.stop)
+        url = await stack.enter_async_context(live_router.router([one.url for one in engines]))
+        code, out, err = await kvmesh(
+            *("replay", str(trace), "--url", url, "--compare", "round-robin,kv"),
+            *("--concurrency", "4", "--no-progress", "--settle-s", "0"),
+        )
+        await live_router.settled(url, "finished", 108)
+        _, tested, _ = await analyze("--live", "--url", url)
+        _, figures, _ = await analyze("--live", "--url", url, "--json")
+
+    assert (code, "hit rate" in out) == (0, True), err
+    assert ["requests that named another policy, or a worker", "54"] in rows(tested)
+    assert "routers predicted" not in tested
+    traffic = json.loads(figures)["figures"]["traffic"]
+    assert (traffic["requests"], traffic["overridden"], traffic["own"]) == (108, 54, 54)
+    assert traffic["cached"] == pytest.approx(traffic["predicted"], abs=0.05)
+    assert traffic["cached"] - traffic["reported"] > 0.1
+
+
+def conversations(sessions: int, turns: int) -> str:
+    """Return a trace of conversations that begin alike and grow by 128 tokens a turn."""
+    lines = []
+    for number in range(turns * sessions):
+        turn, session = divmod(number, sessions)
+        ids = [0, *(1000 * (session + 1) + block for block in range(2 * (turn + 1)))]
+        line = {"timestamp": 50 * number, "input_length": 64 * len(ids), "output_length": 2}
+        lines.append(json.dumps(line | {"hash_ids": ids}))
+    return "\n".join(lines)
+
+
+def rows(table: str) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
 
 
 async def test_nonsense_is_refused_in_one_line() -> None:

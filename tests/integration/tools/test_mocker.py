@@ -513,6 +513,22 @@ async def test_adapters_are_models_with_caches_of_their_own() -> None:
         ]
 
 
+async def test_one_model_is_served_under_several_names_with_one_cache() -> None:
+    async with serving(model="first", aliases=("second",)) as (_, client):
+        cached: list[int] = []
+        for model in ("first", "second", ""):
+            body = {"prompt": "x" * 100} | ({"model": model} if model else {})
+            reply = (await client.post("/v1/completions", json=body)).json()
+            assert reply["model"] == "first"
+            cached.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+        other = await client.post("/v1/completions", json={"prompt": "x", "model": "third"})
+        models = (await client.get("/v1/models")).json()["data"]
+
+    assert cached == [0, 96, 96]
+    assert other.status_code == 404
+    assert [card["id"] for card in models] == ["first", "second"]
+
+
 async def test_small_endpoints_answer_like_vllms() -> None:
     async with serving(enable_kv_cache_events=False) as (mocker, client):
         for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):

@@ -79,11 +79,29 @@ async def test_what_is_counted_is_what_happened() -> None:
         for number in range(4):
             body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
-        metrics = await metrics_when_counted(client, 4)
+        body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT, "stream": True}
+        assert (await client.post("/v1/completions", json=body)).status_code == 200
+        metrics = await metrics_when_counted(client, 5)
+        status = (await client.get("/v1/status")).json()
+        (worker,) = (await client.get("/v1/overview")).json()["workers"]
+    truth = engine.ranks[0].statistics()
     await engine.stop()
 
-    assert value(metrics, "kvmesh_requests_total", outcome="finished", status="2xx") == 4
-    assert value(metrics, "kvmesh_decision_seconds_count", phase="decide") == 4
+    assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="told") == 4
+    # The client of the stream did not ask for its usage: what it reused is not known.
+    assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="untold") == 1
+    tokens = value(metrics, "kvmesh_worker_accessed_tokens_total", worker="w0")
+    assert value(metrics, "kvmesh_worker_accessed_blocks_total", worker="w0") * 16 == tokens
+    assert 3 * len(PROMPT) - 3 * 16 <= tokens < truth.prefix_cache_hits
+    assert status["accesses"]["w0"] == {
+        "told": 4,
+        "untold": 1,
+        "tokens": tokens,
+        "blocks": tokens / 16,
+    }
+    assert worker["figures"]["accessed_blocks"] == tokens / 16
+    assert value(metrics, "kvmesh_requests_total", outcome="finished", status="2xx") == 5
+    assert value(metrics, "kvmesh_decision_seconds_count", phase="decide") == 5
     assert value(metrics, "kvmesh_decision_seconds_count", phase="score") == 1
     assert value(metrics, "kvmesh_output_tokens_total") == 12
     best = value(metrics, "kvmesh_overlap_tokens_total", kind="best")

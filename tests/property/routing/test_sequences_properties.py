@@ -4,10 +4,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, ActiveSequences
+from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 BLOCK_SIZE = 4
 STRIDE = 2
 LEASE_S = 10.0
+TOKEN_MS = 250.0
 WORKERS = [WorkerId("w1"), WorkerId("w2"), WorkerId("w3")]
 
 ids = st.integers(0, 12).map(lambda number: f"r{number}")
@@ -25,15 +27,27 @@ class NaiveBooking:
         self.keys = demand.keys[: -(-self.prompt // BLOCK_SIZE) // STRIDE]
         self.streams = demand.streams
         self.output = 0
+        self.foreseen = 0
+        self.began = now
         self.prefilling = True
         self.renewed = now
 
     def private(self) -> int:
-        return -(-(self.prompt + self.output) // BLOCK_SIZE) - STRIDE * len(self.keys)
+        whole = -(-(self.prompt + self.output) // BLOCK_SIZE) + self.foreseen
+        return whole - STRIDE * len(self.keys)
 
     def still_expected(self) -> int:
         came = -(-(self.prompt + self.output) // BLOCK_SIZE) - -(-self.prompt // BLOCK_SIZE)
-        return max(0, self.expected - came)
+        return max(0, self.expected - came - self.foreseen)
+
+    def due(self, now: float) -> int:
+        """Count, token by token, the blocks that must have come unseen."""
+        ends, tokens = self.prompt, 0
+        blocks = [-(-self.prompt // BLOCK_SIZE)]
+        while (tokens + 1) * TOKEN_MS <= (now - self.began) * 1000.0 and len(blocks) <= 200:
+            tokens += 1
+            blocks.append(-(-(ends + tokens) // BLOCK_SIZE))
+        return min(self.expected, blocks[-1] - blocks[0])
 
 
 class SequencesAgainstModel(RuleBasedStateMachine):
@@ -98,9 +112,9 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         for one in self.model.values():
             if one is naive:
                 break
-            if one.worker == naive.worker and not one.streams:
-                one.prefilling = False
-        naive.prefilling = False
+            if one.worker == naive.worker and not one.streams and one.prefilling:
+                one.prefilling, one.began = False, self.now
+        naive.prefilling, naive.began = False, self.now
 
     @rule(request_id=ids, output=st.integers(-1, 30))
     def grow(self, request_id: str, output: int) -> None:
@@ -109,7 +123,27 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         naive = self.model.get(request_id)
         if naive is not None:
             naive.renewed = max(naive.renewed, self.now)
-            naive.output = max(naive.output, output)
+            if output > naive.output:
+                naive.output, naive.foreseen = output, 0
+
+    @rule(reported=st.dictionaries(workers, st.integers(0, 60)))
+    def grow_unseen(self, reported: dict[WorkerId, int]) -> None:
+        grow_unseen(self.sequences, UnseenWork(lambda _: TOKEN_MS, reported.get), self.now)
+
+        for worker in WORKERS:
+            mine = [one for one in self.model.values() if one.worker == worker]
+            growing = [one for one in mine if not (one.streams or one.prefilling or one.output)]
+            for one in growing:
+                one.foreseen = one.due(self.now)
+            due = sum(one.foreseen for one in growing)
+            if worker not in reported or not due:
+                continue
+            keys = {key for one in mine for key in one.keys}
+            certain = STRIDE * len(keys) + sum(one.private() for one in mine) - due
+            certain -= sum(one.private() + STRIDE * len(one.keys) for one in mine if one.prefilling)
+            room = min(due, max(0, reported[worker] - certain))
+            for one in growing:
+                one.foreseen = one.foreseen * room // due
 
     @rule(request_id=ids)
     def finish(self, request_id: str) -> None:
@@ -164,12 +198,17 @@ class SequencesAgainstModel(RuleBasedStateMachine):
             return
         self.settled = self.now
         for worker in WORKERS:
-            mine = [one for one in self.model.values() if one.worker == worker and one.prefilling]
-            for one in mine:
+            mine = [
+                (name, one)
+                for name, one in self.model.items()
+                if one.worker == worker and one.prefilling
+            ]
+            for name, one in mine:
                 begun = self.now >= self.sequences.loads(worker).progress_s
                 if one.streams or not begun or (slow and one.uncached):
                     break
                 one.prefilling = False
+                one.began = self.sequences.bookings[name].output_s
 
     def _forget(self, gone: list[Booking], expected: list[str]) -> None:
         assert [one.request_id for one in gone] == expected

@@ -10,7 +10,15 @@ from kvmesh.analyze.live_advice import (
 )
 
 TRAFFIC = LiveTraffic(
-    requests=500, cached=0.6, predicted=0.61, round_robin=0.3, core_breadth=1, core_depth=800.0
+    requests=500,
+    overridden=0,
+    own=480,
+    reported=0.6,
+    cached=0.6,
+    predicted=0.61,
+    round_robin=0.3,
+    core_breadth=1,
+    core_depth=800.0,
 )
 WORKER = LiveWorker(name="w0", usable=True, trust="exact", usage=0.4)
 PREFIX = LivePrefix(
@@ -52,6 +60,17 @@ def test_caches_that_gain_nothing_are_named() -> None:
     assert "gains 2.0% here" in words(msgspec.structs.replace(TRAFFIC, round_robin=0.58))
 
 
+def test_requests_that_named_their_policy_are_not_held_against_predictions() -> None:
+    tested = msgspec.structs.replace(
+        TRAFFIC, requests=160, overridden=150, own=10, cached=0.2, predicted=0.6, round_robin=0.6
+    )
+    silent = msgspec.structs.replace(tested, overridden=0, own=0)
+
+    assert "150 of 160 requests did" in words(tested)
+    assert "engines report" not in words(tested)
+    assert words(silent) == ""
+
+
 def test_what_engines_do_not_report_is_not_judged() -> None:
     silent = msgspec.structs.replace(TRAFFIC, cached=None, predicted=None, round_robin=None)
 
@@ -63,6 +82,21 @@ def test_full_caches_and_lonely_hot_prefixes_are_named() -> None:
     assert "prefix 00ab of 800 tokens begins 50%" in words(
         prefix=msgspec.structs.replace(PREFIX, holders=1)
     )
+
+
+def test_vast_caches_and_uneven_loads_are_named() -> None:
+    vast = msgspec.structs.replace(WORKER, blocks=2_000_000)
+    small = msgspec.structs.replace(WORKER, name="w1", blocks=500_000)
+    busy = msgspec.structs.replace(WORKER, name="w1", requests=100, bucket="chat")
+    idle = [msgspec.structs.replace(busy, name=f"i{number}", requests=1) for number in range(3)]
+    gone = msgspec.structs.replace(small, usable=False)
+
+    assert "each worker has 2,000,000 KV blocks" in words(worker=vast)
+    for fleet in ([vast, gone], [vast, small]):
+        named = [one.what for one in advise_live(TRAFFIC, fleet, [])]
+        assert any("weight on cache usage" in what for what in named) == (fleet[1] is gone)
+    (found,) = advise_live(TRAFFIC, [busy, *idle], [])
+    assert "worker w1 has 100 of the 103 open requests of bucket chat" in found.why
 
 
 def test_depth_adds_up_levels_by_how_many_go_down_them() -> None:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.analyze.advice import Advice, FleetSize, advise
+from kvmesh.analyze.advice import advise
 from kvmesh.analyze.reuse import CachePoint, Family, Reuse, measure_reuse
+from kvmesh.analyze.weight_advice import Advice, FleetSize
 from kvmesh.traces.trace import TraceRequest
 
 SIZE = 16

@@ -73,6 +73,10 @@ def test_what_is_no_router_is_said_to_be_none() -> None:
         ({"mode": "random"}, Level.FAIL, "router mode", "does not look at caches"),
         ({"kv_events": False}, Level.WARN, "router mode", "guessed"),
         ({"block_size": 32, "workers": ()}, Level.FAIL, "router block size", "the engine's 16"),
+        (
+            {"block_size": 32, "block_size_from": "default", "workers": ()},
+            *(Level.FAIL, "router block size", "by default, no worker has told its own"),
+        ),
         ({"workers": ()}, Level.FAIL, "sidecar", "(its workers: none)"),
         ({"workers": (worker(url="http://o:1"),)}, Level.FAIL, "sidecar", "w at http://o:1"),
         ({"prompt_tokens": 400}, Level.FAIL, "router tokenizer", "counts 400 tokens"),

@@ -1,14 +1,19 @@
+import random
 import struct
 import subprocess
 import sys
+from array import array
 
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored
 from kvmesh.core.blocks.hashing import BlockHashes, namespace_root, pack_hashes, sequence_hashes
+from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.snapshots.writing import Position, WorkerRecord
-from kvmesh.errors import CodecError
+from kvmesh.errors import CodecError, ConfigError, RequestError
 from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
+from kvmesh.library.listener import MeshView
+from kvmesh.library.router import KvRouter, RequestOptions
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -32,6 +37,98 @@ def test_tokens_in_matches_out() -> None:
     assert indexer.find_matches(BlockHashes(TOKENS, 16)) == {"one": 20, "two": 5}
     assert indexer.find_matches_for_request(TOKENS, root=namespace_root(tenant="x")) == {}
     assert indexer.workers() == ["one", "two"]
+
+
+def test_what_fits_no_u32_is_hashes_and_all_else_tokens() -> None:
+    indexer = filled()
+    small = KvIndexer()
+    small.apply_event("one", Stored(ROOT, pack_hashes([3, 1 << 32])))
+
+    matches = indexer.find_matches(TOKENS)
+
+    assert matches == matches.scores == {"one": 20, "two": 5}
+    assert f"Cache Distribution: {matches}" == f"Cache Distribution: {dict(matches)}"
+    assert indexer.find_matches(struct.pack("<323I", *TOKENS)) == matches
+    assert indexer.find_matches(tuple(HASHES)) == matches
+    assert indexer.find_matches(array("Q", HASHES)) == matches
+    assert indexer.find_matches(array("Q", TOKENS)) == matches
+    assert indexer.find_matches([]) == {}
+    assert small.find_matches([3, 1 << 32]) == {"one": 2}
+    assert small.find_matches([3, (1 << 32) - 1]) == {}
+    with pytest.raises(RequestError, match="hashes are integers"):
+        indexer.find_matches([1, 1 << 64])
+
+
+class MeshOfThree:
+    """A mesh whose workers hold some of `TOKENS`: 20 blocks, 5, and none."""
+
+    def __init__(self, root: int = ROOT) -> None:
+        router = KvRouter(random.Random(1), RouterOptions(block_size=16))
+        hashes = sequence_hashes(TOKENS, 16, root)
+        for worker, blocks in (("one", 20), ("two", 5), ("cold", 0)):
+            router.add_worker(worker, 0.0)
+            router.apply_event(worker, Stored(ROOT, pack_hashes(hashes[:blocks])))
+        self.router = router
+        self.root = root
+
+    def view(self) -> MeshView:
+        scheduler, index = self.router._scheduler, self.router._index
+        assert index is not None
+        return MeshView(scheduler, index, self.root, 1.0)
+
+
+def test_an_indexer_of_a_mesh_names_every_worker_that_may_be_given_requests() -> None:
+    mesh = MeshOfThree()
+    indexer = KvIndexer(mesh)
+
+    matches = indexer.find_matches_for_request(TOKENS)
+    mesh.router.drain_worker("one", 1.0)
+
+    assert matches == {"cold": 0, "one": 20, "two": 5}
+    assert indexer.find_matches(TOKENS) == indexer.find_matches(HASHES) == {"cold": 0, "two": 5}
+    assert KvIndexer(mesh, block_size=16).find_matches(BlockHashes(TOKENS, 16)) == {
+        "cold": 0,
+        "two": 5,
+    }
+    assert indexer.workers() == ["one", "two"]
+    assert indexer.digest() == filled().digest()
+    assert indexer.statistics().blocks == 20
+    warm = KvIndexer(16)
+    warm.restore(indexer.dump())
+    assert warm.digest() == indexer.digest()
+
+
+def test_an_indexer_of_a_mesh_with_a_secret_looks_in_its_namespace() -> None:
+    secret = namespace_root(secret=b"sixteen bytes!!!")
+    indexer = KvIndexer(MeshOfThree(secret))
+
+    assert indexer.find_matches_for_request(TOKENS) == {"cold": 0, "one": 20, "two": 5}
+    assert indexer.find_matches_for_request(TOKENS, ROOT) == {"cold": 0, "one": 0, "two": 0}
+
+
+def test_what_is_booked_in_a_mesh_is_expected_to_be_cached() -> None:
+    mesh = MeshOfThree()
+
+    mesh.router.find_best_match("r", TOKENS, 1.0, RequestOptions(worker_id="cold"))
+
+    assert KvIndexer(mesh).find_matches(TOKENS)["cold"] == 20
+
+
+def test_the_block_size_is_the_meshs_and_its_contents_are_not_ours_to_change() -> None:
+    mesh = MeshOfThree()
+    indexer = KvIndexer(mesh)
+    dump = indexer.dump()
+
+    with pytest.raises(ConfigError, match="block_size=32, but the mesh's blocks have 16 tokens"):
+        KvIndexer(mesh, block_size=32)
+    for call in (
+        lambda: indexer.apply_event("one", Cleared()),
+        lambda: indexer.remove_worker("one"),
+        indexer.clear,
+        lambda: indexer.restore(dump),
+    ):
+        with pytest.raises(ConfigError, match="follows a mesh"):
+            call()
 
 
 def test_events_are_folded() -> None:

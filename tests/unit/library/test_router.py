@@ -212,6 +212,21 @@ def test_requests_without_a_sign_of_life_are_released() -> None:
     assert make_router(use_kv_events=False).maintain(0.0) == []
 
 
+def test_requests_that_do_not_stream_grow_at_the_pace_of_streams() -> None:
+    router = make_router("w1")
+    router.find_best_match("stream", PROMPT, 0.0, RequestOptions(output_tokens=8))
+    router.mark_prefill_completed("stream", 1.0)
+    router.add_output_tokens("stream", 10, 2.0)
+    router.free("stream", 2.0)
+    router.find_best_match("q", PROMPT, 2.0, RequestOptions(output_tokens=8, streams=False))
+    began = router.loads()["w1"].active_blocks
+
+    router.maintain(60.0)
+
+    grown = router.loads()["w1"].active_blocks
+    assert grown == began + 8 // BLOCK_SIZE
+
+
 def test_what_engines_report_is_what_the_metrics_tell() -> None:
     router = make_router()
     router.report_load("w2", LoadReport(3, 2, 25, 100))

@@ -80,7 +80,7 @@ class EngineCache:
     def restart(self) -> list[Event]:
         """Take the news that the engine began anew."""
         self.complete = True
-        return self._close(self._residency.clear())
+        return self._close(self._residency.restart())
 
     def lose(self) -> list[Event]:
         """Take the news that batches are gone: hold nothing rather than something wrong."""

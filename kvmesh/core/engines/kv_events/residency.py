@@ -84,11 +84,16 @@ class Residency:
         return self.clear()
 
     def clear(self) -> Sequence[Change]:
-        """Forget every block, e.g. because the engine restarted or its history was lost."""
+        """Forget every block, e.g. because the engine's history was lost."""
         self._blocks.clear()
         self._twins.clear()
         self._tables = [TierTable(0)]
         return (Emptied(),)
+
+    def restart(self) -> Sequence[Change]:
+        """Forget every block of an engine that began anew: its blocks may have another size now."""
+        self._size_confirmed = False
+        return self.clear()
 
     def statistics(self) -> ResidencyStatistics:
         """Return the present counts."""

@@ -47,6 +47,8 @@ class _Snapshot(msgspec.Struct):
     num_waiting_uncached_tokens: int | None = None
     total_prefill_uncached_tokens: int = 0
     total_prefill_busy_us: int = 0
+    max_running_requests: int = 0
+    cache_hit_rate: float = 0.0
 
 
 class _Loads(msgspec.Struct):
@@ -72,6 +74,7 @@ def decode_load_stat(payload: bytes) -> EngineFigures:
         waiting_tokens=stat.waiting_tokens,
         prefilled_tokens=stat.prefilled_tokens,
         prefill_busy_us=stat.prefill_busy_us,
+        total_slots=stat.running_limit,
     )
 
 
@@ -91,6 +94,8 @@ def decode_loads(page: bytes) -> dict[int, EngineFigures]:
             waiting_tokens=one.num_waiting_uncached_tokens,
             prefilled_tokens=one.total_prefill_uncached_tokens,
             prefill_busy_us=one.total_prefill_busy_us,
+            total_slots=one.max_running_requests,
+            prefix_hit_rate=one.cache_hit_rate,
         )
         for one in loads
     }

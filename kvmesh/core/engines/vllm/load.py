@@ -1,4 +1,4 @@
-"""What vLLM says of its load: gauges on /metrics, one series a data-parallel rank."""
+"""What vLLM says of its load: series on /metrics, one of each a data-parallel rank."""
 
 from typing import Final
 
@@ -11,6 +11,8 @@ GAUGES: Final = {
     "vllm:num_requests_waiting": (Gauge("waiting"),),
     "vllm:kv_cache_usage_perc": (Gauge("usage"),),
     "vllm:gpu_cache_usage_perc": (Gauge("usage"),),
+    "vllm:prefix_cache_queries_total": (Gauge("queried"),),
+    "vllm:prefix_cache_hits_total": (Gauge("hit"),),
     CACHE_INFO: (
         Gauge("block_size", label="block_size"),
         Gauge("total_blocks", label="num_gpu_blocks"),

@@ -212,6 +212,8 @@ class JetStream:
             return await self.call(
                 f"STREAM.CREATE.{name}", config, StreamInfo, timeout_s=ENSURE_ATTEMPT_S
             )
+        if not self.connection.adapts_streams:
+            return info
         # The server leaves out what is false, zero or empty.
         if all((info.config.get(key) or None) == (config[key] or None) for key in config):
             return info

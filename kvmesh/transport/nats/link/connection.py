@@ -37,7 +37,8 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `url` may list several servers with commas. `inbox_prefix` is where answers to this process
     arrive; permissions may demand one of its own (`_INBOX_w7`). `buffer_bytes` bounds what may
-    wait to be sent; `first_connect_s` how long `connect` tries before it raises.
+    wait to be sent; `first_connect_s` how long `connect` tries before it raises. Without
+    `adapts_streams` it makes streams that are missing, and leaves others' settings alone.
     """
 
     url: str = "nats://127.0.0.1:4222"
@@ -48,6 +49,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     inbox_prefix: str = "_INBOX"
     buffer_bytes: int = 16 * 1024**2
     first_connect_s: float = 5.0
+    adapts_streams: bool = True
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True):
@@ -71,6 +73,7 @@ class NatsConnection:
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
+        self.adapts_streams = options.adapts_streams
         self.client = NatsClient()
         self._listeners: list[Callable[[bool], None]] = []
         self._up = asyncio.Event()

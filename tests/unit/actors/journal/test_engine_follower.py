@@ -9,6 +9,7 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
     EngineServed,
+    RouterResized,
 )
 from kvmesh.actors.journal.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.actors.kernel import Effect, Log, Message
@@ -124,6 +125,15 @@ def test_blocks_of_another_size_are_told_with_the_remedy() -> None:
 
     assert driver.trust[-1][0] is Trust.APPROX
     assert "--kv-cache-block-size 6" in driver.trust[-1][1]
+
+
+def test_a_router_that_takes_the_engines_block_size_trusts_it() -> None:
+    driver = Driver()
+    driver.tell(EngineConnected(connected=True), batch(store(6, 2)))
+
+    driver.tell(RouterResized(6))
+
+    assert driver.trust[-1] == (Trust.EXACT, "")
 
 
 def test_answers_without_any_event_for_long_mean_that_events_stopped() -> None:

@@ -11,6 +11,7 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
 )
+from kvmesh.actors.journal.cache_report import BATCH, SUMMARY
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
@@ -69,13 +70,19 @@ class Driver:
     """Runs a publisher by hand: the journal stores at once, unless told otherwise."""
 
     def __init__(
-        self, limits: SenderLimits | None = None, *, stores: bool = True, events: bool = True
+        self,
+        limits: SenderLimits | None = None,
+        *,
+        stores: bool = True,
+        events: bool = True,
+        log_batches: bool = False,
     ) -> None:
         self.publisher = Publisher(
             PublisherOptions(
                 *(W, "code", 5, "http://w", ("m",), 4),
                 limits=limits or SenderLimits(window=4),
                 events=events,
+                log_batches=log_batches,
             )
         )
         self.stores = stores
@@ -186,6 +193,18 @@ def test_cached_blocks_are_not_reported_as_used() -> None:
 
     assert driver.heartbeat().load == WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)
     assert driver.heartbeat().reading == 1
+
+
+def test_what_the_cache_did_is_summed_up_in_the_log_and_each_batch_where_asked() -> None:
+    quiet, each = Driver(), Driver(log_batches=True)
+    for driver in (quiet, each):
+        driver.tell(payload(store(11, tokens=TOKENS[:4])))
+        for _ in range(4):
+            driver.now += 1.0
+            driver.tell(Tick("heartbeat"))
+
+    events = [[line.event for line in of(Log, driver.effects)] for driver in (quiet, each)]
+    assert events == [[SUMMARY], [BATCH, SUMMARY]]
 
 
 def test_a_cleared_cache_clears_the_worker() -> None:

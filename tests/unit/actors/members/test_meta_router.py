@@ -11,7 +11,13 @@ from kvmesh.errors import NoWorkerError
 
 
 def beat(
-    bucket: str, router: str, *, epoch: int = 1, ready: bool = True, subject: str = ""
+    bucket: str,
+    router: str,
+    *,
+    epoch: int = 1,
+    ready: bool = True,
+    subject: str = "",
+    follower: bool = False,
 ) -> BusMessage:
     heartbeat = RouterHeartbeat(
         router=router,
@@ -20,6 +26,7 @@ def beat(
         ready=ready,
         epoch=epoch,
         models=("m",),
+        follower=follower,
     )
     return BusMessage(subject or f"kvmesh.rt.{bucket}.{router}", encode(heartbeat))
 
@@ -149,6 +156,16 @@ def test_garbage_and_impostors_are_dropped_and_counted() -> None:
 
     assert meta.statistics().garbage == 3
     assert meta.statistics().replicas == 0
+
+
+def test_a_follower_that_takes_no_requests_is_no_replica() -> None:
+    meta = MetaRouter("kvmesh")
+
+    assert not [*meta.receive(beat("a", "mine", follower=True), 0.0)]
+
+    assert (meta.replicas(0.1), meta.models(), meta.statistics().heartbeats) == ([], (), 1)
+    with pytest.raises(NoWorkerError):
+        meta.route(BucketRequest(), 0.1)
 
 
 def test_a_heartbeat_of_an_older_incarnation_changes_nothing() -> None:

@@ -1,5 +1,7 @@
 import random
 
+import msgspec
+
 from kvmesh.actors.kernel import Effect, Message, Publish, Wake
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import (
@@ -202,6 +204,18 @@ def test_a_fresh_booking_in_a_state_has_no_history() -> None:
     driver.tell(StateWanted("r2"))
 
     assert driver.batches()[0].events == [StateBegins(), PLACED, StateEnds()]
+
+
+def test_what_must_have_come_unseen_is_still_expected_by_whom_is_told_now() -> None:
+    driver = Driver()
+    driver.sequences.add("q", W, Demand(40, 30, 20, streams=False), 0.0)
+    driver.sequences.first_token("q", 0.0)
+    driver.sequences.foresee(driver.sequences.bookings["q"], 3)
+
+    driver.tell(StateWanted("r2"))
+
+    expected = msgspec.structs.replace(PLACED, streams=False)
+    assert driver.batches()[0].events == [StateBegins(), expected, Prefilled("q"), StateEnds()]
 
 
 def test_a_joining_peer_is_asked_for_its_state_but_not_all_the_time() -> None:

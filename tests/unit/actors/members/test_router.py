@@ -27,14 +27,16 @@ BEAT = WorkerHeartbeat(
 )
 
 
-def make_router(secret_mark: int = 0) -> Router:
+def make_router(secret_mark: int = 0, block_size: int | None = 16) -> Router:
     scheduler = Scheduler(
         RouterOptions(block_size=16),
         random.Random(1),
         membership=Membership(),
         sequences=ActiveSequences(block_size=16),
     )
-    return Router(scheduler, block_size=16, secret_mark=secret_mark)
+    router = Router(scheduler, block_size, secret_mark=secret_mark)
+    router.resized.append(scheduler.resize)
+    return router
 
 
 def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
@@ -90,11 +92,37 @@ def test_a_differing_block_size_is_an_error_once_and_ends_when_it_agrees() -> No
 
     assert [effect.level for effect in first if isinstance(effect, Log)] == ["error"]
     assert again == []
-    assert router.mismatched == {WorkerId("w1"): 32}
+    assert router.sizes.odd == {WorkerId("w1"): 32}
 
     router.receive(WorkerSeen(BEAT), 2.0)
 
-    assert router.mismatched == {}
+    assert router.sizes.odd == {}
+
+
+def test_without_a_block_size_given_that_of_most_workers_is_taken_and_the_others_are_an_error() -> (
+    None
+):
+    router = make_router(block_size=None)
+    two, three = (
+        msgspec.structs.replace(BEAT, worker=WorkerId(name), block_size=32) for name in ("w2", "w3")
+    )
+    one = msgspec.structs.replace(BEAT, block_size=64)
+
+    first = list(router.receive(WorkerSeen(one), 0.0))
+    odd = list(router.receive(WorkerSeen(two), 1.0))
+    outvoted = list(router.receive(WorkerSeen(three), 2.0))
+    (unmatched,) = router.unmatched()
+    gone = list(router.receive(WorkerGone(WorkerId("w3")), 3.0))
+
+    assert [(log.level, log.event) for log in first if isinstance(log, Log)] == [
+        ("info", "block size taken from the workers")
+    ]
+    assert [log.level for log in odd if isinstance(log, Log)] == ["error"]
+    assert [log.fields["block_size"] for log in outvoted if isinstance(log, Log)] == [32]
+    remedy = "start all engines of the bucket with one block size"
+    assert unmatched == ("w1", f"KV blocks have 64 tokens, this router's 32: {remedy}")
+    assert [log.fields["before"] for log in gone if isinstance(log, Log)] == [32]
+    assert router.scheduler.options.block_size == router.sizes.size == 64
 
 
 def test_a_worker_with_another_hash_secret_is_an_error_once_and_ends_when_it_agrees() -> None:

@@ -49,6 +49,7 @@ def test_every_wish_of_a_client_reaches_the_index_process() -> None:
         labels=frozenset(["gpu"]),
         tolerations=frozenset(["batch"]),
         approximate=True,
+        overridden=True,
     )
     plain = RouteRequest("", BlockHashes([], 16), 0)
     for field in msgspec.structs.fields(RouteRequest):
@@ -75,7 +76,9 @@ def test_both_ways_messages_arrive_as_sent() -> None:
     down: list[ToEdge] = [
         Go(1, WorkerId("w"), "http://a", [(b"x", b"1")], [(b"y", b"\xff")]),
         Refuse(2, Problem(503, "no", retry_after_s=1)),
-        WorkerUpdate([KnownWorker(WorkerId("w"), "http://a", ("m",), 3, usable=True)], "http://i"),
+        WorkerUpdate(
+            [KnownWorker(WorkerId("w"), "http://a", ("m",), 3, usable=True)], "http://i", 32
+        ),
     ]
 
     assert IndexCodec().decode(memoryview(EdgeCodec().encode(up))) == up

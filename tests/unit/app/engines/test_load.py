@@ -9,6 +9,9 @@ vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
 vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 2000.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 500.0
+vllm:prefix_cache_hits_created{engine="0",model_name="m"} 1.7e+09
 python_gc_objects_collected_total{generation="0"} 500.0
 """
 SGLANG = """\
@@ -26,7 +29,10 @@ def test_vllm_figures_are_read_per_rank() -> None:
     load = load_of(ranks[0])
     assert (load.running_requests, load.waiting_requests) == (3, 2)
     assert (load.used_blocks, load.total_blocks) == (250, 1000)
+    assert (load.cache_queried_tokens, load.cache_hit_tokens) == (2000, 500)
     assert load_of(ranks[1]).running_requests == 1
+    assert load.report().prefix_hit_rate == 0.25
+    assert load_of(ranks[1]).report().prefix_hit_rate == 0.0
     assert ranks[0].block_size == 16
 
 

@@ -12,6 +12,7 @@ from kvmesh.settings.roles import NatsSettings
     ("who", "name", "inbox"),
     [
         (("router", "code", "r1"), "router r1", "_INBOX.router.code.r1"),
+        (("follower", "code", "mine"), "follower mine", "_INBOX.router.code.mine"),
         (("worker", "code", "w7"), "worker w7", "_INBOX.worker.code.w7"),
         (("meta-router",), "meta-router", "_INBOX.meta-router"),
         (("admin",), "admin", "_INBOX.admin"),
@@ -25,6 +26,7 @@ def test_each_process_hears_answers_where_its_account_may(
 
     assert (options.name, options.inbox_prefix) == (name, inbox)
     assert options.url == "nats://127.0.0.1:4222"
+    assert options.adapts_streams == (who[0] != "follower")
 
 
 def test_how_a_process_logs_in_is_passed_on() -> None:

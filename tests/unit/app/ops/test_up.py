@@ -34,6 +34,30 @@ def test_a_plan_that_cannot_work_is_refused(buckets: str, engines: int) -> None:
         plan_mesh(UpSettings(engines=engines, buckets=buckets), "nats://n:1")
 
 
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (UpSettings(), ["mock"]),
+        (UpSettings(model="Qwen/Qwen3-0.6B"), ["Qwen/Qwen3-0.6B"]),
+        (UpSettings(model="unused", served_model_name=("-a", "b")), ["-a", "b"]),
+    ],
+)
+def test_every_engine_serves_the_models_names(settings: UpSettings, names: list[str]) -> None:
+    plan = plan_mesh(settings, "nats://n:1")
+
+    prefix = "--served-model-name="
+    given = [
+        [one.removeprefix(prefix) for one in spec.args if one.startswith(prefix)]
+        for spec in plan.engines
+    ]
+    assert given == [names] * 4
+
+
+def test_a_model_without_a_name_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="--served-model-name"):
+        plan_mesh(UpSettings(model=" "), "nats://n:1")
+
+
 def test_the_secret_of_hashes_goes_to_routers_and_sidecars_and_nobody_else() -> None:
     plan = plan_mesh(UpSettings(hash_secret_file=Path("secret")), "nats://n:1")
 

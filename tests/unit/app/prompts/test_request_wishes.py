@@ -68,6 +68,7 @@ ALL = RequestWishes(
     tolerations=frozenset(["batch", "night"]),
     output_tokens=7,
     priority=-3,
+    overridden=True,
 )
 
 
@@ -109,6 +110,24 @@ def test_a_models_weight_is_one_of_its_own_formula() -> None:
 
     assert (same.cost, same.overlap_score_weight) == ("dynamo", 3.0)
     assert (other.cost, other.overlap_score_weight) == ("lmetric", None)
+
+
+@pytest.mark.parametrize(
+    ("header", "field"),
+    [
+        ("x_kvmesh_router_mode", "mode"),
+        ("x_kvmesh_cost", "cost"),
+        ("x_kvmesh_temperature", "temperature"),
+        ("x_kvmesh_overlap_score_weight", "overlap_score_weight"),
+        ("x_kvmesh_worker_id", "worker"),
+    ],
+)
+def test_a_client_that_chooses_by_any_way_overrides_the_router(header: str, field: str) -> None:
+    zero = {name: 0.0 if name == "temperature" else value for name, value in ALL_FIELDS.items()}
+
+    assert reader().read(request(**{header: ALL_HEADERS[header]})).overridden
+    assert reader().read(request(), body(kvmesh={field: zero[field]})).overridden
+    assert not reader().read(request(x_kvmesh_priority="1"), body(kvmesh={})).overridden
 
 
 def test_an_empty_allow_list_allows_nobody() -> None:

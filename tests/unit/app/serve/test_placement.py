@@ -60,7 +60,7 @@ class Routing:
         def clock() -> float:
             return self.now
 
-        log = DecisionLog(16)
+        log = DecisionLog()
         dispatch = Dispatch(
             self.scheduler,
             log,

@@ -54,7 +54,7 @@ def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
     assert candidate.tpot.mean_ms == 5.0
 
 
-def test_before_any_request_there_are_no_times_and_the_last_stage_shows_its_reference() -> None:
+def test_before_any_request_of_a_stage_there_are_no_times() -> None:
     rollout = rollout_of("r1")
     rollout.begin(CHANGE, 1.0, {})
     empty = view_policy("chat", rollout, {})
@@ -64,8 +64,8 @@ def test_before_any_request_there_are_no_times_and_the_last_stage_shows_its_refe
     last = view_policy("chat", rollout, {})
 
     assert [(arm.requests, arm.ttft, arm.tpot) for arm in empty.arms] == [(0, None, None)] * 2
-    assert last.share == 1.0
-    assert [arm.requests for arm in last.arms] == [30, 0]
+    assert (last.share, last.stage) == (0.9, 2)
+    assert [(arm.requests, arm.ttft) for arm in last.arms] == [(0, None)] * 2
 
 
 def test_the_history_has_each_change_with_its_steps() -> None:

@@ -140,7 +140,7 @@ def test_a_block_size_that_events_contradict_is_an_alarm_and_events_win() -> Non
 
     (finding,) = wrong(seen)
     assert finding.text == "announced as 16, but events have blocks of [32]: the events count"
-    assert finding.remedy == "give routers --kv-cache-block-size 32"
+    assert finding.remedy == "routers take it from the events; one that is given a size needs 32"
     assert any(one.text == "32 tokens" for one in check_engine(seen))
 
 

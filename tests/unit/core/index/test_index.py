@@ -101,6 +101,7 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
     statistics = index.statistics()
     assert (statistics.blocks, statistics.entries, statistics.missing) == (10, 15, 5)
     assert (statistics.workers, statistics.tiers) == (2, 1)
+    assert (statistics.stored, statistics.removed) == (40, 5)
     index.apply(A, Removed(pack_hashes([*PROMPT[4:2:-1], *PROMPT[20:23]])))
     assert index.blocks(A) == 3
     assert index.worker_digest(A) == sum(PROMPT[:3]) % 2**64

@@ -46,7 +46,7 @@ def enter(
 
 
 def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     record = enter(log, "a", 1.0)
     log.first_token(record, 1.25)
     log.ended(record, "finished", 200, Usage(160, 4, 96), 2.0)
@@ -61,7 +61,7 @@ def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
 
 
 def test_an_id_used_again_names_its_newest_request() -> None:
-    log = DecisionLog(16, capacity=2)
+    log = DecisionLog(capacity=2)
     enter(log, "same")
     newer = enter(log, "same")
 
@@ -73,7 +73,7 @@ def test_an_id_used_again_names_its_newest_request() -> None:
 
 
 def test_the_ring_forgets_the_oldest_request() -> None:
-    log = DecisionLog(16, capacity=3)
+    log = DecisionLog(capacity=3)
 
     for number in range(10):
         enter(log, f"r{number}", decision=decide(whole=number % 2 == 0))
@@ -87,7 +87,7 @@ def test_the_ring_forgets_the_oldest_request() -> None:
 
 
 def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
-    log = DecisionLog(16, max_candidates=7)
+    log = DecisionLog(max_candidates=7)
     records = [enter(log, f"r{number}", decision=decide(whole=True)) for number in range(4)]
 
     kept = [len(one.decision.candidates) for one in records]
@@ -99,7 +99,7 @@ def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
 
 
 def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     record = enter(log, "a", decision=decide(whole=True))
     first = record.decision.worker
 
@@ -116,7 +116,7 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
 
 
 def test_so_many_decisions_a_second_are_weighed_in_full() -> None:
-    log = DecisionLog(16, whole_per_s=2)
+    log = DecisionLog(whole_per_s=2)
 
     assert [log.may_weigh_all(now) for now in (5.0, 5.1, 5.2, 6.0, 6.9, 6.95)] == [
         *(True, True, False),
@@ -125,7 +125,7 @@ def test_so_many_decisions_a_second_are_weighed_in_full() -> None:
 
 
 def test_changes_are_told_once_each_newest_state_only() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     first, second = enter(log, "a"), enter(log, "b")
     seen = log.version
     log.first_token(second, 1.1)
@@ -139,7 +139,7 @@ def test_changes_are_told_once_each_newest_state_only() -> None:
 
 
 def test_seconds_add_up_what_ended_in_them() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     served = enter(log, "a", 1.0)
     log.first_token(served, 1.5)
     log.ended(served, "finished", 200, Usage(161, 4, 96), 3.2)
@@ -162,7 +162,7 @@ def test_seconds_add_up_what_ended_in_them() -> None:
 
 
 def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     plain = decide(whole=True)
     chosen = msgspec.structs.replace(plain.chosen, overlap_blocks=10, ms_per_token=1.0)
     decision = msgspec.structs.replace(
@@ -181,7 +181,7 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
 
 
 def test_a_decision_blind_to_caches_foresees_nothing() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     blind = msgspec.structs.replace(decide(), policy="round-robin", by_cache=False)
     told, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
     for record, usage in ((told, Usage(160, 4, 32)), (untold, None)):
@@ -196,8 +196,42 @@ def test_a_decision_blind_to_caches_foresees_nothing() -> None:
     assert sum(second.round_robin_ttft.values()) == 1
 
 
+def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
+    log, own = DecisionLog(), decide()
+    blind = msgspec.structs.replace(own, policy="round-robin", by_cache=False)
+    usage, silent = Usage(160, 4, 96), Usage(160, 4, None)
+    ends = [(own, usage, False), (own, usage, True), (own, silent, False), (own, None, False)]
+    for number, (decision, reported, overridden) in enumerate([*ends, (blind, usage, False)]):
+        record = enter(log, str(number), 1.0, decision)
+        record.overridden = overridden
+        log.ended(record, "finished", 200, reported, 2.0)
+
+    log.settle()
+
+    (second,) = log.traffic.since(2)
+    assert (second.reported_tokens, second.foreseen_tokens, second.shadowed_tokens) == (
+        480,
+        640,
+        800,
+    )
+    assert (second.overridden, second.own_requests) == (1, 1)
+    assert (second.own_prompt_tokens, second.own_reported_tokens) == (160, 160)
+    assert (second.own_cached_tokens, second.own_predicted_tokens) == (96, 0)
+    assert second.own_round_robin_tokens == 0
+
+
+def test_what_was_not_shadowed_is_not_compared() -> None:
+    log = DecisionLog(max_waiting_blocks=0)
+    log.ended(enter(log, "a", 1.0), "finished", 200, Usage(160, 4, 96), 2.0)
+
+    log.settle()
+
+    (second,) = log.traffic.since(2)
+    assert (second.reported_tokens, second.own_requests) == (160, 0)
+
+
 def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
 
     records = [enter(log, f"r{number}", decision=decide(workers=2)) for number in range(4)]
     log.settle()
@@ -206,7 +240,7 @@ def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
 
 
 def test_settling_goes_on_where_its_budget_ended() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     records = [enter(log, f"r{number}") for number in range(3)]
     for record in reversed(records):
         log.ended(record, "finished", 200, None, 2.0)
@@ -218,7 +252,7 @@ def test_settling_goes_on_where_its_budget_ended() -> None:
 
 
 def test_settling_a_share_of_what_waits_keeps_pace_with_any_rate() -> None:
-    log = DecisionLog(16, capacity=10)
+    log = DecisionLog(capacity=10)
     decision = decide()
     backlogs: list[int] = []
     for turn in range(40):
@@ -233,7 +267,7 @@ def test_settling_a_share_of_what_waits_keeps_pace_with_any_rate() -> None:
 
 
 def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
-    log = DecisionLog(16, max_waiting_blocks=15)
+    log = DecisionLog(max_waiting_blocks=15)
     records = [enter(log, f"r{number}") for number in range(4)]
     for record in records:
         log.first_token(record, 1.1)
@@ -250,7 +284,7 @@ def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
 
 def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "MAX_WORKERS", 1)
-    log = DecisionLog(16)
+    log = DecisionLog()
     for number, name in enumerate(("old", "new")):
         plain = decide()
         worker = WorkerId(name)
@@ -269,7 +303,7 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
 
 
 def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     assert enter(log, "unasked", decision=decide(whole=True)).left_out is None
     told = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
     log.left_out = lambda _: told
@@ -280,7 +314,7 @@ def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates(
 
 
 def test_an_error_that_is_passed_on_counts_as_failed() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     for status in (200, 404, 500):
         log.ended(enter(log, str(status), 1.0), "finished", status, None, 1.5)
     log.ended(enter(log, "refused", 1.0), "refused", 503, None, 1.5)

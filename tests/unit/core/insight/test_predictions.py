@@ -5,8 +5,11 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.terms import Candidate
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.predictions import (
+    AccessReport,
     AnswerSeen,
+    CacheAccesses,
     Doubt,
     PredictionOptions,
     Predictions,
@@ -208,3 +211,50 @@ def test_events_alone_are_asked_only_so_often() -> None:
             predictions.told(Candidate(A, BLOCK, PROMPT), 0, Trust.EXACT, now)
 
     assert asked == [True, False, True, False, True]
+
+
+def test_another_block_size_allows_for_its_own_blocks() -> None:
+    clock = Clock()
+    clock.predictions.resize(128)
+
+    clock.answer(320, 320 + 80)
+    clock.predictions.resize(BLOCK)
+    clock.answer(320, 320 + 80)
+
+    report = clock.predictions.report(A)
+    assert (report.hits, report.under) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("usage", "report"),
+    [
+        (Usage(100, 4, 64), AccessReport(told=1, tokens=64, blocks=4)),
+        (Usage(100, 4, 63), AccessReport(told=1, tokens=63, blocks=3)),
+        (Usage(100, 4, 0), AccessReport(told=1)),
+        (Usage(100, 4, 10**25), AccessReport(told=1, tokens=100, blocks=6)),
+        (Usage(100, 4, -5), AccessReport(told=1)),
+        (Usage(100, 4, None), AccessReport(untold=1)),
+        (None, AccessReport(untold=1)),
+    ],
+)
+def test_what_an_answer_tells_is_counted_and_what_it_does_not_is_not_invented(
+    usage: Usage | None, report: AccessReport
+) -> None:
+    accesses = CacheAccesses()
+
+    accesses.count(A, usage, 16)
+
+    assert accesses.reports == {A: report}
+
+
+def test_answers_add_up_until_the_worker_is_forgotten() -> None:
+    accesses = CacheAccesses()
+    accesses.count(A, Usage(100, 4, 64), 16)
+    accesses.count(A, Usage(100, 4, 96), 32)
+    accesses.count(A, None, 16)
+
+    assert accesses.reports[A] == AccessReport(told=2, untold=1, tokens=160, blocks=7)
+
+    accesses.forget(A)
+    accesses.forget(A)
+    assert accesses.reports == {}

@@ -11,7 +11,7 @@ HASHES = BlockHashes(list(range(320)), 16)
 
 
 def traced_log(max_bytes: int = 1 << 20) -> tuple[DecisionLog, TraceRing]:
-    log, ring = DecisionLog(16), TraceRing(16, window_s=600.0, max_bytes=max_bytes)
+    log, ring = DecisionLog(), TraceRing(16, window_s=600.0, max_bytes=max_bytes)
     log.ring = ring
     return log, ring
 
@@ -103,7 +103,7 @@ def test_a_request_of_a_family_left_out_is_only_counted() -> None:
 
 
 def test_without_a_ring_nothing_is_kept() -> None:
-    log = DecisionLog(16)
+    log = DecisionLog()
     record = play(log)
 
     assert log.settle()

@@ -19,7 +19,7 @@ def finished(log: DecisionLog, *, best: int = 0, usage: Usage | None = None) -> 
 
 
 def test_a_finished_request_counts_once_everywhere() -> None:
-    log = DecisionLog(SIZE)
+    log = DecisionLog()
 
     finished(log, usage=Usage(100, 5, None))
 
@@ -30,7 +30,7 @@ def test_a_finished_request_counts_once_everywhere() -> None:
 
 
 def test_what_load_cost_in_overlap_is_best_less_predicted() -> None:
-    log = DecisionLog(SIZE)
+    log = DecisionLog()
     held = decide().overlap_blocks
 
     finished(log, best=held + 7)
@@ -40,7 +40,7 @@ def test_what_load_cost_in_overlap_is_best_less_predicted() -> None:
 
 
 def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
-    log = DecisionLog(SIZE)
+    log = DecisionLog()
 
     finished(log, usage=Usage(100, 1, None))
     finished(log)
@@ -49,7 +49,7 @@ def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
 
 
 def test_what_did_not_finish_is_not_timed() -> None:
-    log = DecisionLog(SIZE)
+    log = DecisionLog()
     record = log.decided(b"r", decide(), BlockHashes.of([], SIZE), 1.0)
     log.ended(record, "client_gone", 200, None, 2.0)
     whole = log.decided(b"s", decide(), BlockHashes.of([], SIZE), 1.0)

@@ -40,8 +40,17 @@ def test_what_is_usual_is_right() -> None:
     assert PolicyChange(SPEC, (1.0,)).immediate
 
 
-def test_squared_bounds_have_twice_the_room() -> None:
-    squared = Bounds(1.1, 1.2, 0.01).squared()
+@pytest.mark.parametrize(
+    ("stages", "shares"),
+    [
+        ((0.05, 0.25, 1.0), [0.05, 0.25, 0.9]),
+        ((0.95, 1.0), [0.95, 0.95]),
+        ((1.0,), [1.0]),
+    ],
+)
+def test_the_last_stage_holds_some_back_and_no_stage_gives_less(
+    stages: tuple[float, ...], shares: list[float]
+) -> None:
+    change = PolicyChange(SPEC, stages)
 
-    assert (squared.ttft_ratio, squared.tpot_ratio) == pytest.approx((1.21, 1.44))
-    assert squared.error_margin == 0.02
+    assert [change.share(stage) for stage in range(len(stages))] == shares

@@ -61,12 +61,12 @@ def test_a_good_candidate_goes_through_every_stage_and_stays() -> None:
         serve(rollout)
         state = rollout.decide(second + 0.5, {})
 
-    assert shares == [0.05, 0.25, 1.0]
+    assert shares == [0.05, 0.25, 0.9]
     assert state is not None
     assert state.phase == "done"
     assert rollout.arms is None
     assert (rollout.spec, rollout.policy.cost.name) == (OTHER, "lmetric")
-    assert [step.share for step in state.steps] == [0.05, 0.25, 1.0, 1.0]
+    assert [step.share for step in state.steps] == [0.05, 0.25, 0.9, 1.0]
 
 
 def test_a_slow_candidate_is_returned_from_with_the_reason() -> None:
@@ -82,19 +82,19 @@ def test_a_slow_candidate_is_returned_from_with_the_reason() -> None:
     assert (rollout.arms, rollout.spec) == (None, BASE)
 
 
-def test_the_last_stage_is_held_against_the_stage_before_with_twice_the_room() -> None:
-    for slower, phase in ((1.15, "done"), (1.5, "returned")):
+def test_the_last_stage_is_compared_too_with_what_is_held_back() -> None:
+    for slower, phase in ((1.05, "done"), (3.0, "returned")):
         rollout = rollout_of()
         rollout.begin(msgspec.structs.replace(CHANGE, stages=(0.5, 1.0)), 1.0, {})
         serve(rollout, 50)
         rollout.decide(2.0, {})
-        assert rollout.arms is not None
-        fill(rollout.arms.candidate.counter, 200, 100.0 * slower)
+        serve(rollout, 50, slower=slower)
 
         state = rollout.decide(3.0, {})
 
         assert state is not None
         assert state.phase == phase
+        assert [step.share for step in state.steps[:2]] == [0.5, 0.9]
 
 
 def test_stages_of_1_take_the_candidate_at_once() -> None:

@@ -52,7 +52,6 @@ def test_what_is_in_force_follows_from_the_phase() -> None:
         {"steps": (Step(1.0, "r1", 0.5, "x" * 1000),)},
         {"change": PolicyChange(OTHER, ())},
         {"baseline": PolicySpec("")},
-        {"reference": Tally(1, 2)},
     ],
 )
 def test_a_state_that_cannot_be_is_seen(fields: dict[str, object]) -> None:

@@ -101,3 +101,15 @@ def test_errors_show_what_families_are_worth() -> None:
 
     assert statistics.answers == 400
     assert statistics.error_tokens < 0.2 * statistics.mean_error_tokens
+
+
+def test_another_block_size_finds_families_by_its_own_blocks() -> None:
+    lengths = OutputLengths(16)
+    learn(lengths, prompt(1), 100)
+
+    lengths.resize(32)
+    families, foreseen = lengths.forecast(BlockHashes.of([1, 2, 3, 4, 5, 6, 7, 8], 32))
+
+    assert families == ((64, 2), (256, 8))
+    assert (foreseen.samples, foreseen.family_tokens) == (1, 0)
+    assert lengths.statistics().families == 0

@@ -230,3 +230,18 @@ def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
     heard.hear(3, elsewhere, Ended("q", Verdict.PROMPT, "reset"))
 
     assert heard.scheduler.workers.everyone(0.0) == ("v", W)
+
+
+def test_answers_that_are_not_streamed_grow_alike_at_both_replicas() -> None:
+    home, heard = Heard(), Heard()
+    for scheduler in (home.scheduler, heard.scheduler):
+        scheduler.unseen_speeds.learn(W, 100, 2.0)
+    home.sequences.add("q", W, Demand(40, 30, 20, streams=False), 0.0)
+    heard.hear(1, Placed("q", W, 40, 30, 5, streams=False))
+
+    for now in (0.5, 1.1, 60.0):
+        home.scheduler.grow_unseen(now)
+    heard.scheduler.grow_unseen(60.0)
+
+    loads = [one.sequences.loads(W) for one in (home, heard)]
+    assert [(one.active_blocks, one.expected_blocks) for one in loads] == [(15, 0)] * 2

@@ -129,7 +129,7 @@ def test_shadows_are_few() -> None:
 
 
 def test_the_log_has_its_shadows_judge_when_it_settles() -> None:
-    log = DecisionLog(SIZE, shadows=ShadowPolicies([parse_shadow("kv:overlap-load", SIZE)]))
+    log = DecisionLog(shadows=ShadowPolicies([parse_shadow("kv:overlap-load", SIZE)]))
     log.decided(b"r", decision("full", FULL, EMPTY), BlockHashes.of([], SIZE), 1.0)
     assert log.shadows.reports()[0].decisions == 0
 

@@ -387,3 +387,27 @@ def test_nothing_came_at_first_and_a_clock_that_steps_back_stands_still() -> Non
     arrivals.fold(50.0)
 
     assert arrivals.per_ms(50.0) == arrivals.per_ms(100.0) > 0.0
+
+
+def test_after_another_block_size_everything_still_ends_at_nothing() -> None:
+    sequences = make_sequences(stride=2)
+    demand = Demand(100, 68, expected_output_tokens=40, keys=(1, 2))
+    sequences.add("old", W1, demand, now=1.0)
+    sequences.correct(W1, requests=2, blocks=10, prefill_tokens=100)
+
+    sequences.resize(64)
+    loads = sequences.loads(W1)
+    resized = (loads.unseen_blocks, loads.active_blocks, loads.prompt_tokens)
+    sequences.correct(W1, requests=1, blocks=3, prefill_tokens=0)
+    sequences.add("new", W1, Demand(100, 68), now=2.0)
+    grown = loads.active_blocks
+    sequences.grow("old", 200, now=3.0)
+    sequences.correct(W1, requests=0, blocks=0, prefill_tokens=0)
+    sequences.finish("old")
+    sequences.finish("new")
+
+    assert resized == (0, 7, 100)
+    assert grown == 7 + 3 + 2
+    left = (loads.active_requests, loads.active_blocks, loads.expected_blocks)
+    assert left == (0, 0, 0)
+    assert (loads.prompt_tokens, loads.prefill_tokens) == (0, 0)

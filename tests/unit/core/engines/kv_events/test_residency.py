@@ -197,6 +197,17 @@ def test_once_a_run_agreed_the_block_size_stays(configured: int | None) -> None:
     assert residency.statistics().mismatched_blocks == 0
 
 
+def test_an_engine_that_began_anew_may_have_another_block_size() -> None:
+    residency = Residency(4)
+    residency.apply(stored(11, 12))
+
+    assert list(residency.restart()) == [Emptied()]
+    held = residency.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
+
+    assert residency.block_size == 8
+    assert [len(one.hashes) for one in held if isinstance(one, TierStored)] == [2]
+
+
 def test_blocks_of_no_size_are_counted_and_ignored() -> None:
     residency = Residency()
 

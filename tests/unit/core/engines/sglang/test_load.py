@@ -11,7 +11,7 @@ LIVE = bytes.fromhex("9ba84c6f6164537461740100cce0cd20000000cce0cd1000ccc8ce0001
 PAGE = b"""{"version":"0.5.23","loads":[{"timestamp":1.5,"dp_rank":1,"num_running_reqs":3,
 "num_waiting_reqs":2,"num_waiting_uncached_tokens":700,"num_used_tokens":512,
 "max_total_num_tokens":4096,"token_usage":0.125,"total_prefill_uncached_tokens":25,
-"total_prefill_busy_us":154883,"memory":{"weight_gb":0.0},"queues":{"waiting":2}}]}"""
+"total_prefill_busy_us":154883,"max_running_requests":64,"cache_hit_rate":0.4321,"memory":{"weight_gb":0.0},"queues":{"waiting":2}}]}"""
 
 
 def test_a_message_of_the_load_stream_is_read_by_position() -> None:
@@ -24,6 +24,7 @@ def test_a_message_of_the_load_stream_is_read_by_position() -> None:
         waiting_tokens=0,
         prefilled_tokens=200,
         prefill_busy_us=93_756,
+        total_slots=4096,
     )
 
 
@@ -38,7 +39,9 @@ def test_shorter_messages_of_older_versions_and_longer_ones_are_read_too() -> No
 
 def test_a_page_of_loads_is_read_per_rank() -> None:
     assert decode_loads(PAGE) == {
-        1: EngineFigures(3, 2, 512, 4096, 1, 700, prefilled_tokens=25, prefill_busy_us=154_883)
+        1: EngineFigures(
+            3, 2, 512, 4096, 1, 700, 25, 154_883, total_slots=64, prefix_hit_rate=0.4321
+        )
     }
     assert decode_loads(b'{"loads":[{}]}') == {0: EngineFigures(0, 0, 0, 0)}
 

@@ -1,0 +1,30 @@
+"""How a program of somebody else's logs in at the mesh."""
+
+from pathlib import Path
+
+import msgspec
+
+from kvmesh.settings.roles import NatsSettings
+
+
+class NatsLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program logs in at the mesh's NATS server; empty: as anybody.
+
+    `namespace`: first word of every subject. `nkey_seed`, `creds`, `tls_ca`: the files that
+    `--nats-nkey-seed`, `--nats-creds` and `--nats-tls-ca` name.
+    """
+
+    namespace: str = "kvmesh"
+    nkey_seed: Path | None = None
+    creds: Path | None = None
+    tls_ca: Path | None = None
+
+    def settings(self, nats_url: str) -> NatsSettings:
+        """Return these as the settings of a process."""
+        return NatsSettings(
+            nats_url=nats_url,
+            namespace=self.namespace,
+            nats_creds=self.creds,
+            nats_nkey_seed=self.nkey_seed,
+            nats_tls_ca=self.tls_ca,
+        )

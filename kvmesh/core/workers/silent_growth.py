@@ -1,0 +1,122 @@
+"""KV blocks of answers that are not streamed: nobody sees their tokens, so growth is inferred."""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.loads import Booking
+from kvmesh.core.workers.sequences import ActiveSequences
+
+MOST_S: Final = 86_400.0
+"""No answer takes longer: a clock was set."""
+
+_WEIGHT: Final = 0.05
+_OUTLIER: Final = 8.0
+
+
+class _AtWorker:
+    """What one worker decodes unseen (`growing`), the blocks by which that counts as grown until
+    now, and those of prompts that it may not hold yet.
+    """
+
+    __slots__ = ("growing", "grown", "waiting_blocks")
+
+    def __init__(self) -> None:
+        self.growing: list[Booking] = []
+        self.grown = 0
+        self.waiting_blocks = 0
+
+
+class UnseenWork(msgspec.Struct, frozen=True):
+    """What is known of workers without looking: `ms_per_token` between two output tokens, 0 when
+    nothing was learned; `used_blocks` by the engine's last report, None without a fresh one.
+    """
+
+    ms_per_token: Callable[[WorkerId], float]
+    used_blocks: Callable[[WorkerId], int | None]
+
+
+class UnseenSpeeds:
+    """Learns the time between two output tokens from whole answers, for workers whose streams tell
+    none. A row a worker until it is removed.
+    """
+
+    def __init__(self) -> None:
+        self._fleet_ms = 0.0
+        self._workers: dict[WorkerId, float] = {}
+
+    def learn(self, worker: WorkerId, tokens: int, decode_s: float) -> None:
+        """Take a whole answer of `tokens` that took `decode_s` behind its prefill."""
+        if tokens > 0 and 0.0 < decode_s < MOST_S:
+            sample = decode_s * 1000.0 / tokens
+            self._workers[worker] = _blend(self._workers.get(worker, 0.0), sample)
+            self._fleet_ms = _blend(self._fleet_ms, sample)
+
+    def ms_per_token(self, worker: WorkerId) -> float:
+        """Return the worker's time between two tokens, ms; the fleet's when unseen, else 0."""
+        return self._workers.get(worker, 0.0) or self._fleet_ms
+
+    def remove_worker(self, worker: WorkerId) -> None:
+        """Forget a worker; the fleet remembers what it contributed."""
+        self._workers.pop(worker, None)
+
+
+def grow_unseen(sequences: ActiveSequences, work: UnseenWork, now: float) -> None:
+    """Let each answer that is not streamed have grown by the time since its prefill, at its
+    worker's time per token, up to the output that is expected of it.
+
+    An engine that uses fewer blocks than that says so: then all such answers there have grown in
+    proportion to what it uses beyond the rest. That it uses more is load that nobody booked, as
+    `WorkerRegistry.report` counts it. The same from the same arguments, however often and when
+    it was called before. O(bookings).
+    """
+    workers: dict[WorkerId, _AtWorker] = {}
+    for booking in sequences.bookings.values():
+        if booking.streams and not booking.prefilling:
+            continue
+        at = workers.get(booking.worker)
+        if at is None:
+            at = workers[booking.worker] = _AtWorker()
+        if booking.prefilling:
+            at.waiting_blocks += booking.private_blocks + sequences.stride * len(booking.keys)
+        elif not booking.output_tokens:
+            at.growing.append(booking)
+            at.grown += booking.foreseen_blocks
+    for worker, at in workers.items():
+        if at.growing:
+            _grow(sequences, work, now, worker, at)
+
+
+def _grow(
+    sequences: ActiveSequences, work: UnseenWork, now: float, worker: WorkerId, at: _AtWorker
+) -> None:
+    ms_per_token = work.ms_per_token(worker)
+    due = [_due_blocks(one, sequences.block_size, ms_per_token, now) for one in at.growing]
+    whole, used = sum(due), work.used_blocks(worker)
+    room = whole
+    if used is not None:
+        rest = sequences.loads(worker).booked_blocks - at.grown - at.waiting_blocks
+        room = min(whole, max(0, used - rest))
+    for booking, blocks in zip(at.growing, due, strict=True):
+        sequences.foresee(booking, blocks * room // whole if whole else 0)
+
+
+def _due_blocks(booking: Booking, block_size: int, ms_per_token: float, now: float) -> int:
+    """Return the blocks that the booking should have grown by, at most those expected."""
+    expected = booking.expected_blocks + booking.foreseen_blocks
+    elapsed_ms = (now - booking.output_s) * 1000.0
+    if ms_per_token <= 0.0 or elapsed_ms <= 0.0 or not expected:
+        return 0
+    tokens = int(min(elapsed_ms / ms_per_token, float(expected * block_size)))
+    prompt = booking.prompt_tokens
+    return -(-(prompt + tokens) // block_size) + (-prompt // block_size)
+
+
+def _blend(old: float, sample: float) -> float:
+    """Return a mean moved towards a sample, which is clipped to 1/8..8 times the mean."""
+    if old <= 0.0:
+        return sample
+    clipped = min(max(sample, old / _OUTLIER), old * _OUTLIER)
+    return old + _WEIGHT * (clipped - old)

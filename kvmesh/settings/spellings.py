@@ -1,0 +1,87 @@
+"""Flags in the spellings that other KV routers publish: a command line written for one of them is
+taken as it stands, or is rejected with what to write here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kvmesh.errors import ConfigError
+
+SWITCH_WORDS: Final = frozenset({"true", "false", "yes", "no"})
+"""What may stand behind a switch: `--kv-events false`."""
+
+FIXED: Final[Mapping[str, tuple[bool, str]]] = {
+    "router-replica-sync": (
+        True,
+        (
+            "replicas of a bucket always tell each other what they route; to route for itself alone"
+            " a router takes a --bucket of its own"
+        ),
+    ),
+    "track-active-blocks": (
+        True,
+        (
+            "active blocks are always tracked; to route without them, give them no weight in the"
+            " cost: --kv-cost predicted-time:decode_weight=0"
+        ),
+    ),
+    "router-reset-states": (
+        False,
+        (
+            "a router that forgets makes its siblings forget; delete the bucket's stream instead,"
+            ' as docs/runbook.md says under "Forget everything"'
+        ),
+    ),
+}
+"""Published switches that cannot be turned here: where each always stands, and what to do instead
+of turning it.
+"""
+
+_OFF: Final = frozenset({"false", "no"})
+
+
+def read_spellings(tokens: Sequence[str]) -> list[str]:
+    """Return a command line as the commands read it: a switch and its word joined
+    (`--kv-events false` is `--kv-events=false`), switches of `FIXED` left out.
+
+    What stands behind `--` is left alone. Raises `ConfigError` when one of `FIXED` is turned.
+    """
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    joined = [token for token in _join(tokens[:end]) if not _is_idle(token)]
+    return [*joined, *tokens[end:]]
+
+
+def join_loose(tokens: Sequence[str], loose: Sequence[str]) -> list[str]:
+    """Return `tokens` with each word of `loose` joined to the flag before it: what rejects
+    `--kv-events maybe` then names the flag.
+    """
+    return list(_join(tokens, frozenset(word.lower() for word in loose)))
+
+
+def _join(tokens: Sequence[str], words: frozenset[str] = SWITCH_WORDS) -> Iterator[str]:
+    flag = ""
+    for token in tokens:
+        if flag and token.lower() in words:
+            yield f"{flag}={token}"
+            flag = ""
+            continue
+        if flag:
+            yield flag
+        flag = token if token.startswith("--") and "=" not in token else ""
+        if not flag:
+            yield token
+    if flag:
+        yield flag
+
+
+def _is_idle(token: str) -> bool:
+    name, _, word = token.removeprefix("--").partition("=")
+    on = word.lower() not in _OFF
+    if name.startswith("no-"):
+        name, on = name.removeprefix("no-"), not on
+    if not token.startswith("--") or name not in FIXED:
+        return False
+    place, remedy = FIXED[name]
+    if on != place:
+        raise ConfigError(f"{token}: {remedy}")
+    return True

@@ -1,0 +1,121 @@
+"""Replicas and edges that nobody told the block size of the engines."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from kvmesh.app.process.running import Stop
+from kvmesh.app.router.command import RouterServer
+from kvmesh.app.worker.command import Sidecar
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
+from tests.integration.support.live_router import free_port, router_process, serving
+from tests.nats_container import Served
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "What everybody asks about, again and again. " * 20
+SIZE = 32
+WITHIN_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def engine() -> AsyncIterator[Mocker]:
+    mocker = Mocker(
+        MockerOptions(
+            port=free_port(),
+            kv_events_port=free_port(),
+            replay_port=free_port(),
+            block_size=SIZE,
+            timing_profile="instant",
+            num_gpu_blocks_override=512,
+        )
+    )
+    await mocker.start()
+    try:
+        yield mocker
+    finally:
+        await mocker.stop()
+
+
+@contextlib.asynccontextmanager
+async def replica(nats: NatsSettings, name: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve a router of the mesh that believes events alone; it is ready when the block begins."""
+    port = free_port()
+    server = RouterServer(
+        RouterSettings(
+            router_id=name,
+            cost=CostSettings(predict_ttl_s=0.0),
+            http=HttpSettings(http_port=port, drain_s=0.0),
+            nats=nats,
+        )
+    )
+    async with (
+        serving(server.serve, f"http://127.0.0.1:{port}") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        yield client
+
+
+async def sees_all_that_is_cached(client: httpx.AsyncClient) -> None:
+    """Chat until the overlap that is foreseen, from events, is what the engine reuses."""
+    message = {"role": "user", "content": PREFIX}
+    body = {"model": "mock", "max_tokens": 4, "messages": [message]}
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            answer = await client.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            details = answer.json()["usage"]["prompt_tokens_details"] or {}
+            foreseen = int(answer.headers["x-kvmesh-overlap-blocks"])
+            if foreseen * SIZE == details.get("cached_tokens", 0) > 800:
+                assert answer.headers["x-kvmesh-trust"] == "exact"
+                return
+
+
+async def told_size(client: httpx.AsyncClient) -> tuple[int, str]:
+    status = (await client.get("/v1/status")).json()
+    return status["block_size"], status["block_size_from"]
+
+
+async def test_every_replica_takes_the_size_of_its_workers_a_late_one_too(
+    nats_server: Served, namespace: str
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
+    async with engine() as mocker:
+        sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id="w", nats=nats))
+        stop = Stop()
+        running = asyncio.create_task(sidecar.serve(stop))
+        try:
+            async with replica(nats, "r0") as first:
+                await sees_all_that_is_cached(first)
+                # It reads what was cached before it came from the journal.
+                async with replica(nats, "r1") as second:
+                    await sees_all_that_is_cached(second)
+                    sizes = [await told_size(first), await told_size(second)]
+                    ready = (await second.get("/ready")).json()
+        finally:
+            stop.request()
+            await running
+
+    assert sizes == [(SIZE, "workers")] * 2
+    assert "no prefix can match" not in str(ready)
+
+
+async def test_edges_hash_by_the_size_that_the_index_process_took() -> None:
+    async with (
+        engine() as mocker,
+        router_process(
+            *("--worker", f"w={mocker.url}", "--predict-ttl-s", "0", "--http-processes", "2"),
+            serves="edge serves",
+        ) as client,
+    ):
+        async with asyncio.timeout(WITHIN_S):
+            while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.02)
+        await sees_all_that_is_cached(client)
+
+        assert await told_size(client) == (SIZE, "workers")

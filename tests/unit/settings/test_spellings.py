@@ -1,0 +1,57 @@
+import pytest
+
+from kvmesh.errors import ConfigError
+from kvmesh.settings.spellings import join_loose, read_spellings
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("router --kv-events true", "router --kv-events=true"),
+        ("router --kv-events False --seed 3", "router --kv-events=False --seed 3"),
+        ("router --no-kv-events no", "router --no-kv-events=no"),
+        ("router --kv-events --smooth yes", "router --kv-events --smooth=yes"),
+        ("router --kv-events=true false", "router --kv-events=true false"),
+        ("router true", "router true"),
+        ("router --kv-events", "router --kv-events"),
+        ("replay -- --kv-events true", "replay -- --kv-events true"),
+        ("router --kv-events -- true", "router --kv-events -- true"),
+        ("router --router-replica-sync --seed 3", "router --seed 3"),
+        ("router --router-replica-sync=true", "router"),
+        ("router --no-router-reset-states", "router"),
+        ("router --router-reset-states false", "router"),
+        ("router --track-active-blocks yes", "router"),
+        ("router -- --router-reset-states", "router -- --router-reset-states"),
+        ("", ""),
+    ],
+)
+def test_a_line_is_read_as_it_was_meant(line: str, read: str) -> None:
+    assert read_spellings(line.split()) == read.split()
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ("--no-track-active-blocks", "decode_weight=0"),
+        ("--track-active-blocks false", "decode_weight=0"),
+        ("--router-replica-sync no", "--bucket of its own"),
+        ("--no-router-replica-sync", "--bucket of its own"),
+        ("--router-reset-states", "Forget everything"),
+        ("--no-router-reset-states=false", "Forget everything"),
+    ],
+)
+def test_a_published_flag_without_a_meaning_here_is_rejected_with_what_to_do(
+    flags: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigError, match=remedy) as error:
+        read_spellings(["router", *flags.split()])
+
+    assert str(error.value).startswith(flags.split(maxsplit=1)[0])
+
+
+def test_a_word_left_over_goes_to_the_switch_before_it() -> None:
+    line = ["router", "--kv-events", "Maybe", "--seed", "3", "again"]
+
+    joined = join_loose(line, ["Maybe", "again"])
+
+    assert joined == ["router", "--kv-events=Maybe", "--seed", "3", "again"]
