@@ -53,7 +53,6 @@ from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
@@ -213,7 +212,7 @@ class RouterServer:
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(self._view(context, admin, changes))
+            pages = ViewPages(changes.view(context, self.mesh, admin))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -244,13 +243,6 @@ class RouterServer:
             await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
-
-    def _view(
-        self, context: RoutingContext, admin: RouterAdmin, changes: RunningChanges
-    ) -> RouterView:
-        view = RouterView(context, self.mesh, admin.warnings, admin.sources, changes.view_policy)
-        view.tuning = changes.view_tuning
-        return view
 
     async def _join(self, url: str) -> None:
         """Be part of the mesh, which may have to wait for NATS, until that fails."""

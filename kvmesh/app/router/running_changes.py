@@ -17,6 +17,7 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.tuner.auto_tuner import make_tuner
 from kvmesh.app.tuner.trace_page import TracePage
 from kvmesh.app.views.policy_view import PolicyRow, view_policy
+from kvmesh.app.views.router_view import RouterView, ViewedMesh
 from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import RouterSettings
@@ -42,6 +43,12 @@ class RunningChanges:
     def view_policy(self) -> PolicyRow:
         """Return the policy and its changes, for people."""
         return view_policy(self._bucket, self.policies.rollout, self.policies.siblings())
+
+    def view(self, context: RoutingContext, mesh: ViewedMesh, admin: RouterAdmin) -> RouterView:
+        """Return the replica as the dashboard sees it."""
+        view = RouterView(context, mesh, admin.warnings, admin.sources, self.view_policy)
+        view.tuning = self.view_tuning
+        return view
 
     def view_tuning(self) -> list[TuningRow]:
         """Return what the tuner does, for people; nothing where there is none."""

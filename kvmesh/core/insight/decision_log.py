@@ -59,8 +59,7 @@ class DecisionLog:
     A request costs about 2 us here; all else (the shadow, sketches, hot prefixes) waits for
     `settle`. A request id that a client uses again names its newest request. `replicas`: routers,
     this one included, that send requests to the same workers. `left_out` tells to whom no request
-    may go; it is asked for decisions with all their candidates. With a `ring`, what ended is kept
-    there as rows of a trace.
+    may go; it is asked for decisions with all their candidates. `ring`: where a trace is kept.
     """
 
     def __init__(

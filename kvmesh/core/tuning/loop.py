@@ -1,6 +1,6 @@
 """A tuner at one router: what it sees is read here, what it asks for is done here."""
 
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
@@ -213,6 +213,8 @@ class TuningLoop:
                 case GiveUp(why):
                     orders.append(EndSearch())
                     self._give_up(why)
+                case _:
+                    assert_never(act)
         return orders
 
     def _search(self, act: StartSearch, around: Around, now: float) -> Search:
