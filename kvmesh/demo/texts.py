@@ -74,7 +74,8 @@ class Writer:
     def prose(self, name: str, tokens: int) -> str:
         """Return about so many tokens of words; other names have other words."""
         rng = Random(f"{self.salt}/{name}")  # noqa: S311  no secret
-        wanted, parts, length = round(tokens * self._size.characters), [], 0
+        wanted, length = round(tokens * self._size.characters), 0
+        parts: list[str] = []
         while length < wanted:
             parts.append(rng.choice(WORDS))
             length += len(parts[-1]) + 1
@@ -139,9 +140,9 @@ def _turns(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
     for number in range(writer.count(60 if full else 8)):
         name = f"conversation {number}"
-        first = f"{ALICE} {writer.salt} {name}: {writer.prose(name, 2000)}"
+        first = f"{ALICE} {name}: {writer.prose(name, 2000)}"
         later = [f"{turn} {writer.prose(f'{name}/{turn}', 200)}" for turn in FOLLOW_UPS]
-        found.append(Dialogue(HELPFUL, (first, *later), 50 if full else 10))
+        found.append(Dialogue(f"{writer.salt} {HELPFUL}", (first, *later), 50 if full else 10))
     return found
 
 

@@ -15,6 +15,11 @@ from kvmesh.core.buckets.turns import Turns
 
 BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-loaded"]
 
+NEW_SHARE: Final = 0.5
+"""Where a bucket holds less of a prompt, e.g. a line that all prompts begin with, turns are taken:
+routers draw the same line among their workers (`core.routing.chooser`).
+"""
+
 KEEPS_BY_HASH: Final = frozenset({"round-robin", "prefix-hash"})
 """Policies that need to remember nothing where nothing is shared."""
 
@@ -115,7 +120,8 @@ class Placing:
             return min(names, key=lambda name: (loads[name], name))
         weights = _weights(serving)
         beginnings = find_beginnings(request.keys, request.prompt_start)
-        homes = self.conversations.find_beginning(beginnings, now)
+        worth = [one for one in beginnings if one.chars >= NEW_SHARE * request.prompt_chars]
+        homes = self.conversations.find_beginning(worth, now)
         bucket = self.turns.choose(homes, weights, now)
         if not request.asks:
             self.turns.take(bucket, now, in_turn=not any(name in serving for name in homes))

@@ -39,7 +39,7 @@ def serving(
 
 
 ALL = serving(*NAMES)
-NONE_SENT = dict.fromkeys(NAMES, 0)
+NONE_SENT: dict[str, int] = dict.fromkeys(NAMES, 0)
 
 
 def chat(name: str, turns: int = 1, *sessions: int) -> BucketRequest:
@@ -130,6 +130,15 @@ def test_who_shares_a_beginning_joins_it_until_its_bucket_is_ahead() -> None:
 
     assert found[:9] == ["a"] * 9
     assert Counter(found) == dict.fromkeys(NAMES, 30)
+
+
+def test_who_shares_only_a_line_with_others_takes_turns() -> None:
+    placing = Placing("round-robin", HomeOptions())
+    long = "word " * 40
+
+    found = [send(placing, chat(f"user {number}: {long}")) for number in range(9)]
+
+    assert found == [*"abc"] * 3
 
 
 def test_a_lead_is_counted_for_each_worker_where_all_tell_theirs() -> None:
