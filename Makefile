@@ -1,5 +1,6 @@
 # make up    serve a whole mesh on this machine     make test   the whole suite
 # make check format, lint, types, layers            make bench  the benchmark tables
+# make demo  what routing by cache is promised to do, beside what it does here
 # make mutants ARGS='kvmesh.core.engines.kv_events.closure.*'  does any test notice a fault in this module?
 # make native-check  the compiled core's tests under gcc's sanitizers; make test-pure: without it
 # make test-engines  real vLLM and SGLang on this CPU: prints predicted against reused tokens
@@ -12,11 +13,11 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,5p' Makefile
+	@sed -n '1,6p' Makefile
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +37,9 @@ $(VENV)/.bench: $(VENV)/.dev
 
 up: $(VENV)/.run
 	$(BIN)/kvmesh up $(ARGS)
+
+demo: $(VENV)/.run
+	$(BIN)/kvmesh demo $(ARGS)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m coverage erase

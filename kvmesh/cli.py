@@ -5,11 +5,21 @@ machine without NATS and `--help` is quick.
 import gc
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CycloptsError,
+    Group,
+    Parameter,
+    Token,
+    UnusedCliTokensError,
+)
 from cyclopts.config import Env, Toml
 from cyclopts.types import ExistingTomlPath
 
@@ -54,6 +64,10 @@ COMMANDS = {
         "Send a trace to a live endpoint and report hit rate and latency.",
     ),
     "analyze": ("analyze.command", "Say what of a load could be reused, and what to set for it."),
+    "demo": (
+        "demo.command",
+        "Show what routing by cache is promised to do, and what it does here.",
+    ),
     "snapshot": (
         "app.ops.snapshot",
         "List, inspect, verify and take snapshots of a bucket's index.",
@@ -98,8 +112,10 @@ def launch(
 ) -> object:
     """Read the settings, strongest first: flags, KVMESH_* variables, the file, defaults."""
     if config is not None:
-        check_toml(config)
-        app.config = (ENVIRONMENT, Toml(config, must_exist=True, use_commands_as_keys=False))
+        found = read_toml(config)
+        like_commands = {key: value for key, value in found.items() if key in COMMANDS}
+        file = Toml(config, must_exist=True, use_commands_as_keys=False)
+        app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
     line = read_spellings(tokens)
     try:
         return app(line, exit_on_error=False, print_error=False)
@@ -109,8 +125,10 @@ def launch(
         return app(line)  # once more, to print what is wrong and exit
 
 
-def check_toml(path: Path) -> None:
-    """Raise `ConfigError` naming file, line and column when `path` is not TOML, and when it has
+def read_toml(path: Path) -> dict[str, object]:
+    """Return the settings of a TOML file.
+
+    Raises `ConfigError` naming file, line and column when `path` is not TOML, and when it has
     tables: a setting in one called like a command would count for nothing.
     """
     try:
@@ -120,6 +138,31 @@ def check_toml(path: Path) -> None:
     for key, value in found.items():
         if isinstance(value, dict):
             raise ConfigError(f"{path}: [{key}]: settings stand in no table; leave that line out")
+    return found
+
+
+def fill_in(
+    settings: Mapping[str, object],
+    source: str,
+    _app: App,
+    _commands: tuple[str, ...],
+    arguments: ArgumentCollection,
+) -> None:
+    """Give `settings` from `source` to the arguments that nothing stronger gave a value.
+
+    For keys called like a command (`worker`): cyclopts skips them, as it takes them for tables.
+    Raises `ConfigError` for a key that is no flag of the command.
+    """
+    for key, value in settings.items():
+        try:
+            argument, _, _ = arguments.match(f"--{key}")
+        except ValueError:
+            raise ConfigError(f"{source}: {key}: this command has no such setting") from None
+        if not argument.tokens:
+            values = cast("list[object]", value) if isinstance(value, list) else [value]
+            for index, one in enumerate(values):
+                token = Token(keyword=f"[{key}]", value=str(one), source=source, index=index)
+                argument.append(token)
 
 
 def main() -> None:

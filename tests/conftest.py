@@ -11,6 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 import pytest_timeout
+import structlog
 import zmq
 
 from kvmesh.app.nats.server import NatsServer
@@ -77,6 +78,15 @@ zmq.Context.__del__ = leave_context  # type: ignore[method-assign]  # of the tes
 
 
 Eventually = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Let no test's logging be the next one's: what runs a command or follows a mesh here
+    configures structlog for the whole process.
+    """
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

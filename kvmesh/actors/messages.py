@@ -149,9 +149,9 @@ class RouterHeartbeat(Message, frozen=True):
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
     it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
     `workers` are those of its bucket, so that meta-routers find a worker that a request names;
-    `left_out` are those of them that get nothing for failing requests, a few. `admission` and
-    `policy` are what was changed while it ran. A `follower` books in the bucket but takes no
-    requests: it is a peer to replicas and nothing to meta-routers.
+    `left_out` are those of them that get nothing for failing requests, a few. A `follower` books
+    in the bucket but takes no requests: it is a peer to replicas and nothing to meta-routers.
+    `admission` and `policy` are what was changed while it ran.
     """
 
     router: str
@@ -265,6 +265,10 @@ class Booked(Message, frozen=True):
     """A request was booked by this replica: the other replicas shall know."""
 
     request_id: str
+
+
+class AllHeard(Message, frozen=True):
+    """Who lives has been heard of since the start: a meta-router may begin to choose."""
 
 
 class FirstToken(Message, frozen=True):

@@ -67,7 +67,8 @@ def _buckets(reuse: Reuse, fleet: FleetSize) -> Advice:
         f"one bucket; up to {most} with `kvmesh meta-router --bucket-policy prefix-hash` if one "
         "router is too few",
         f"{count} families of requests, the largest has {largest:.1%} of all prompt tokens: a "
-        "split by prefix keeps each family together, a split in turn would tear it",
+        "split by prefix keeps each family together; a split in turn keeps each conversation, and "
+        "caches what a family shares in each bucket",
     )
 
 

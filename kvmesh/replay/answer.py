@@ -51,6 +51,8 @@ class AnswerReader:
         self.cached_tokens = 0
         self.output_tokens = 0
         """As the server counted; 0 without usage."""
+        self.texts: list[str] = []
+        """The answer's text, in pieces as they came."""
         self.stream_error = ""
         self.complete = False
         """Whether `[DONE]` or a finish reason was seen."""
@@ -78,6 +80,7 @@ class AnswerReader:
             )
         if any(_has_token(choice) for choice in chunk.choices):
             self.token_times.append(now)
+            self.texts += [_text(choice) for choice in chunk.choices]
         if any(choice.finish_reason for choice in chunk.choices):
             self.complete = True
         if chunk.usage is not None:
@@ -95,3 +98,8 @@ def _has_token(choice: _Choice) -> bool:
     if delta is None:
         return bool(choice.text)
     return bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
+
+
+def _text(choice: _Choice) -> str:
+    delta = choice.delta
+    return (choice.text if delta is None else delta.content) or ""

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kvmesh.core.buckets.buckets import BucketPolicy
+from kvmesh.core.buckets.homes import DEFAULT_MAX_HOMES
+from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
@@ -187,19 +188,39 @@ class RouterSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HomeSettings:
+    """Where conversations and sessions are, as meta-routers remember and share it."""
+
+    home_ttl_s: Positive = 3600
+    """Seconds after which the bucket of an unused conversation or session is forgotten."""
+    max_homes: Positive = DEFAULT_MAX_HOMES
+    """Beginnings of conversations, and sessions, whose bucket is remembered; those longest unused
+    go first. About 0.3 KB each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetaRouterSettings:
     """`kvmesh meta-router`."""
 
     bucket_policy: BucketPolicy = "round-robin"
-    """Bucket of a request that neither header nor rule names; prefix-spill: by prefix until hot."""
+    """Bucket of a conversation that begins, unless header or rule names one. round-robin: in turn,
+    nearest to what is cached of its beginning; prefix-hash: by its first 256 characters;
+    prefix-spill: by prefix, until hot; least-loaded. It then stays there (prefix-spill: unless
+    leaving is cheaper), as sessions do under all policies."""
     rule: tuple[str, ...] = ()
-    """`bucket=code,model=*coder*`: first match; or header, min-chars, max-chars, prefix, family."""
+    """`bucket=code,model=*coder*`: first match; or header, min-chars, max-chars, prefix, family. A
+    conversation that outgrows a length moves."""
     redirects: bool = False
     """Answer 307 with the replica's URL to clients that send x-kvmesh-redirect."""
     replica: tuple[str, ...] = ()
-    """Static replica `bucket=http://host:port`; repeat. Then no NATS is used."""
+    """Static replica `bucket=http://host:port`; repeat. Then no NATS is used, and round-robin goes
+    by hash of the conversation, so that several meta-routers agree."""
     wait_for_replica_s: NonNegative = 10.0
     """Seconds a request waits while no replica may be given one, before it is answered 503."""
+    session_header: str = SessionSettings.session_header
+    """Header that names the session; else the body's kvmesh.session, or a header of a known client
+    (docs/api.md)."""
+    home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
@@ -261,7 +282,7 @@ class UpSettings:
     replicas: Positive = 2
     """Router replicas of each bucket."""
     bucket_policy: BucketPolicy = "prefix-spill"
-    """Bucket of a request that names none; prefix-spill: that of its prefix, until hot."""
+    """Bucket of a conversation that begins; see `kvmesh meta-router --help`."""
     http_port: Port = 8000
     """Port of the front door (the meta-router); routers and engines take free ports."""
     nats_url: str = ""

@@ -95,3 +95,23 @@ async def test_what_nobody_writes_again_expires(backend: Any, eventually: Any) -
     await eventually(lambda: late.caught_up)
 
     assert late.values == {}
+
+
+async def test_homes_are_one_table_of_the_whole_mesh_that_keeps_the_last_written(
+    backend: Any, eventually: Any
+) -> None:
+    one = await (await backend.plane()).homes(3600, 5)
+    two = await (await backend.plane()).homes(3600, 5)
+    bindings = Bindings()
+    await two.follow(bindings)
+    for number in range(8):
+        one.put(f"key-{number}", b"chat")
+    await eventually(lambda: bindings.values.get("key-7"))
+    one.put("key-3", b"chat,code")
+    await eventually(lambda: bindings.values.get("key-3") == b"chat,code")
+
+    late = Bindings()
+    await two.follow(late)
+    await eventually(lambda: late.caught_up)
+
+    assert sorted(late.values) == [f"key-{number}" for number in range(3, 8)]

@@ -126,6 +126,37 @@ def test_bad_key_in_a_file_names_the_file(tmp_path: Path) -> None:
     assert "worker.toml" in err
 
 
+def test_a_setting_called_like_a_command_counts(tmp_path: Path) -> None:
+    path = tmp_path / "router.toml"
+    path.write_text('worker = ["no url"]\nhttp-port = 0\n')
+
+    code, _, err = run_cli("router", "--config", str(path))
+
+    assert code == 2
+    assert "kvmesh: --worker 'no url'" in err
+
+
+def test_a_flag_wins_over_a_setting_called_like_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "router.toml"
+    path.write_text('worker = "no url"\n')
+
+    code, _, err = run_cli("router", "--config", str(path), "--worker", "of the flag")
+
+    assert code == 2
+    assert "kvmesh: --worker 'of the flag'" in err
+
+
+def test_a_setting_called_like_a_command_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "mocker.toml"
+    path.write_text('worker = "http://x"\n')
+
+    code, _, err = run_cli("mocker", "--config", str(path))
+
+    assert code != 0
+    assert "worker" in err.lower()
+    assert "mocker.toml" in err
+
+
 def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "worker.toml"
     path.write_text("bucket = = 3\n")

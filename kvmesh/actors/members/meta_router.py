@@ -6,9 +6,11 @@ import msgspec
 
 from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
-from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
+from kvmesh.actors.messages import AllHeard, BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, decode, last_token
-from kvmesh.core.buckets.buckets import BucketPolicy, BucketRoute, BucketTable, RouterReplica
+from kvmesh.core.buckets.buckets import BucketRoute, BucketTable
+from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
 from kvmesh.core.health.health import Answer
 from kvmesh.core.health.outcomes import Attempt
@@ -20,14 +22,21 @@ from kvmesh.errors import CodecError
 
 CHECK_S = 0.25
 
+MOST_EARLY = 4096
+"""Replicas whose heartbeats are kept while a meta-router only listens."""
+
 
 class MetaRouterStatistics(msgspec.Struct, frozen=True):
-    """Heartbeats taken, dropped as garbage, dropped for their URL; replicas now."""
+    """Heartbeats taken, dropped as garbage, dropped for their URL; replicas, and beginnings and
+    sessions whose bucket is known now; requests by what chose their bucket.
+    """
 
     heartbeats: int
     garbage: int
     refused: int
     replicas: int
+    homes: int
+    placed: dict[str, int]
 
 
 class MetaRouter:
@@ -36,6 +45,8 @@ class MetaRouter:
     `route` is called directly for each request; `note` and `began` tell how it went, so that a
     dead replica is left out at the first failure, long before its heartbeats are missed. One that
     is not heard is asked (`silent`), if somebody does, and stays while it is ready.
+    While it is `listening` nobody gets a request, until `AllHeard`: a conversation whose bucket is
+    only not heard of yet must not move.
     """
 
     def __init__(
@@ -46,9 +57,13 @@ class MetaRouter:
         *,
         guard: UrlGuard | None = None,
         name: str = "meta-router",
+        homes: HomeOptions | None = None,
     ) -> None:
         self.name = name
-        self.table = BucketTable(Membership(backoff_s=0.5, max_backoff_s=5.0), list(rules), policy)
+        membership = Membership(backoff_s=0.5, max_backoff_s=5.0)
+        self.table = BucketTable(membership, list(rules), policy, homes)
+        self.listening = False
+        self._early: dict[str, bytes] = {}
         self.guard = guard or UrlGuard()
         self.hearing = Hearing(self.table.membership)
         self._namespace = namespace
@@ -61,7 +76,13 @@ class MetaRouter:
         """Fold one message; see `messages` for what each means."""
         match message:
             case BusMessage(subject, data):
-                return self._on_bus(subject, data, now)
+                if not self.listening:
+                    return self._on_bus(subject, data, now)
+                if subject in self._early or len(self._early) < MOST_EARLY:
+                    self._early[subject] = data
+                return ()
+            case AllHeard():
+                return self._on_all_heard(now)
             case Tick() | Started():
                 self.hearing.look(now)
                 return (*self._expire(now), Wake(CHECK_S, Tick("check")))
@@ -69,6 +90,11 @@ class MetaRouter:
                 return self._on_answered(replica, answer, now)
             case _:
                 return ()
+
+    @property
+    def homes(self) -> Homes:
+        """Return where conversations and sessions are at home."""
+        return self.table.placing.conversations.homes
 
     def add_static(self, bucket: str, url: str, now: float) -> str:
         """Enter a replica from the configuration, return its name: it needs no heartbeats."""
@@ -120,8 +146,20 @@ class MetaRouter:
 
     def statistics(self) -> MetaRouterStatistics:
         """Return the present counts."""
-        members = len(self.table.membership)
-        return MetaRouterStatistics(self._heartbeats, self._garbage, self.guard.refusals, members)
+        return MetaRouterStatistics(
+            heartbeats=self._heartbeats,
+            garbage=self._garbage,
+            refused=self.guard.refusals,
+            replicas=len(self.table.membership),
+            homes=len(self.homes),
+            placed=dict(self.table.reasons),
+        )
+
+    def _on_all_heard(self, now: float) -> Iterable[Effect]:
+        """Take the heartbeats that came while listening, the newest of each replica."""
+        self.listening = False
+        early, self._early = self._early, {}
+        return [one for beat in early.items() for one in self._on_bus(*beat, now)]
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         """Take a replica's heartbeat; one that speaks for another than its subject is garbage."""

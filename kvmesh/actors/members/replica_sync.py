@@ -253,6 +253,7 @@ class ReplicaSync:
             keys=pack_hashes(booking.keys),
             streams=booking.streams,
             hashes=pack_hashes(hashes[:MAX_HASHES]),
+            turn=booking.turn,
         )
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.actors.members.meta_router import MetaRouterStatistics
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.figures.figure import Figure, Table
 from kvmesh.app.prompts.token_check import TokenCheckStatistics
@@ -45,6 +46,14 @@ META_ENDS: Final = Table[RequestEnds](
     Figure("counter", "kvmesh_meta_forwarded", lambda one: dict(one.items()),
            "Requests forwarded by how they ended and the class of the client's status.",
            ("outcome", "status")),
+)
+
+META_HOMES: Final = Table[MetaRouterStatistics](
+    Figure("gauge", "kvmesh_meta_homes", lambda one: one.homes,
+           "Beginnings of conversations, and sessions, whose bucket is known."),
+    Figure("counter", "kvmesh_meta_placed", lambda one: dict(one.placed),
+           "Requests by what chose their bucket: named, rule, session, conversation, or the policy "
+           "for one that begins.", ("why",)),
 )
 
 META_REPLICAS: Final = Table[MetaReplica](

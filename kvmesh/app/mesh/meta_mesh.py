@@ -1,22 +1,33 @@
-"""How the meta-router hears of router replicas: their heartbeats on the event plane."""
+"""How the meta-router hears of router replicas, by their heartbeats, and of other meta-routers."""
 
 import asyncio
 import contextlib
+from typing import Final
 
-from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
+from kvmesh.actors.messages import AllHeard
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.front.front import upstream_pool
+from kvmesh.app.mesh.home_store import HomeStore
 from kvmesh.app.plane import event_plane
+from kvmesh.app.process.running import first_of
 from kvmesh.observe import actor_log
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import MetaRouterSettings
-from kvmesh.tasks import supervise
+from kvmesh.tasks import keep_running, supervise
+
+LISTEN_S: Final = 1.25
+"""Each replica sends a heartbeat a second: after this long all have been heard."""
 
 
 class MetaMesh:
-    """Feeds `meta` with the heartbeats of all replicas of all buckets, and asks those that stop."""
+    """Feeds `meta` with the heartbeats of all replicas of all buckets, and asks those that stop.
+
+    Where conversations are is shared with the other meta-routers. At its start `meta` only listens
+    until every bucket that is the home of one was heard, `LISTEN_S` at most.
+    """
 
     def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
         self._settings = settings
@@ -24,14 +35,17 @@ class MetaMesh:
         self._plane = event_plane(settings.nats, "meta-router")
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
+        self._heard = asyncio.Queue[str](MOST_EARLY)
 
     async def start(self) -> None:
-        """Connect and listen; waits for a server that is away, `why_not` says so.
+        """Connect, listen, read where conversations are; waits for a server that is away,
+        `why_not` says so.
 
         Raises `ConfigError` or `TransportError` for what waiting will not cure: a refused login.
         """
         plane = self._plane
         await plane.connect(patient=True)
+        self._meta.listening = True
         self._stack.push_async_callback(plane.close)
         self._stack.callback(plane.on_change(self._meta.hearing.set_connected))
         driver = AioDriver(bus=plane.bus, log=actor_log())
@@ -39,12 +53,32 @@ class MetaMesh:
         everyone = Subjects(self._settings.nats.namespace, "*").routers()
         subscription = await plane.bus.subscribe(everyone, driver.deliver_to(self._meta.name))
         self._stack.push_async_callback(subscription.close)
+        roll = await plane.bus.subscribe(everyone, self._hear)
+        self._stack.push_async_callback(roll.close)
         driver.start()
         self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)
         self._meta.hearing.set_asked()
         pool = upstream_pool(self._settings.upstream, self._meta.guard)
         watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
+        store = HomeStore(self._meta.homes, plane)
+        self._stack.push_async_callback(store.stop)
+        await store.start()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hear_all(self._meta.homes.buckets()), LISTEN_S)
+        await roll.close()
+        driver.post(self._meta.name, AllHeard())
+
+    def _hear(self, subject: str, _: bytes) -> None:
+        """Note whose heartbeat came, at the start."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._heard.put_nowait(subject)
+
+    async def _hear_all(self, buckets: frozenset[str]) -> None:
+        """Wait until a replica of each of `buckets` was heard."""
+        missing = set(buckets)
+        while missing:
+            missing.discard((await self._heard.get()).split(".")[-2])
 
     def _probes(self, now: float) -> list[Probe]:
         return [
@@ -53,12 +87,14 @@ class MetaMesh:
 
     def why_not(self) -> str:
         """Return what the start waits for; "" when it does not."""
-        return self._plane.waiting()
+        waits = "listening who is there" if self._meta.listening else ""
+        return self._plane.waiting() or waits
 
     async def failed(self) -> None:
-        """Wait until the actor fails, and raise what it raised."""
+        """Look after the table of homes until the actor fails, and raise what it raised."""
         assert self._running is not None
-        await asyncio.shield(self._running)
+        keeping = keep_running("keep streams", self._plane.keep)
+        await first_of(asyncio.shield(self._running), keeping)
 
     async def stop(self) -> None:
         """Stop listening; safe to call twice."""

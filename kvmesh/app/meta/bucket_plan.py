@@ -63,7 +63,7 @@ class BucketPlan:
         try:
             route = self._meta.route(request, now, tried=self._tried)
         except NoWorkerError as error:
-            may_wait = not self._sent and self._meta.table.met_any
+            may_wait = not self._sent and (self._meta.table.met_any or self._meta.listening)
             if may_wait and self._care.patience.hold(self.forwarding.scope, self._go_on):
                 return Wait.WAIT
             return None if self._tried else Problem.from_error(error)

@@ -13,7 +13,7 @@ from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Labels
-from kvmesh.app.figures.front import META, META_ENDS, META_REPLICAS, URLS, MetaReplica
+from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, URLS, MetaReplica
 from kvmesh.app.figures.mesh import HEARING
 from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.workers import REPLICA_CARE
@@ -28,15 +28,16 @@ from kvmesh.app.front.front import (
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
+from kvmesh.app.meta.bucket_reader import BucketReader
 from kvmesh.app.meta.view import MetaView
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
-from kvmesh.app.prompts.prompt_outline import prompt_outline
-from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
+from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.metrics_page import MetricsPage
-from kvmesh.core.buckets.rules import BucketRequest, parse_rule, prompt_family
+from kvmesh.core.buckets.homes import HomeOptions
+from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
@@ -46,15 +47,11 @@ from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    InferenceRequest,
     find_endpoint,
-    parse_model,
     prompt_endpoint,
     read_request,
 )
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 TEMPORARY_REDIRECT = 307
@@ -74,10 +71,17 @@ class MetaServer:
             settings.upstream, [text.partition("=")[2] for text in settings.replica]
         )
         self._refusals = UrlRefusals(self._guard)
-        self.meta = MetaRouter(
-            settings.nats.namespace, rules, settings.bucket_policy, guard=self._guard
+        homes = HomeOptions(
+            ttl_s=settings.home.home_ttl_s,
+            max_homes=settings.home.max_homes,
+            shared=not settings.replica,
         )
-        self._looks_inside = bool(rules) or settings.bucket_policy.startswith("prefix-")
+        self.meta = MetaRouter(
+            settings.nats.namespace, rules, settings.bucket_policy, guard=self._guard, homes=homes
+        )
+        self._reader = BucketReader(
+            self.meta.table, SessionNames(settings.session_header, TENANT_HEADER), rules=bool(rules)
+        )
         self._pool: UpstreamPool | None = None
         self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
         self._options = ForwardOptions(
@@ -155,6 +159,7 @@ class MetaServer:
         return MetricsPage(
             META.of(front.server.statistics),
             META_ENDS.of(lambda: self._ends),
+            META_HOMES.of(self.meta.statistics),
             META_REPLICAS.of_each(self._replicas),
             HEARING.of(lambda: self.meta.hearing),
             URLS.of(lambda: self._refusals),
@@ -181,19 +186,15 @@ class MetaServer:
         request = exchange.request
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint.prompt is None:
-            model = parse_model(request.body) or request.path.partition("/v1/models/")[2]
-            workers = named_workers(request)
-            wanted = BucketRequest(bucket=_named(request), model=model, workers=workers)
-            self._send(exchange, wanted, stream=False)
+            self._send(exchange, self._reader.read_other(request), stream=False)
             return
         parsed = read_request(request, endpoint)
-        self._send(exchange, self._outline(request, endpoint, parsed), stream=bool(parsed.stream))
+        wanted = self._reader.read(request, endpoint, parsed)
+        self._send(exchange, wanted, stream=bool(parsed.stream))
 
     def _explain(self, exchange: Exchange) -> None:
         """Let a replica of the request's bucket explain what it would decide."""
-        request = exchange.request
-        wanted = BucketRequest(bucket=_named(request), workers=named_workers(request))
-        self._send(exchange, wanted, stream=False)
+        self._send(exchange, self._reader.read_question(exchange.request), stream=False)
 
     def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
         assert self._pool is not None
@@ -223,7 +224,8 @@ class MetaServer:
         """Answer what rules see of a request, and the bucket that they or the client name."""
         request = exchange.request
         endpoint = prompt_endpoint(request.body)
-        outline = self._outline(request, endpoint, read_request(request, endpoint), look=True)
+        parsed = read_request(request, endpoint)
+        outline = self._reader.read(request, endpoint, parsed, look=True)
         answer_json(
             exchange,
             {
@@ -231,34 +233,8 @@ class MetaServer:
                 "policy": self.settings.bucket_policy,
                 "model": outline.model,
                 "prompt_chars": outline.prompt_chars,
-                "family": prompt_family(outline.prompt_start),
+                "family": outline.family(),
             },
-        )
-
-    def _outline(
-        self,
-        request: Request,
-        endpoint: ApiEndpoint,
-        parsed: InferenceRequest,
-        *,
-        look: bool = False,
-    ) -> BucketRequest:
-        extension = parsed.kvmesh or NO_EXTENSION
-        bucket = _named(request) or extension.bucket or ""
-        workers = named_workers(request, extension)
-        model = parsed.model or ""
-        if not look and (bucket or not self._looks_inside):
-            return BucketRequest(bucket=bucket, model=model, workers=workers)
-        chars, start = prompt_outline(endpoint, parsed)
-        return BucketRequest(
-            bucket=bucket,
-            model=model,
-            headers={
-                name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers
-            },
-            prompt_chars=chars,
-            prompt_start=start,
-            workers=workers,
         )
 
     def _warnings(self) -> tuple[str, ...]:
@@ -305,10 +281,6 @@ class MetaServer:
             for model in self.meta.models()
         ]
         answer_json(exchange, {"object": "list", "data": models})
-
-
-def _named(request: Request) -> str:
-    return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
 
 
 def command(*, settings: Annotated[MetaRouterSettings, Flat] | None = None) -> None:

@@ -21,7 +21,7 @@ from kvmesh.app.views.overview import (
     sum_buckets,
 )
 from kvmesh.app.views.policy_view import merge_policies
-from kvmesh.core.buckets.buckets import RouterReplica
+from kvmesh.core.buckets.placing import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
 from kvmesh.transport.http.fetch import fetch_ok

@@ -21,6 +21,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.types import Flat
 from kvmesh.transport.nats.layout import (
+    home_bucket,
     inbox_prefix,
     meta_bucket,
     session_bucket,
@@ -114,11 +115,7 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
     sessions = session_bucket(subjects)
     stores = (f"KV_{meta}", f"OBJ_{snapshots}", f"KV_{sessions}")
-    publish = [f"$JS.API.STREAM.INFO.{one}" for one in (stream, *stores)]
-    for one in (stream, *stores):
-        # A plain consumer is made on ….S, a named or filtered one below it.
-        publish += [f"$JS.API.CONSUMER.CREATE.{one}", f"$JS.API.CONSUMER.CREATE.{one}.>"]
-        publish += [f"$JS.API.CONSUMER.{verb}.{one}.*" for verb in ("INFO", "DELETE", "MSG.NEXT")]
+    publish = [right for one in (stream, *stores) for right in follow_rights(one)]
     for one in stores:
         publish += [f"$JS.API.STREAM.MSG.GET.{one}"]
         publish += [f"$JS.API.DIRECT.GET.{one}", f"$JS.API.DIRECT.GET.{one}.>"]
@@ -136,9 +133,22 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     return Rights(tuple(publish), subscribe, answers=True)
 
 
+def follow_rights(stream: str) -> list[str]:
+    """Return what following a stream takes."""
+    # A plain consumer is made on ….S, a named or filtered one below it.
+    made = [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>"]
+    verbs = ("INFO", "DELETE", "MSG.NEXT")
+    used = [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in verbs]
+    return [f"$JS.API.STREAM.INFO.{stream}", *made, *used]
+
+
 def meta_router_rights(namespace: str) -> Rights:
-    """Return a meta-router's rights: hear the routers of all buckets, say nothing."""
-    return Rights((), (Subjects(namespace, "*").routers(), f"{inbox_prefix('meta-router')}.>"))
+    """Return a meta-router's rights: hear the routers of all buckets, and share with the other
+    meta-routers where conversations are; all of them have one key.
+    """
+    homes = home_bucket(namespace)
+    publish = (*follow_rights(f"KV_{homes}"), f"$KV.{homes}.>", "$JS.FC.>")
+    return Rights(publish, (Subjects(namespace, "*").routers(), f"{inbox_prefix('meta-router')}.>"))
 
 
 def admin_rights() -> Rights:

@@ -10,7 +10,7 @@ from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import check_name
 from kvmesh.settings.requests import SessionSettings
-from kvmesh.settings.roles import LogSettings, NatsSettings
+from kvmesh.settings.roles import HomeSettings, LogSettings, NatsSettings
 from kvmesh.settings.types import Flat, Positive
 
 
@@ -22,6 +22,7 @@ class StreamsOptions:
     """Bucket whose event stream and stores to make; repeat."""
     session_ttl_s: Positive = SessionSettings.session_ttl_s
     """As the routers' --session-ttl-s."""
+    home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 
@@ -38,6 +39,7 @@ async def make_streams(options: StreamsOptions) -> None:
             await plane.declare(check_name(bucket, "--bucket"), options.session_ttl_s)
             stream = Subjects(options.nats.namespace, bucket).stream()
             get_logger().info("streams ready", bucket=bucket, stream=stream)
+        await plane.homes(options.home.home_ttl_s, options.home.max_homes)
     finally:
         await plane.close()
 

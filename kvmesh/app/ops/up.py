@@ -128,17 +128,7 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
     """Start everything, print where it is, restart what dies, stop it all at the end."""
     console = Console(stderr=True)
     async with contextlib.AsyncExitStack() as stack:
-        refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")
-        stack.enter_context(hold_data_dir(settings.data_dir))
-        nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
-        plan = plan_mesh(settings, nats_url, small_streams(settings))
-        log_dir = settings.data_dir / "logs"
-        log_dir.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {DIE_WITH_PARENT: "1"}
-        children = [Child(spec, environment, log_dir) for spec in plan.all()]
-        for child in children:
-            await child.start()
-            stack.push_async_callback(child.stop)
+        plan, nats_url, children = await start_mesh(settings, stack)
         waiting = asyncio.ensure_future(wait_for_ready(children, READY_TIMEOUT_S))
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -151,6 +141,26 @@ async def serve(settings: UpSettings, stop: Stop) -> None:
             waiting.cancel()
             stopping.cancel()
         console.print("stopping …")
+
+
+async def start_mesh(
+    settings: UpSettings, stack: contextlib.AsyncExitStack
+) -> tuple[LocalMesh, str, list[Child]]:
+    """Start every process, not ready yet, and keep it running until `stack` ends; return the plan,
+    the URL of NATS and the processes. Raises `ConfigError` before anything is started.
+    """
+    refuse_taken_ports(mesh_ports(settings), f"--http-port {settings.http_port}")
+    stack.enter_context(hold_data_dir(settings.data_dir))
+    nats_url = settings.nats_url or await start_nats(settings.data_dir / "nats", stack)
+    plan = plan_mesh(settings, nats_url, small_streams(settings))
+    log_dir = settings.data_dir / "logs"
+    log_dir.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {DIE_WITH_PARENT: "1"}
+    children = [Child(spec, environment, log_dir) for spec in plan.all()]
+    for child in children:
+        await child.start()
+        stack.push_async_callback(child.stop)
+    return plan, nats_url, children
 
 
 def small_streams(settings: UpSettings) -> list[str]:

@@ -1,51 +1,141 @@
-"""A prompt's length and beginning, as bucket rules and prefix policies see it: no tokenizer."""
+"""A prompt's length, beginning and keys, as bucket rules and policies see it: no tokenizer."""
+
+from collections.abc import Iterable
+from typing import cast
 
 import msgspec
 
-from kvmesh.core.buckets.spill import DEPTHS
-from kvmesh.core.chat.chat import content_text
+from kvmesh.core.buckets.beginnings import (
+    DEPTHS,
+    MOST_MESSAGES,
+    NO_KEYS,
+    PREFIX_CHARS,
+    PromptKeys,
+    chat_keys,
+    key_seed,
+    text_keys,
+)
+from kvmesh.core.chat.chat import JsonObject, content_parts, content_text, part_text
 from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest, first_prompt
 
 _KEPT_CHARS = DEPTHS[-1]
+_NOT_PROMPT = frozenset({"cache_control"})
+"""Fields of a content part that move between turns: where a client wants a cache to end."""
+
+
+class PromptOutline(msgspec.Struct, frozen=True, gc=False):
+    """Length in characters, the first 16,384 of them, and of the opening, which ends with the
+    first user message, the first 256.
+    """
+
+    chars: int = 0
+    start: str = ""
+    opening: str = ""
+    keys: PromptKeys = NO_KEYS
 
 
 class _Turn(msgspec.Struct):
+    """A message, or an item of a Responses input: a call or its output has no content."""
+
+    role: object = None
     content: object = None
+    arguments: object = None
+    output: object = None
 
 
 _chats = msgspec.json.Decoder(str | list[_Turn])
 _parts = msgspec.json.Decoder(object)
 
 
-def prompt_outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> tuple[int, str]:
-    """Return a prompt's length and start, in characters; (0, "") for one that cannot be read."""
+def prompt_outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOutline:
+    """Return what a prompt looks like; an empty outline of one that cannot be read."""
     try:
-        texts = _texts(endpoint, parsed)
-    except msgspec.MsgspecError:
-        return 0, ""
-    return sum(map(len, texts)), "\n".join(texts)[:_KEPT_CHARS]
+        return _outline(endpoint, parsed)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return PromptOutline()
 
 
-def _texts(endpoint: ApiEndpoint, parsed: InferenceRequest) -> list[str]:
+def _outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOutline:
+    tools = _bytes(parsed.tools)
+    names = (parsed.model or "", parsed.cache_salt or "")
+    seed = key_seed(*(name.encode(errors="surrogatepass") for name in names), tools)
     match endpoint.kind:
         case "chat":
-            return _chat(parsed.messages)
+            head, turns = "", _turns(parsed.messages)
         case "messages":
-            return [*_head(parsed.system), *_chat(parsed.messages)]
+            head, turns = _head(parsed.system), _turns(parsed.messages)
         case "responses":
-            return [*_head(parsed.instructions), *_chat(parsed.input)]
+            head, turns = _head(parsed.instructions), _turns(parsed.input)
         case _:
             first = first_prompt(parsed.prompt if endpoint.prompt == "prompt" else parsed.input)
-            return [first if isinstance(first, str) else ",".join(map(str, first))]
-
-
-def _chat(raw: msgspec.Raw) -> list[str]:
-    turns = _chats.decode(raw)
+            text = first if isinstance(first, str) else ",".join(map(str, first))
+            keys = text_keys(seed, text)
+            return PromptOutline(len(text), text[:_KEPT_CHARS], text[:PREFIX_CHARS], keys)
     if isinstance(turns, str):
-        return [turns]
-    return [content_text(turn.content) for turn in turns]
+        turns = [_Turn("user", turns)]
+    texts = [content_text(turn.content) for turn in turns]
+    if head:
+        texts.insert(0, head)
+    messages = [(_role(turn), _content(turn)) for turn in turns[:MOST_MESSAGES]]
+    if head:
+        messages.insert(0, ("system", head))
+    users = (index for index, (role, _) in enumerate(messages, 1) if role == "user")
+    opening = texts[: next(users, len(texts))]
+    return PromptOutline(
+        chars=sum(map(len, texts)),
+        start=_join(texts, _KEPT_CHARS),
+        opening=_join(opening, PREFIX_CHARS),
+        keys=chat_keys(seed, messages, tools=bool(tools)),
+    )
 
 
-def _head(raw: msgspec.Raw) -> list[str]:
-    text = content_text(_parts.decode(raw)) if bytes(raw) not in {b"", b"null"} else ""
-    return [text] if text else []
+def _turns(raw: msgspec.Raw) -> str | list[_Turn]:
+    turns: str | list[_Turn] = _chats.decode(raw)
+    return turns
+
+
+def _head(raw: msgspec.Raw) -> str:
+    return content_text(_parts.decode(raw)) if _bytes(raw) else ""
+
+
+def _bytes(raw: msgspec.Raw) -> bytes:
+    """Return a field's JSON, b"" for one that says nothing."""
+    told = bytes(raw)
+    return b"" if told in {b"null", b"[]"} else told
+
+
+def _role(turn: _Turn) -> str:
+    return turn.role if isinstance(turn.role, str) else ""
+
+
+def _content(turn: _Turn) -> str:
+    """Return what of a message reaches the prompt, images and calls as JSON."""
+    content = turn.content
+    if isinstance(content, str):
+        return content
+    parts = content_parts(content)
+    if parts is None:
+        parts = [one for one in (turn.arguments, turn.output) if one is not None]
+    return "\n".join(map(_part, parts))
+
+
+def _part(part: object) -> str:
+    text = part_text(part)
+    if text is not None:
+        return text
+    if isinstance(part, dict):
+        fields = cast("JsonObject", part)
+        part = {name: value for name, value in fields.items() if name not in _NOT_PROMPT}
+    return msgspec.json.encode(part).decode()
+
+
+def _join(texts: Iterable[str], most: int) -> str:
+    """Return the first `most` characters of the texts, with ends of lines between them."""
+    kept: list[str] = []
+    chars = 0
+    for text in texts:
+        if chars >= most:
+            break
+        kept.append(text[:most])
+        chars += len(kept[-1]) + 1
+    return "\n".join(kept)[:most]

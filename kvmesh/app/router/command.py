@@ -9,6 +9,8 @@ from pathlib import Path
 from sys import maxsize
 from typing import Annotated
 
+import msgspec
+
 from kvmesh.actors.members.router import Router
 from kvmesh.app.alone.discovery import Discovery, parse_source
 from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
@@ -87,7 +89,7 @@ class RouterServer:
         cost = settings.cost
         self.routed = ApproxIndex(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
-        options = router_options(settings)
+        options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
         self.scheduler = Scheduler(
             options,

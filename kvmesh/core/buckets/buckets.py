@@ -1,61 +1,42 @@
 """Which bucket a request goes to, and which ready replica of it: all a meta-router decides."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
-import xxhash
 
-from kvmesh.core.buckets.rules import PREFIX_CHARS, BucketRequest, BucketRule
-from kvmesh.core.buckets.spill import BucketHeat, PrefixSpill
+from kvmesh.core.buckets.homes import HomeOptions
+from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica
+from kvmesh.core.buckets.rules import BucketRequest, BucketRule
 from kvmesh.core.cost.selection import next_in_turn
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Membership
 from kvmesh.errors import MODEL_NOT_FOUND, NoWorkerError, RequestError
 
-BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-loaded"]
-
 MODELS_REMEMBERED: Final = 1024
 """Models and buckets once served: one that is away for a while is no unknown one."""
 
 
-class RouterReplica(msgspec.Struct, frozen=True):
-    """One router replica as its last heartbeat described it. No `models`: it serves any."""
-
-    name: str
-    bucket: str
-    url: str
-    models: tuple[str, ...] = ()
-    active_requests: int = 0
-    heat: BucketHeat = BucketHeat()
-    workers: frozenset[str] = frozenset()
-    left_out: tuple[str, ...] = ()
+_TOLD: Final = frozenset({"named", "rule"})
 
 
 class BucketRoute(msgspec.Struct, frozen=True):
-    """Where a request goes. `why`: named, rule, or the policy's name."""
+    """Where a request goes. `why`: named, rule, session, conversation, or the policy's name."""
 
     bucket: str
     replica: RouterReplica
     why: str
 
 
-def rendezvous(names: Sequence[str], key: bytes) -> str:
-    """Return the name with the highest hash for `key`: adding or removing one moves only its own.
-
-    Source: Thaler and Ravishankar, "A name-based mapping scheme for rendezvous".
-    """
-    seed = xxhash.xxh3_64_intdigest(key)
-    return max(names, key=lambda name: (xxhash.xxh3_64_intdigest(name.encode(), seed), name))
-
-
 class BucketTable:
     """The replicas of every bucket and the turns. Feed `membership` with the same names.
 
     Bucket: the one the client named, else that of the workers it named, else the first matching
-    rule's, else by `policy` among the buckets with a usable replica that serves the model.
+    rule's, else that of its session or conversation, else by `policy`, the last two among the
+    buckets with a usable replica that serves the model.
     Replica: round robin over the bucket's usable ones that were not tried yet. `met_any`: some
-    replica has been known, though perhaps none is now.
+    replica has been known, though perhaps none is now. `reasons` counts requests by `why`.
     """
 
     def __init__(
@@ -63,17 +44,17 @@ class BucketTable:
         membership: Membership,
         rules: Sequence[BucketRule] = (),
         policy: BucketPolicy = "round-robin",
+        homes: HomeOptions | None = None,
     ) -> None:
         self.membership = membership
+        self.placing = Placing(policy, homes or HomeOptions())
+        self.reasons = Counter[str]()
         self._rules = tuple(rules)
-        self._policy = policy
         self._replicas: dict[str, RouterReplica] = {}
         self._sent: dict[str, int] = {}
-        self._last_bucket = ""
         self.met_any = False
         self._served = KnownNames(MODELS_REMEMBERED)
         self._heard = KnownNames(MODELS_REMEMBERED)
-        self.spill = PrefixSpill()
         self._last_replica: dict[str, str] = {}
 
     def set_replica(self, replica: RouterReplica) -> None:
@@ -83,7 +64,7 @@ class BucketTable:
         self._sent[replica.name] = 0
         self._served.add(replica.models)
         self._heard.add((replica.bucket,))
-        self.spill.heard(replica.bucket)
+        self.placing.spill.heard(replica.bucket)
 
     def replicas(self) -> list[RouterReplica]:
         """Return every replica, usable or not, sorted by name."""
@@ -93,6 +74,7 @@ class BucketTable:
         """Forget a replica that left."""
         self._replicas.pop(name, None)
         self._sent.pop(name, None)
+        self.placing.turns.forget_all_but(self.buckets())
 
     def buckets(self) -> tuple[str, ...]:
         """Return every bucket that has a replica, usable or not, sorted."""
@@ -115,7 +97,7 @@ class BucketTable:
         who could take it is usable.
         """
         usable = [one for one in self._usable(now) if one.name not in tried]
-        bucket, why = self._bucket(request, usable)
+        bucket, why = self._bucket(request, usable, now)
         members = [one for one in usable if one.bucket == bucket]
         members = members or self._last_resort(bucket, now, tried)
         if not members:
@@ -124,9 +106,11 @@ class BucketTable:
             )
         name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
         self._last_replica[bucket] = name
-        if why == "round-robin":
-            self._last_bucket = bucket
         self._sent[name] += 1
+        if not (tried or request.asks):
+            self.reasons[why] += 1
+            if why in _TOLD:
+                self.placing.note(request, bucket, now)
         self.membership.health.chosen(name, now)
         return BucketRoute(bucket, self._replicas[name], why)
 
@@ -139,27 +123,20 @@ class BucketTable:
         replicas = self._replicas
         return [replicas[name] for name in self.membership.usable(now) if name in replicas]
 
-    def _bucket(self, request: BucketRequest, usable: Sequence[RouterReplica]) -> tuple[str, str]:
+    def _bucket(
+        self, request: BucketRequest, usable: Sequence[RouterReplica], now: float
+    ) -> tuple[str, str]:
         if named := self._named(request, usable):
             return named, "named"
         if ruled := self._ruled(request):
             return self._known(ruled, "rule"), "rule"
-        serving = [one for one in usable if not one.models or request.model in one.models]
-        if not request.model:
-            serving = list(usable)
+        serving: dict[str, list[RouterReplica]] = {}
+        for one in usable:
+            if not (request.model and one.models) or request.model in one.models:
+                serving.setdefault(one.bucket, []).append(one)
         if not serving:
             self._refuse(request)
-        names = sorted({one.bucket for one in serving})
-        if self._policy == "prefix-hash":
-            key = request.prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass")
-            return rendezvous(names, key), self._policy
-        if self._policy == "prefix-spill":
-            heats = {name: self._heat(name, serving) for name in names}
-            chosen = self.spill.choose(names, request.prompt_start, request.prompt_chars, heats)
-            return chosen, self._policy
-        if self._policy == "least-loaded":
-            return min(names, key=lambda name: (self._load(name, serving), name)), self._policy
-        return next_in_turn(names, self._last_bucket), self._policy
+        return self.placing.place(request, dict(sorted(serving.items())), self._sent, now)
 
     def _named(self, request: BucketRequest, usable: Sequence[RouterReplica]) -> str:
         """Return the bucket the client named, else one of its workers', a usable one first."""
@@ -203,15 +180,6 @@ class BucketTable:
                 code=MODEL_NOT_FOUND,
             )
         raise NoWorkerError("no bucket has a usable replica; wait for a router to become ready")
-
-    def _load(self, bucket: str, serving: Sequence[RouterReplica]) -> int:
-        mine = [one for one in serving if one.bucket == bucket]
-        return sum(one.active_requests + self._sent[one.name] for one in mine)
-
-    def _heat(self, bucket: str, serving: Sequence[RouterReplica]) -> BucketHeat:
-        """Return the heat as the most worried replica of the bucket tells it."""
-        heats = [one.heat for one in serving if one.bucket == bucket]
-        return max(heats, key=lambda heat: heat.backlog_ms)
 
     def _state(self, bucket: str, now: float) -> str:
         names = sorted(name for name, one in self._replicas.items() if one.bucket == bucket)

@@ -5,12 +5,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
-import xxhash
 
+from kvmesh.core.buckets.beginnings import NO_KEYS, PromptKeys, prompt_family
 from kvmesh.errors import ConfigError
-
-PREFIX_CHARS: Final = 256
-"""How much of a prompt's start the prefix policies look at, characters."""
 
 _RULE_KEYS: Final = ("bucket", "model", "header", "min-chars", "max-chars", "prefix", "family")
 _FAMILY_DIGITS: Final = 16
@@ -20,8 +17,9 @@ class BucketRequest(msgspec.Struct, frozen=True):
     """What a meta-router knows of a request. `headers` have lower-case names.
 
     `bucket` is the one the client named ("" for none), `workers` those it may go to, none named:
-    any; `prompt_start` at least the longest prefix
-    of any rule and `PREFIX_CHARS` where the prompt is that long.
+    any. `prompt_start` has the deepest of `DEPTHS` where the prompt is that long, `opening` is as
+    much of it as ends with the first user message. `sessions` are keys of the request's session
+    and of the one that it is part of. `asks`: nothing is sent, so nothing is remembered.
     """
 
     bucket: str = ""
@@ -30,12 +28,20 @@ class BucketRequest(msgspec.Struct, frozen=True):
     prompt_chars: int = 0
     prompt_start: str = ""
     workers: frozenset[str] = frozenset()
+    opening: str | None = None
+    keys: PromptKeys = NO_KEYS
+    sessions: tuple[int, ...] = ()
+    asks: bool = False
+
+    def family(self) -> str:
+        """Return the `prompt_family` of how the prompt opens."""
+        return prompt_family(self.prompt_start if self.opening is None else self.opening)
 
 
 class BucketRule(msgspec.Struct, frozen=True):
     """All that is given must match. `model` and `header_value` are globs, lengths characters.
 
-    `prefix` is what the prompt begins with, `family` the `prompt_family` of that beginning.
+    `prefix` is what the prompt begins with, `family` the `prompt_family` of its opening.
     """
 
     bucket: str
@@ -59,14 +65,9 @@ class BucketRule(msgspec.Struct, frozen=True):
             return False
         if self.max_chars is not None and request.prompt_chars > self.max_chars:
             return False
-        if self.family and self.family != prompt_family(request.prompt_start):
+        if self.family and self.family != request.family():
             return False
         return request.prompt_start.startswith(self.prefix)
-
-
-def prompt_family(prompt_start: str) -> str:
-    """Return 16 hex digits for how a prompt begins: equal for the first `PREFIX_CHARS` equal."""
-    return xxhash.xxh3_64_hexdigest(prompt_start[:PREFIX_CHARS].encode(errors="surrogatepass"))
 
 
 def parse_rule(text: str, place: str = "--rule") -> BucketRule:

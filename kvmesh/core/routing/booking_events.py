@@ -27,7 +27,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`).
 
     `hashes` are the first `MAX_HASHES` of the prompt's block hashes, packed, root first: from now
-    on it counts as cached at the worker. Empty when it does not.
+    on it counts as cached at the worker. Empty when it does not. `turn`: the worker was next in
+    turn.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     keys: bytes = b""
     streams: bool = True
     hashes: bytes = b""
+    turn: bool = False
 
 
 class Prefilled(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -16,11 +16,10 @@ from kvmesh.core.cost.selection import (
     choose_softmax,
     find_home,
     find_ties,
-    next_in_turn,
     pick,
     two_of,
 )
-from kvmesh.core.cost.terms import NO_FLEET, survey
+from kvmesh.core.cost.terms import NO_FLEET, Candidate, survey
 from kvmesh.core.cost.weighing import Weighed, Weighing
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.rollout.arms import Arm, Arms
@@ -36,6 +35,9 @@ DEFAULT_COST: Final = PREDICTED_TIME
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
+
+NEW_SHARE: Final = 0.5
+"""A prompt of which less is cached is new. Source: Preble, arXiv 2407.00023."""
 
 
 class Chooser:
@@ -54,7 +56,6 @@ class Chooser:
         sequences: ActiveSequences,
         speeds: Speeds,
     ) -> None:
-        self.last_turn = ""
         self.arms: Arms | None = None
         self._options = options
         self._workers = workers
@@ -119,7 +120,7 @@ class Chooser:
         else:
             ties = quick(self._workers.states(names), self._workers.known, weighing)
             # Nothing is drawn for one alone.
-            place = _settle_tie(ties, weighing, rng) if len(ties) > 1 else 0
+            place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
             weighed, chosen = self._weigh_alone(ties[place], weighing), 0
         return _decision(request, weighing, weighed, chosen, len(names), arm)
 
@@ -172,15 +173,14 @@ class Chooser:
                 for name, cached in zip(names, self._overlaps.cached_blocks(names), strict=True)
             ]
         )
-        fleet = survey(candidates, weighing.weights)
-        scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
-        if scores is None:
-            formula = weighing.cost.formula
-            assert isinstance(formula, OwnFormula)
-            weighing = _by_default(weighing, formula)
+        formula = weighing.cost.formula
+        if isinstance(formula, OwnFormula):
             fleet = survey(candidates, weighing.weights)
-            scores = [score_of(weighing.cost, one, fleet, weighing.weights) for one in candidates]
-        return weighing, Weighed(candidates, tuple(scores), fleet)
+            scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
+            if scores is not None:
+                return weighing, Weighed(candidates, tuple(scores), fleet)
+            weighing = _by_default(weighing, formula)
+        return weighing, _weigh_all(candidates, weighing)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
@@ -203,13 +203,37 @@ class Chooser:
         if len(ties) == 1:
             return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
-        return ties[_settle_tie(names, weighing, rng)]
+        return ties[self._settle(names, weighing, rng)]
+
+    def _settle(self, names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
+        """Return the index of one of equally good workers.
+
+        What hardly begins like anything cached goes to the idle worker whose prefill has rested
+        longest. Else whoever served the first prompt, and so holds the beginning that all have in
+        common, would get every other one, and the rest of an idle fleet none.
+        """
+        overlaps = weighing.overlaps
+        if not weighing.cost.margin or NEW_SHARE * weighing.request_blocks <= max(
+            [overlaps.get(name, 0) for name in names]
+        ):
+            return _settle_tie(names, weighing, rng)
+        loads = [self._sequences.loads(name) for name in names]
+        rested = [one.progress_s for one in loads if not one.active_requests]
+        if not rested:
+            return _settle_tie(names, weighing, rng)
+        longest = min(rested)
+        equal = [
+            index
+            for index, one in enumerate(loads)
+            if one.progress_s == longest and not one.active_requests
+        ]
+        return equal[_settle_tie([names[index] for index in equal], weighing, rng)]
 
     def _choose_blind(
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
     ) -> WorkerId:
         if mode == "round-robin":
-            return WorkerId(next_in_turn(names, self.last_turn))
+            return self._sequences.turns.next(names, self._options.replica)
         if mode == "random":
             return names[pick(len(names), rng)]
         if mode == "direct" and request.pinned_worker is None:
@@ -226,9 +250,16 @@ class Chooser:
         return names[choose_least(requests, rng)]
 
 
-def has_no_own(request: RouteRequest) -> bool:
-    """Return whether a request leaves formula and weights to the router."""
-    return request.cost is None and request.overlap_score_weight is None
+def _weigh_all(candidates: tuple[Candidate, ...], weighing: Weighing) -> Weighed:
+    """Return the candidates with what a published formula gives each."""
+    cost, weights = weighing.cost, weighing.weights
+    fleet = survey(candidates, weights)
+    function = cost.formula.function
+    scores = [
+        score_of(cost, one, fleet, weights) if one.failure_share else function(one, fleet, weights)
+        for one in candidates
+    ]
+    return Weighed(candidates, tuple(scores), fleet)
 
 
 def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
@@ -241,6 +272,11 @@ def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
         policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
         instead_of=failed.problem,
     )
+
+
+def has_no_own(request: RouteRequest) -> bool:
+    """Return whether a request leaves formula and weights to the router."""
+    return request.cost is None and request.overlap_score_weight is None
 
 
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
@@ -292,6 +328,6 @@ def _decision(
         by_cache=weighing.policy == weighing.cost.name,
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
-        arm=arm,
         instead_of=weighing.instead_of,
+        arm=arm,
     )

@@ -26,6 +26,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     `predict_ttl_s`: a routed prompt counts as cached until events confirm it; `approx_ttl_s`: the
     same for workers without (trusted) events. `smallest_tree_ties` breaks ties by cache size.
     `tier_weights`: what a cached block counts for in each tier of memory, device first.
+    `replica` names this scheduler among those of its bucket, where there are several.
     """
 
     mode: RouterMode = "kv"
@@ -39,6 +40,7 @@ class RouterOptions(msgspec.Struct, frozen=True):
     tier_weights: tuple[float, ...] = DEFAULT_WEIGHTS
     weights: Mapping[str, float] = {}
     formulas: Formulas = PUBLISHED
+    replica: str = ""
 
     def pricing(self) -> Pricing:
         """Return the formula and its weights. Raises `ConfigError` for what there is not."""
@@ -119,9 +121,9 @@ class Decision(msgspec.Struct, frozen=True):
     is the mode, or the cost formula of mode kv, where caches count (`by_cache`). Smaller scores win
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
     `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
-    `told_blocks` of the prompt the chosen worker's own events had told of. `arm` is that whose
-    policy decided, None while none is on trial. `instead_of`: why the formula that was to decide
-    did not.
+    `told_blocks` of the prompt the chosen worker's own events had told of. `instead_of`: why the
+    formula that was to decide did not. `arm` is that whose policy decided, None while none
+    is on trial.
     """
 
     request_id: str
@@ -141,8 +143,8 @@ class Decision(msgspec.Struct, frozen=True):
     kept: bool = False
     best_overlap_blocks: int = 0
     told_blocks: int = 0
-    arm: Arm | None = None
     instead_of: str = ""
+    arm: Arm | None = None
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

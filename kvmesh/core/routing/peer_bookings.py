@@ -133,6 +133,7 @@ class PeerBookings:
             keys=unpack_hashes(event.keys),
             streams=event.streams,
             hashes=hashes,
+            turn=event.turn,
         )
         if not self._sequences.add(event.request_id, worker, demand, now, owner=name):
             return False

@@ -4,6 +4,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
@@ -86,6 +87,9 @@ class Scheduler:
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
         self._chooser.policy, self._chooser.arms = policy, arms
+        for one in (policy,) if arms is None else (policy, arms.candidate.policy):
+            if isinstance(one.cost.formula, OwnFormula):
+                one.cost.formula.restart()
 
     @property
     def policy(self) -> Pricing:
@@ -245,6 +249,7 @@ class Scheduler:
             keys=tuple(known[sequences.stride - 1 :: sequences.stride]),
             streams=request.streams,
             hashes=None if counted is None else hashes,
+            turn=decision.policy == "round-robin",
         )
         sequences.add(request.request_id, worker, demand, now)
         if self._health.out:
@@ -253,8 +258,6 @@ class Scheduler:
             self.sessions.bind(request.session, worker, now)
         if decision.arm is not None and self._chooser.arms is not None:
             self._chooser.arms.learn(request.request_id, request.session, hashes)
-        if decision.policy == "round-robin":
-            self._chooser.last_turn = worker
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks

@@ -45,9 +45,13 @@ class _Binding:
         self.told_s = now
 
 
-def session_key(session: str) -> str:
-    """Return 32 hex digits for a session's name, so that no store shows what clients call it."""
-    return xxhash.xxh3_128_hexdigest(session.encode("utf-8", "surrogatepass"))
+def session_key(session: str, tenant: str = "") -> str:
+    """Return 32 hex digits for a session's name, so that no store shows what clients call it.
+
+    Sessions of two tenants are two, whatever their names.
+    """
+    name = f"{tenant}\0{session}" if tenant else session
+    return xxhash.xxh3_128_hexdigest(name.encode("utf-8", "surrogatepass"))
 
 
 class Sessions:

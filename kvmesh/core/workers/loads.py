@@ -18,6 +18,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 
     `streams` False: nobody will see its first token, so the end of its prefill is inferred.
     `hashes` are the prompt's, where it is believed cached from now on: peers shall believe it too.
+    `turn`: it went there because it was the worker's turn.
     """
 
     prompt_tokens: int
@@ -26,6 +27,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     keys: tuple[int, ...] = ()
     streams: bool = True
     hashes: Hashes | None = None
+    turn: bool = False
 
 
 class Booking(msgspec.Struct, eq=False):
@@ -58,6 +60,7 @@ class Booking(msgspec.Struct, eq=False):
     output_tokens: int = 0
     prefilling: bool = True
     service_s: float = 0.0
+    turn: bool = False
 
 
 class SequencesStatistics(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from kvmesh.core.workers.loads import (
     SequencesStatistics,
     new_loads,
 )
+from kvmesh.core.workers.turns import WorkerTurns
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -77,7 +78,7 @@ class ActiveSequences:
 
     `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
     removed, whose `Loads` are then no longer live.
-    `arrivals` counts what anybody books.
+    `arrivals` counts what anybody books, `turns` what of it was sent in turn.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class ActiveSequences:
         self.stride = stride
         self.generation = 0
         self.arrivals = Arrivals()
+        self.turns = WorkerTurns()
         self.bookings: dict[str, Booking] = {}
         self._loads: dict[WorkerId, Loads] = {}
         self._silent: dict[WorkerId, None] = {}
@@ -143,6 +145,9 @@ class ActiveSequences:
             expected_blocks=-(-expected_tokens // self.block_size),
         )
         loads.begin(booking, self.stride, now)
+        if demand.turn:
+            booking.turn = True
+            self.turns.take(worker)
         if not booking.streams:
             self._silent[worker] = None
         return True
@@ -283,6 +288,7 @@ class ActiveSequences:
         for booking in gone:
             self.finish(booking.request_id)
         self._loads.pop(worker, None)
+        self.turns.remove(worker)
         self.generation += 1
         self._dropped_with_worker += len(gone)
         return gone

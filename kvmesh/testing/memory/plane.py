@@ -99,6 +99,11 @@ class MemoryPlane:
         self._server.require_up(bucket)
         return MemoryTable(self._server, f"{self._namespace}_sessions_{bucket}", ttl_s)
 
+    async def homes(self, ttl_s: int, max_keys: int) -> MemoryTable:
+        """Return the table of where conversations are. Raises `TransportError`."""
+        self._server.require_up("homes")
+        return MemoryTable(self._server, f"{self._namespace}_homes", ttl_s, max_keys)
+
     async def control(
         self,
         subjects: Sequence[str] = (),

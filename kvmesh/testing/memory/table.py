@@ -33,10 +33,11 @@ class MemoryTableTail(Follower):
 class MemoryTable:
     """The `SharedTable` of one bucket. Expiry follows the server's clock."""
 
-    def __init__(self, server: MemoryServer, bucket: str, ttl_s: int) -> None:
+    def __init__(self, server: MemoryServer, bucket: str, ttl_s: int, max_keys: int = 0) -> None:
         self._server = server
         self._bucket = bucket
         self._ttl_s = ttl_s
+        self._max_keys = max_keys
 
     def put(self, key: str, value: bytes) -> None:
         """Write, never waiting; lost in silence while the server is down."""
@@ -44,7 +45,10 @@ class MemoryTable:
             self._server.revision += 1
             entry = Entry(value, self._server.revision)
             timed = TimedEntry(entry, self._server.clock() + self._ttl_s)
-            self._server.buckets.setdefault(self._bucket, {})[key] = timed
+            kept = self._server.buckets.setdefault(self._bucket, {})
+            kept[key] = timed
+            if 0 < self._max_keys < len(kept):
+                del kept[min(kept, key=lambda one: kept[one].entry.revision)]
             self._server.wake()
 
     async def follow(self, listener: TableListener) -> MemoryTableTail:

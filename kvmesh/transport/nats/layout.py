@@ -18,6 +18,11 @@ def snapshot_bucket(subjects: Subjects) -> str:
     return f"{subjects.namespace}_snapshots_{subjects.bucket}"
 
 
+def home_bucket(namespace: str) -> str:
+    """Return the KV bucket of where conversations are; only meta-routers may write it."""
+    return f"{namespace}_homes"
+
+
 def session_bucket(subjects: Subjects) -> str:
     """Return the KV bucket of one bucket's sessions; only its routers may write it."""
     return f"{subjects.namespace}_sessions_{subjects.bucket}"

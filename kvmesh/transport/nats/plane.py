@@ -12,7 +12,12 @@ from kvmesh.ports import Bus, Control, Handler
 from kvmesh.transport.nats.journal.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.journal.keeper import StreamKeeper
 from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
-from kvmesh.transport.nats.layout import meta_bucket, session_bucket, snapshot_bucket
+from kvmesh.transport.nats.layout import (
+    home_bucket,
+    meta_bucket,
+    session_bucket,
+    snapshot_bucket,
+)
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
@@ -114,11 +119,26 @@ class NatsPlane:
 
     async def sessions(self, bucket: str, ttl_s: int) -> NatsTable:
         """Return the KV bucket of the bucket's sessions. Raises `TransportError`."""
-        options = KeyValueOptions(
-            bucket=session_bucket(self._subjects(bucket)),
-            replicas=self._options.replicas,
-            max_age_s=ttl_s,
+        return await self._table(
+            KeyValueOptions(
+                bucket=session_bucket(self._subjects(bucket)),
+                replicas=self._options.replicas,
+                max_age_s=ttl_s,
+            )
         )
+
+    async def homes(self, ttl_s: int, max_keys: int) -> NatsTable:
+        """Return the KV bucket of where conversations are. Raises `TransportError`."""
+        return await self._table(
+            KeyValueOptions(
+                bucket=home_bucket(self._options.namespace),
+                replicas=self._options.replicas,
+                max_age_s=ttl_s,
+                max_keys=max_keys,
+            )
+        )
+
+    async def _table(self, options: KeyValueOptions) -> NatsTable:
         table = NatsTable(self.connection, options)
         await table.open()
         self._open.push_async_callback(table.close)

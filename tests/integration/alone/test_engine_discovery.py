@@ -118,6 +118,7 @@ async def test_load_is_heard_where_it_is_published_and_asked_for_when_that_falls
                 waiting_tokens=0,
                 prefilled_tokens=200,
                 prefill_busy_us=93_756,
+                total_slots=4096,
             )
             assert set(heard) == {(0, stream)}
 

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest
 
 from kvmesh.app.process.running import Stop
@@ -23,18 +24,20 @@ SIZE = 32
 WITHIN_S = 60.0
 
 
-@contextlib.asynccontextmanager
-async def engine() -> AsyncIterator[Mocker]:
-    mocker = Mocker(
-        MockerOptions(
-            port=free_port(),
-            kv_events_port=free_port(),
-            replay_port=free_port(),
-            block_size=SIZE,
-            timing_profile="instant",
-            num_gpu_blocks_override=512,
-        )
+def options(size: int = SIZE) -> MockerOptions:
+    return MockerOptions(
+        port=free_port(),
+        kv_events_port=free_port(),
+        replay_port=free_port(),
+        block_size=size,
+        timing_profile="instant",
+        num_gpu_blocks_override=512,
     )
+
+
+@contextlib.asynccontextmanager
+async def engine(wanted: MockerOptions | None = None) -> AsyncIterator[Mocker]:
+    mocker = Mocker(wanted or options())
     await mocker.start()
     try:
         yield mocker
@@ -61,17 +64,32 @@ async def replica(nats: NatsSettings, name: str) -> AsyncIterator[httpx.AsyncCli
         yield client
 
 
-async def sees_all_that_is_cached(client: httpx.AsyncClient) -> None:
+@contextlib.asynccontextmanager
+async def sidecar(url: str, nats: NatsSettings) -> AsyncIterator[None]:
+    stop = Stop()
+    wanted = WorkerSettings(engine_url=url, worker_id="w", nats=nats)
+    running = asyncio.create_task(Sidecar(wanted).serve(stop))
+    try:
+        yield
+    finally:
+        stop.request()
+        await running
+
+
+async def sees_all_that_is_cached(client: httpx.AsyncClient, size: int = SIZE) -> None:
     """Chat until the overlap that is foreseen, from events, is what the engine reuses."""
     message = {"role": "user", "content": PREFIX}
     body = {"model": "mock", "max_tokens": 4, "messages": [message]}
     async with asyncio.timeout(WITHIN_S):
         while True:
             answer = await client.post("/v1/chat/completions", json=body)
-            assert answer.status_code == 200, answer.text
+            if answer.status_code != 200:
+                # The engine restarts.
+                await asyncio.sleep(0.02)
+                continue
             details = answer.json()["usage"]["prompt_tokens_details"] or {}
             foreseen = int(answer.headers["x-kvmesh-overlap-blocks"])
-            if foreseen * SIZE == details.get("cached_tokens", 0) > 800:
+            if foreseen * size == details.get("cached_tokens", 0) > 800:
                 assert answer.headers["x-kvmesh-trust"] == "exact"
                 return
 
@@ -85,23 +103,39 @@ async def test_every_replica_takes_the_size_of_its_workers_a_late_one_too(
     nats_server: Served, namespace: str
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
-    async with engine() as mocker:
-        sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id="w", nats=nats))
-        stop = Stop()
-        running = asyncio.create_task(sidecar.serve(stop))
-        try:
-            async with replica(nats, "r0") as first:
-                await sees_all_that_is_cached(first)
-                # It reads what was cached before it came from the journal.
-                async with replica(nats, "r1") as second:
-                    await sees_all_that_is_cached(second)
-                    sizes = [await told_size(first), await told_size(second)]
-                    ready = (await second.get("/ready")).json()
-        finally:
-            stop.request()
-            await running
+    async with (
+        engine() as mocker,
+        sidecar(mocker.url, nats),
+        replica(nats, "r0") as first,
+    ):
+        await sees_all_that_is_cached(first)
+        # It reads what was cached before it came from the journal.
+        async with replica(nats, "r1") as second:
+            await sees_all_that_is_cached(second)
+            sizes = [await told_size(first), await told_size(second)]
+            ready = (await second.get("/ready")).json()
 
     assert sizes == [(SIZE, "workers")] * 2
+    assert "no prefix can match" not in str(ready)
+
+
+async def test_an_engine_that_restarts_with_another_size_is_followed(
+    nats_server: Served, namespace: str
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
+    wanted = options(16)
+    url = f"http://127.0.0.1:{wanted.port}"
+    async with contextlib.AsyncExitStack() as stack:
+        async with engine(wanted):
+            await stack.enter_async_context(sidecar(url, nats))
+            client = await stack.enter_async_context(replica(nats, "r0"))
+            await sees_all_that_is_cached(client, 16)
+        async with engine(msgspec.structs.replace(wanted, block_size=SIZE)):
+            await sees_all_that_is_cached(client)
+            size = await told_size(client)
+            ready = (await client.get("/ready")).json()
+
+    assert size == (SIZE, "workers")
     assert "no prefix can match" not in str(ready)
 
 

@@ -5,14 +5,13 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import nats
 import pytest
-import structlog
 
 import kvmesh
 from kvmesh import (
@@ -40,13 +39,6 @@ pytestmark = pytest.mark.integration
 
 SHARED = [7] * 960
 BURST = 48
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """Programs that follow a mesh send its logs to the standard library; other tests do not."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

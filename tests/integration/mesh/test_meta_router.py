@@ -232,3 +232,46 @@ async def test_a_workers_own_error_is_not_asked_for_again() -> None:
 
     assert answer.status_code == 503
     assert sum(len(one.prompts) for one in replicas) == 1
+
+
+async def test_a_question_goes_where_its_prompt_would_and_changes_nothing(
+    buckets: list[str],
+) -> None:
+    async with (
+        meta_router(buckets, bucket_policy="least-loaded") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        asked = [(await client.post("/v1/route", json=body())).json() for _ in range(2)]
+        sent = await client.post("/v1/chat/completions", json=body(), headers={"session-id": "1"})
+        follow = body()["messages"] + [{"role": "assistant", "content": "a"}, *body()["messages"]]
+        after = (await client.post("/v1/route", json=body(messages=follow))).json()
+        wrong = await client.post("/v1/route", json={"model": "mock"})
+        statistics = (await client.get("/v1/status")).json()["statistics"]
+
+    assert all("worker" in one for one in (*asked, after))
+    assert sent.status_code == 200
+    assert wrong.status_code == 400
+    # One chat: its first message and its session.
+    assert statistics["homes"] == 2
+    assert sum(statistics["placed"].values()) == 1
+
+
+async def test_alone_a_conversation_goes_by_hash_at_every_meta_router(buckets: list[str]) -> None:
+    found: dict[str, set[str]] = {}
+    async with (
+        meta_router(buckets) as one,
+        meta_router(buckets[::-1]) as other,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        for number in range(12):
+            messages = body(f"I am {number}")["messages"]
+            for url in (one, other, one):
+                answer = await client.post(
+                    f"{url}/v1/chat/completions", json=body(messages=messages)
+                )
+                found.setdefault(f"{number}", set()).add(bucket_of(answer))
+                messages = [*messages, {"role": "assistant", "content": "Hello"}]
+                messages.append({"role": "user", "content": "and?"})
+
+    assert all(len(one) == 1 for one in found.values())
+    assert set.union(*found.values()) == {"chat", "code"}

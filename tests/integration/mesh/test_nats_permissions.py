@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import nats.errors
 import pytest
-import structlog
 
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
@@ -25,7 +24,12 @@ from kvmesh.errors import TransportError
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.layout import meta_bucket, snapshot_bucket
+from kvmesh.transport.nats.layout import (
+    home_bucket,
+    meta_bucket,
+    session_bucket,
+    snapshot_bucket,
+)
 from kvmesh.transport.nats.link.connection import NatsConnection
 from kvmesh.transport.nats.plane import NatsPlane
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
@@ -186,6 +190,54 @@ async def test_a_stolen_router_key_cannot_write(mesh: Mesh, eventually: Any, wha
     assert await messages(admin, STREAM) == 0
 
 
+FORBIDDEN_TO_A_META_ROUTER = {
+    "a router's heartbeat": CODE.routers("r1"),
+    "a command to a router": CODE.router_control("r1"),
+    "a session": f"$KV.{session_bucket(CODE)}.x",
+    "reading events": f"$JS.API.CONSUMER.CREATE.{STREAM}.x",
+    "the purge of its table": f"$JS.API.STREAM.PURGE.KV_{home_bucket('kvmesh')}",
+    "another stream's making": "$JS.API.STREAM.CREATE.OTHER",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN_TO_A_META_ROUTER)
+async def test_a_stolen_meta_router_key_writes_no_more_than_homes(
+    mesh: Mesh, eventually: Any, what: str
+) -> None:
+    meta = await mesh.login("meta-router")
+
+    with pytest.raises(TransportError):
+        await meta.request(FORBIDDEN_TO_A_META_ROUTER[what], b"", timeout_s=0.3)
+
+    await eventually(lambda: meta.statistics().errors, what="the server's refusal")
+
+
+async def test_meta_routers_share_homes_with_the_rights_they_have(
+    mesh: Mesh, eventually: Any
+) -> None:
+    tables = [await (await mesh.plane("meta-router")).homes(3600, 131_072) for _ in range(2)]
+    told = Told()
+    await tables[1].follow(told)
+
+    tables[0].put("00000000000000ff", b"code")
+
+    await eventually(lambda: told.values, what="the home")
+    assert told.values == {"00000000000000ff": b"code"}
+
+
+class Told:
+    """A TableListener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def on_value(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def on_caught_up(self) -> None:
+        """Nothing waits for it."""
+
+
 async def test_the_admin_key_writes_no_events(mesh: Mesh, eventually: Any) -> None:
     admin = await mesh.login("admin")
 
@@ -327,7 +379,6 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
             await eventually(lambda: booked, what="routers hear the booking")
         assert (await admin.stream_info(STREAM)).config == before.config
     await engine.stop()
-    structlog.reset_defaults()
     log = (mesh.out.parent / "nats.log").read_text()
     assert "ermissions" not in log, log
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 20
 DEADLINE_S = 60.0
+OWN_FORMULA = f"{Path(__file__).parents[3]}/examples/my_cost.py:my_cost"
 
 
 class Processes:
@@ -35,6 +36,7 @@ class Processes:
             *("router", "--no-kv-events", "--http-port", str(self.port), "--router-id", "r0"),
             *("--http-processes", "2", "--drain-s", "60", "--connect-timeout-s", "20"),
             *("--admin-token-file", str(folder / "token"), *workers),
+            *("--shadow-policy", f"kv:{OWN_FORMULA}"),
         ]
         self.router = self._run(*self._command)
 
@@ -200,6 +202,27 @@ async def test_cold_paths_are_the_index_processs_whichever_edge_is_asked(url: st
     assert decision["worker"] in {"w0", "w1"}
     assert (missing.status_code, wrong.status_code) == (404, 405)
     assert (health.status_code, bad.status_code) == (200, 400)
+
+
+async def test_the_index_process_decides_by_a_formula_of_a_file_and_refuses_what_it_has_not(
+    url: str,
+) -> None:
+    await guided(url)
+
+    named = await chat(url, PREFIX, **{"x-kvmesh-cost": "my_cost.py:my_cost"})
+    path = await chat(url, PREFIX, **{"x-kvmesh-cost": OWN_FORMULA})
+    lacking = await chat(
+        url,
+        PREFIX,
+        **{"x-kvmesh-cost": "my_cost.py:my_cost", "x-kvmesh-overlap-score-weight": "2"},
+    )
+    rows = (await ask(url, "/v1/decisions?limit=1"))["decisions"]
+
+    assert named.status_code == 200
+    assert rows[0]["policy"] == "my_cost.py:my_cost"
+    assert path.status_code == lacking.status_code == 400
+    assert "a file is read only where its operator names it" in path.text
+    assert "'overlap_score_weight' here; it has hit (0 to 10" in lacking.text
 
 
 async def test_an_edge_killed_in_a_stream_leaves_no_booking(url: str) -> None:

@@ -42,9 +42,13 @@ class KeyValueOptions(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 1
     storage: Literal["file", "memory"] = "file"
     max_age_s: int = 0
+    max_keys: int = 0
 
     def to_config(self) -> dict[str, Any]:
-        """Return the stream's configuration as the server wants it; `max_age_s` 0 keeps all."""
+        """Return the stream's configuration as the server wants it; `max_age_s` 0 keeps all.
+
+        With `max_keys` the value that was written first goes where there is one more; 0: no bound.
+        """
         return {
             "name": f"KV_{self.bucket}",
             "subjects": [f"$KV.{self.bucket}.>"],
@@ -59,6 +63,7 @@ class KeyValueOptions(msgspec.Struct, frozen=True, kw_only=True):
             "subject_delete_marker_ttl": MARKER_TTL_S * NANOSECONDS,
             "max_age": self.max_age_s * NANOSECONDS,
             "duplicate_window": min(120, self.max_age_s or 120) * NANOSECONDS,
+            **({"max_msgs": self.max_keys, "discard": "old"} if self.max_keys else {}),
         }
 
 

@@ -2,9 +2,10 @@ import pytest
 
 from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Wake
-from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.actors.messages import BusMessage, Drain, RouterHeartbeat, Started, Tick
+from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
+from kvmesh.actors.messages import AllHeard, BusMessage, Drain, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import encode
+from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.errors import NoWorkerError
@@ -242,3 +243,47 @@ def test_workers_that_routers_leave_out_are_told_once_a_bucket() -> None:
         meta.receive(BusMessage(f"kvmesh.rt.a.{router}", encode(heartbeat)), 0.0)
 
     assert meta.left_out() == [("w0", "a"), ("w1", "a")]
+
+
+def test_while_it_listens_nobody_gets_a_request_and_then_the_newest_heartbeats_count() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.listening = True
+    meta.receive(beat("a", "r0", ready=False), 0.0)
+    meta.receive(beat("a", "r0"), 0.1)
+    meta.receive(beat("b", "r1"), 0.2)
+
+    assert not meta.ready(0.3)
+    with pytest.raises(NoWorkerError):
+        meta.route(BucketRequest(), 0.3)
+
+    effects = list(meta.receive(AllHeard(), 1.0))
+
+    assert len(logs(effects)) == 2
+    assert meta.ready(1.0)
+    assert {meta.route(BucketRequest(), 1.0).bucket for _ in range(2)} == {"a", "b"}
+
+
+def test_only_so_many_replicas_are_kept_while_it_listens() -> None:
+    meta = MetaRouter("kvmesh")
+    meta.listening = True
+    for number in range(MOST_EARLY + 10):
+        meta.receive(beat("a", f"r{number}"), 0.0)
+    meta.receive(beat("a", "r0", epoch=2), 0.0)
+
+    meta.receive(AllHeard(), 0.1)
+
+    assert meta.statistics().replicas == MOST_EARLY
+    assert meta.table.membership.epoch("a/r0") == 2
+
+
+def test_statistics_tell_what_chose_buckets_and_how_many_homes_are_known() -> None:
+    meta = MetaRouter("kvmesh", homes=HomeOptions(max_homes=1))
+    meta.receive(beat("a", "r0"), 0.0)
+    for session in (1, 2):
+        meta.route(BucketRequest(sessions=(session,)), 0.0)
+    meta.route(BucketRequest(sessions=(2,)), 0.0)
+
+    statistics = meta.statistics()
+
+    assert statistics.homes == len(meta.homes) == 1
+    assert statistics.placed == {"round-robin": 2, "session": 1}

@@ -47,10 +47,16 @@ def test_a_router_may_neither_make_nor_delete_streams_nor_write_events() -> None
     assert "kvmesh.rctl.code.r1" in rights.subscribe
 
 
-def test_a_meta_router_only_listens() -> None:
+def test_a_meta_router_listens_and_writes_the_homes_of_conversations_alone() -> None:
     config = meta_router_rights("kvmesh").to_config()
 
-    assert config["publish"] == {"deny": [">"]}
+    written = [one for one in config["publish"]["allow"] if not one.startswith("$JS.")]
+    asked = [one for one in config["publish"]["allow"] if one.startswith("$JS.API.")]
+    assert written == ["$KV.kvmesh_homes.>"]
+    assert asked
+    assert all("KV_kvmesh_homes" in one for one in asked)
+    for verb in ("CREATE", "UPDATE", "DELETE", "PURGE"):
+        assert not [each for each in asked if f"STREAM.{verb}" in each]
     assert "allow_responses" not in config
 
 

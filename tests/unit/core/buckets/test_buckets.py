@@ -1,17 +1,14 @@
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
 
-from kvmesh.core.buckets.buckets import (
-    MODELS_REMEMBERED,
-    BucketPolicy,
-    BucketTable,
-    RouterReplica,
-    rendezvous,
-)
-from kvmesh.core.buckets.rules import BucketRequest, BucketRule, parse_rule, prompt_family
+from kvmesh.core.buckets.beginnings import chat_keys, prompt_family
+from kvmesh.core.buckets.buckets import MODELS_REMEMBERED, BucketTable
+from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica, rendezvous
+from kvmesh.core.buckets.rules import BucketRequest, BucketRule, parse_rule
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import failed_attempt
 from kvmesh.core.members.membership import Membership
@@ -357,3 +354,60 @@ def test_a_whole_rule_is_read() -> None:
     text = "bucket=b,model=m*,header=X-Team:se*,min-chars=1,max-chars=2,prefix=Hi"
 
     assert parse_rule(text) == BucketRule("b", "m*", "x-team", "se*", 1, 2, "Hi")
+
+
+def chat(text: str, *answers: str, **fields: Any) -> BucketRequest:
+    """Return a request of a chat, after so many answers."""
+    messages = [("user", text)]
+    for answer in answers:
+        messages += [("assistant", answer), ("user", "and?")]
+    return BucketRequest(keys=chat_keys(0, messages), **fields)
+
+
+def test_named_requests_and_rules_tell_where_a_conversation_is() -> None:
+    table = make_table("chat/a1", "code/b1", rules=("bucket=code,model=coder",))
+
+    table.route(chat("by rule", model="coder", sessions=(1,)), 0.0)
+    table.route(BucketRequest(bucket="code", sessions=(2,)), 0.0)
+    routes = [
+        table.route(chat("by rule", "yes"), 0.0),
+        table.route(BucketRequest(sessions=(1,)), 0.0),
+        table.route(BucketRequest(sessions=(2,)), 0.0),
+        table.route(BucketRequest(bucket="chat", sessions=(2,)), 0.0),
+        table.route(BucketRequest(sessions=(2,)), 0.0),
+    ]
+
+    assert [(one.bucket, one.why) for one in routes] == [
+        ("code", "conversation"),
+        ("code", "session"),
+        ("code", "session"),
+        ("chat", "named"),
+        ("chat", "session"),
+    ]
+    assert table.reasons == {"named": 2, "rule": 1, "conversation": 1, "session": 3}
+
+
+def test_a_conversation_leaves_a_bucket_that_does_not_serve_its_model() -> None:
+    models = {"chat": ("llama",), "code": ("coder", "llama")}
+    table = make_table("chat/a1", "code/b1", models=models)
+    assert table.route(chat("x", model="llama"), 0.0).bucket == "chat"
+
+    assert table.route(chat("x", "yes", model="coder"), 0.0).bucket == "code"
+
+
+def test_a_retry_and_a_question_are_not_counted() -> None:
+    table = make_table("chat/a1", "chat/a2")
+    table.route(BucketRequest(bucket="chat"), 0.0, tried=["a1"])
+    table.route(BucketRequest(asks=True), 0.0)
+
+    assert table.reasons == {}
+
+
+def test_buckets_that_left_are_not_counted_any_more() -> None:
+    table = make_table("chat/a1", "code/b1")
+    table.route(ANY, 0.0)
+
+    table.remove_replica("b1")
+
+    assert table.buckets() == ("chat",)
+    assert table.route(ANY, 0.0).bucket == "chat"

@@ -1,30 +1,55 @@
+from collections.abc import Mapping
+
 import pytest
 
-from kvmesh.core.buckets.spill import BucketHeat, PrefixSpill
+from kvmesh.core.buckets.beginnings import chat_keys, text_keys
+from kvmesh.core.buckets.homes import HomeOptions
+from kvmesh.core.buckets.placing import Placing, RouterReplica
+from kvmesh.core.buckets.rules import BucketRequest
+from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.buckets.turns import MOST_AHEAD
 
 NAMES = ("a", "b", "c")
+NOTHING: dict[str, int] = dict.fromkeys(NAMES, 0)
 
 
-def heats(**hot: float) -> dict[str, BucketHeat]:
-    return {name: BucketHeat(hot.get(name, 0.0), 0.1, workers=4) for name in NAMES}
+def new_placing(max_homes: int = 1000) -> Placing:
+    return Placing("prefix-spill", HomeOptions(max_homes=max_homes))
 
 
-def choose(spill: PrefixSpill, key: str, **hot: float) -> str:
-    """Choose for a prompt of 10,000 tokens, 1,000 ms to prefill, as soon as all have reported."""
-    for name in NAMES:
-        spill.heard(name)
-    return spill.choose(NAMES, key, 40_000, heats(**hot))
+def send(
+    placing: Placing,
+    request: BucketRequest,
+    hot: Mapping[str, float] = {},
+    *,
+    heard: bool = True,
+    names: tuple[str, ...] = NAMES,
+    rate: float = 0.1,
+) -> str:
+    """Place a request; as soon as all buckets have reported, with `heard`."""
+    for name in NAMES if heard else ():
+        placing.spill.heard(name)
+    serving = {
+        name: [RouterReplica(name, name, "", heat=BucketHeat(hot.get(name, 0.0), rate, 4))]
+        for name in names
+    }
+    return placing.place(request, serving, NOTHING, 0.0)[0]
+
+
+def prompt(text: str) -> BucketRequest:
+    """Make a prompt of 10,000 tokens, 1,000 ms to prefill."""
+    return BucketRequest(prompt_start=text, prompt_chars=40_000, keys=text_keys(0, text))
 
 
 def home_of(key: str) -> str:
-    return PrefixSpill().choose(NAMES, key, 0, heats())
+    return send(new_placing(), prompt(key))
 
 
 def test_a_family_stays_at_home_while_home_is_not_hot() -> None:
-    spill = PrefixSpill()
+    placing = new_placing()
 
-    homes = [choose(spill, str(number)) for number in range(300)]
-    again = [choose(spill, str(number)) for number in range(300)]
+    homes = [send(placing, prompt(str(number))) for number in range(300)]
+    again = [send(placing, prompt(str(number))) for number in range(300)]
 
     assert homes == again
     assert set(homes) == set(NAMES)
@@ -32,103 +57,149 @@ def test_a_family_stays_at_home_while_home_is_not_hot() -> None:
 
 def test_a_hot_home_is_left_when_waiting_costs_more_than_the_prefill() -> None:
     home = home_of("k")
-    spill = PrefixSpill()
-    choose(spill, "k")
+    placing = new_placing()
+    send(placing, prompt("k"))
 
-    assert choose(spill, "k", **{home: 900.0}) == home
-    assert choose(spill, "k", **{home: 1200.0}) != home
+    assert send(placing, prompt("k"), {home: 900.0}) == home
+    assert send(placing, prompt("k"), {home: 1200.0}) != home
 
 
 def test_a_second_home_is_warm_from_then_on() -> None:
     home = home_of("k")
-    spill = PrefixSpill()
-    choose(spill, "k")
-    second = choose(spill, "k", **{home: 1200.0})
+    placing = new_placing()
+    send(placing, prompt("k"))
+    second = send(placing, prompt("k"), {home: 1200.0})
 
-    assert choose(spill, "k", **{home: 150.0}) == second
-    assert choose(spill, "k") == home
+    assert send(placing, prompt("k"), {home: 150.0}) == second
+    assert send(placing, prompt("k")) == home
 
 
 def test_what_was_sent_counts_until_the_bucket_tells_of_itself() -> None:
     home = home_of("k")
     others = [str(number) for number in range(200) if home_of(str(number)) == home]
-    spill = PrefixSpill()
+    placing = new_placing()
 
-    chosen = [spill.choose(NAMES, key, 40_000, heats()) for key in others]
+    chosen = [send(placing, prompt(key), heard=False) for key in others]
     assert chosen[0] == home
     assert set(chosen) == set(NAMES)
 
-    spill.heard(home)
-    spill.heard("never sent to")
-    assert spill.choose(NAMES, "k", 40_000, heats()) == home
+    placing.spill.heard(home)
+    placing.spill.heard("never sent to")
+    assert send(placing, prompt("k"), heard=False) == home
 
 
 def test_without_reports_home_is_home() -> None:
-    spill = PrefixSpill()
-    nothing = dict.fromkeys(NAMES, BucketHeat())
+    placing = new_placing()
 
-    assert {spill.choose(NAMES, "k", 40_000, nothing) for _ in range(50)} == {home_of("k")}
+    chosen = {send(placing, prompt("k"), heard=False, rate=0.0) for _ in range(50)}
+
+    assert chosen == {home_of("k")}
 
 
 def test_the_family_longest_unused_is_forgotten() -> None:
     home = home_of("k")
-    spill = PrefixSpill(max_families=1)
-    choose(spill, "k")
-    second = choose(spill, "k", **{home: 1200.0})
+    placing = new_placing(max_homes=1)
+    send(placing, prompt("k"))
+    second = send(placing, prompt("k"), {home: 1200.0})
     (third,) = {*NAMES} - {home, second}
 
-    assert choose(spill, "k", **{home: 500.0, second: 500.0}) == home
-    choose(spill, "other")
-    assert choose(spill, "k", **{home: 500.0, second: 500.0}) == third
+    assert send(placing, prompt("k"), {home: 500.0, second: 500.0}) == home
+    send(placing, prompt("other"))
+    assert send(placing, prompt("k"), {home: 500.0, second: 500.0}) == third
 
 
 @pytest.mark.parametrize("gone", NAMES)
 def test_a_bucket_that_leaves_moves_only_its_own(gone: str) -> None:
-    left = [name for name in NAMES if name != gone]
+    left = tuple(name for name in NAMES if name != gone)
 
     for number in range(100):
         key = str(number)
         home = home_of(key)
         if home != gone:
-            assert PrefixSpill().choose(left, key, 0, heats()) == home
+            assert send(new_placing(), prompt(key), names=left) == home
 
 
 SYSTEM = "You are helpful. " * 64
 """1,088 characters: deeper than three of the beginnings that are remembered."""
 
 
-def conversation(number: int, turns: int = 1) -> str:
-    return SYSTEM + "".join(f" {number}.{turn} " * 300 for turn in range(turns))
+def conversation(number: int, turns: int = 1) -> BucketRequest:
+    messages = [("system", SYSTEM)]
+    for turn in range(turns):
+        messages += [("user", f" {number}.{turn} " * 300), ("assistant", "Yes.")]
+    messages.pop()
+    text = "\n".join(text for _, text in messages)
+    return BucketRequest(prompt_start=text, prompt_chars=40_000, keys=chat_keys(0, messages))
 
 
 def test_who_shares_a_system_prompt_alone_leaves_a_hot_home_for_little() -> None:
-    spill = PrefixSpill()
-    home = choose(spill, conversation(1))
+    placing = new_placing()
+    home = send(placing, conversation(1))
 
-    assert choose(spill, conversation(1), **{home: 900.0}) == home
-    assert choose(spill, conversation(2), **{home: 200.0}) != home
+    assert send(placing, conversation(1, turns=2), {home: 900.0}) == home
+    assert send(placing, conversation(2), {home: 200.0}) != home
 
 
 def test_once_all_hold_the_system_prompt_conversations_spread_and_each_stays() -> None:
-    spill = PrefixSpill()
+    placing = new_placing()
     for name in NAMES:
-        choose(spill, conversation(0), **dict.fromkeys({*NAMES} - {name}, 5000.0))
+        send(placing, conversation(0), dict.fromkeys({*NAMES} - {name}, 5000.0))
 
-    first = [choose(spill, conversation(number)) for number in range(1, 100)]
-    second = [choose(spill, conversation(number, turns=3)) for number in range(1, 100)]
+    first = [send(placing, conversation(number)) for number in range(1, 100)]
+    second = [send(placing, conversation(number, turns=3)) for number in range(1, 100)]
 
     assert min(first.count(name) for name in NAMES) > 20
     assert second == first
 
 
-def test_a_burst_behind_one_system_prompt_counts_though_it_is_known() -> None:
-    spill = PrefixSpill()
-    choose(spill, conversation(0))
+def test_a_short_conversation_is_known_though_no_depth_is_reached() -> None:
+    placing = new_placing()
+    messages = [("user", "I am Alice, a nurse.")]
+    first = send(placing, BucketRequest(keys=chat_keys(0, messages), prompt_chars=20))
+    messages += [("assistant", "Hello."), ("user", "What am I?")]
+    later = BucketRequest(keys=chat_keys(0, messages), prompt_chars=36)
 
-    chosen = [spill.choose(NAMES, conversation(n), 40_000, heats()) for n in range(1, 30)]
+    assert send(placing, later, {first: 99.0}) == first
+    moved = send(placing, later, {first: 200.0})
+    assert moved != first
+    messages += [("assistant", "A nurse."), ("user", "Thanks")]
+    assert send(placing, BucketRequest(keys=chat_keys(0, messages), prompt_chars=60)) == moved
+
+
+def test_a_system_prompt_of_a_line_does_not_crowd_one_bucket() -> None:
+    placing = new_placing()
+    line = ("system", "You are helpful.")
+    found: list[str] = []
+    for number in range(300):
+        said = [line, ("user", f"I am {number}")]
+        request = BucketRequest(opening=f"{number}", prompt_chars=24, keys=chat_keys(0, said))
+        found.append(send(placing, request))
+
+    assert found[:5] == found[:1] * 5
+    counts = [found.count(name) for name in NAMES]
+    assert max(counts) - min(counts) <= MOST_AHEAD + 2
+
+
+def test_a_burst_behind_one_system_prompt_counts_though_it_is_known() -> None:
+    placing = new_placing()
+    send(placing, conversation(0))
+
+    chosen = [send(placing, conversation(n), heard=False) for n in range(1, 30)]
 
     assert set(chosen) == set(NAMES)
 
 
+def test_who_only_asks_changes_nothing() -> None:
+    placing = new_placing()
+    question = BucketRequest(
+        prompt_start="k", prompt_chars=40_000, keys=text_keys(0, "k"), asks=True
+    )
+
+    asked = {send(placing, question, heard=False) for _ in range(50)}
+
+    assert asked == {home_of("k")}
+    assert len(placing.conversations.homes) == 0
+
+
 def test_a_prompt_without_a_text_has_a_home() -> None:
-    assert PrefixSpill().choose(NAMES, "", 0, heats()) in NAMES
+    assert send(new_placing(), BucketRequest()) in NAMES

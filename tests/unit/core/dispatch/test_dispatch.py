@@ -336,6 +336,86 @@ def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
     assert one.record.held_ms == 0.0
 
 
+@pytest.mark.parametrize(
+    ("wishes", "departs"),
+    [
+        ({}, False),
+        ({"mode": "kv", "cost": "predicted-time", "temperature": 0.0}, False),
+        ({"overlap_score_weight": 1.0}, False),
+        ({"mode": "round-robin"}, True),
+        ({"cost": "lmetric"}, True),
+        ({"temperature": 0.5}, True),
+        ({"overlap_score_weight": 2.0}, True),
+        ({"pinned_worker": W1}, True),
+    ],
+)
+def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
+    wishes: dict[str, Any], departs: bool
+) -> None:
+    for overridden in (False, True):
+        one = Routers().decided(overridden=overridden, **wishes)
+
+        assert one.record is not None
+        assert one.record.overridden == (departs and overridden)
+
+
+def test_another_block_size_is_decided_and_judged_by() -> None:
+    routers = Routers()
+    before = routers.decided(name="before")
+
+    routers.dispatch.resize(32)
+    larger = [one + 1000 for one in HASHES[:16]]
+    routers.index.store(W1, ROOT, pack_hashes(larger[:8]))
+    hashes = BlockHashes.of(larger, 32)
+    after = routers.dispatch.enter(RouteRequest("after", hashes, 512), b"after")
+    decision = routers.dispatch.decide(after, 2.0)
+    for one, cached in ((before, 128), (after, 256)):
+        routers.dispatch.release(one, SERVED, 3.0)
+        usage = Usage(512, 8, cached)
+        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert isinstance(decision, Decision)
+    assert (decision.overlap_blocks, decision.chosen.block_size) == (8, 32)
+    assert routers.dispatch.predictions.report(W1).hits == 2
+    assert (routers.dispatch.tokens.predicted, routers.dispatch.tokens.cached) == (384, 384)
+
+
+def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> None:
+    routers = Routers()
+    for name, wishes in (("q", {}), ("stream", {"streams": True}), ("split", {"prefilled": True})):
+        one = routers.decided(name=name, **wishes)
+        routers.dispatch.release(one, SERVED, 2.0)
+        usage = None if name == "stream" else Usage(512, 8, 128)
+        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 2.0)
+
+    assert routers.dispatch.accesses.reports == {
+        W1: AccessReport(told=1, untold=1, tokens=128, blocks=8)
+    }
+
+
+@pytest.mark.parametrize(
+    ("streams", "settled", "usage", "ms"),
+    [
+        (False, True, USAGE, 500.0),
+        (False, True, None, 0.0),
+        (False, False, USAGE, 0.0),
+        (True, True, USAGE, 0.0),
+    ],
+)
+def test_a_whole_answer_whose_prefill_had_ended_teaches_the_time_per_token(
+    streams: bool, settled: bool, usage: Usage | None, ms: float
+) -> None:
+    routers = Routers()
+    one = routers.decided(0.0, streams=streams)
+    if settled:
+        routers.scheduler.sequences.first_token("q", 1.0)
+
+    routers.dispatch.release(one, SERVED, 3.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
+
+    assert routers.scheduler.unseen_speeds.ms_per_token(W1) == ms
+
+
 def on_trial(routers: Routers) -> Arm:
     """Have every request be the candidate's, and return its arm."""
     policy = PolicySpec("lmetric").find(PUBLISHED)
@@ -441,83 +521,3 @@ def test_what_a_request_was_held_is_part_of_its_first_token() -> None:
     routers.dispatch.seen(one, 1, 1.5)
 
     assert arm.counter.tally().ttft.mean_ms() == pytest.approx(1000.0)
-
-
-@pytest.mark.parametrize(
-    ("wishes", "departs"),
-    [
-        ({}, False),
-        ({"mode": "kv", "cost": "predicted-time", "temperature": 0.0}, False),
-        ({"overlap_score_weight": 1.0}, False),
-        ({"mode": "round-robin"}, True),
-        ({"cost": "lmetric"}, True),
-        ({"temperature": 0.5}, True),
-        ({"overlap_score_weight": 2.0}, True),
-        ({"pinned_worker": W1}, True),
-    ],
-)
-def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
-    wishes: dict[str, Any], departs: bool
-) -> None:
-    for overridden in (False, True):
-        one = Routers().decided(overridden=overridden, **wishes)
-
-        assert one.record is not None
-        assert one.record.overridden == (departs and overridden)
-
-
-def test_another_block_size_is_decided_and_judged_by() -> None:
-    routers = Routers()
-    before = routers.decided(name="before")
-
-    routers.dispatch.resize(32)
-    larger = [one + 1000 for one in HASHES[:16]]
-    routers.index.store(W1, ROOT, pack_hashes(larger[:8]))
-    hashes = BlockHashes.of(larger, 32)
-    after = routers.dispatch.enter(RouteRequest("after", hashes, 512), b"after")
-    decision = routers.dispatch.decide(after, 2.0)
-    for one, cached in ((before, 128), (after, 256)):
-        routers.dispatch.release(one, SERVED, 3.0)
-        usage = Usage(512, 8, cached)
-        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
-
-    assert isinstance(decision, Decision)
-    assert (decision.overlap_blocks, decision.chosen.block_size) == (8, 32)
-    assert routers.dispatch.predictions.report(W1).hits == 2
-    assert (routers.dispatch.tokens.predicted, routers.dispatch.tokens.cached) == (384, 384)
-
-
-def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> None:
-    routers = Routers()
-    for name, wishes in (("q", {}), ("stream", {"streams": True}), ("split", {"prefilled": True})):
-        one = routers.decided(name=name, **wishes)
-        routers.dispatch.release(one, SERVED, 2.0)
-        usage = None if name == "stream" else Usage(512, 8, 128)
-        routers.dispatch.finished(one, SERVED, "finished", 200, usage, 2.0)
-
-    assert routers.dispatch.accesses.reports == {
-        W1: AccessReport(told=1, untold=1, tokens=128, blocks=8)
-    }
-
-
-@pytest.mark.parametrize(
-    ("streams", "settled", "usage", "ms"),
-    [
-        (False, True, USAGE, 500.0),
-        (False, True, None, 0.0),
-        (False, False, USAGE, 0.0),
-        (True, True, USAGE, 0.0),
-    ],
-)
-def test_a_whole_answer_whose_prefill_had_ended_teaches_the_time_per_token(
-    streams: bool, settled: bool, usage: Usage | None, ms: float
-) -> None:
-    routers = Routers()
-    one = routers.decided(0.0, streams=streams)
-    if settled:
-        routers.scheduler.sequences.first_token("q", 1.0)
-
-    routers.dispatch.release(one, SERVED, 3.0)
-    routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
-
-    assert routers.scheduler.unseen_speeds.ms_per_token(W1) == ms

@@ -232,6 +232,22 @@ def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
     assert heard.scheduler.workers.everyone(0.0) == ("v", W)
 
 
+def test_a_peers_turn_counts_as_this_replicas_own_and_is_counted_once() -> None:
+    heard = Heard()
+    turns = heard.sequences.turns
+    workers = [W, WorkerId("x")]
+    assert turns.next(workers, "") == W
+
+    heard.hear(1, Placed("q", W, 40, 30, turn=True))
+    heard.hear(2, StateBegins(), Placed("q", W, 40, 30, turn=True), StateEnds())
+
+    assert turns.next(workers, "") == "x"
+    turns.take(WorkerId("x"))
+    assert turns.next(workers, "") == W
+    heard.hear(5, Placed("by cache", W, 40, 30))
+    assert turns.next(workers, "") == W
+
+
 def test_answers_that_are_not_streamed_grow_alike_at_both_replicas() -> None:
     home, heard = Heard(), Heard()
     for scheduler in (home.scheduler, heard.scheduler):

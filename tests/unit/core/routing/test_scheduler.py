@@ -762,6 +762,39 @@ def test_an_idle_worker_that_fails_at_once_and_holds_the_prompt_gets_little(cost
     assert sent[W1] <= 6, "three, and trials when the back-off is over"
 
 
+def test_answers_that_are_not_streamed_grow_at_the_pace_that_streams_show() -> None:
+    scheduler, _ = make_scheduler(W1)
+    scheduler.schedule(make_request("stream", expected_output_tokens=64), 0.0)
+    scheduler.first_token("stream", 0.1)
+    scheduler.grow("stream", 11, 1.1)
+    scheduler.unseen_speeds.learn(W1, 1, 60.0)
+    scheduler.finish("stream", 1.1)
+    scheduler.schedule(make_request("q", streams=False, expected_output_tokens=64), 2.0)
+    loads = scheduler.sequences.loads(W1)
+    began = loads.active_blocks
+
+    scheduler.grow_unseen(2.1)
+    at_first = loads.active_blocks
+    scheduler.grow_unseen(3.9)
+
+    assert (at_first, loads.active_blocks) == (began, began + 2)
+    booking = scheduler.finish("q", 4.0)
+    assert booking is not None
+    # Nobody saw that output: it teaches nothing.
+    assert booking.output_tokens == 0
+
+
+def test_what_was_learned_of_whole_answers_goes_with_the_worker() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+    scheduler.unseen_speeds.learn(W1, 1, 0.5)
+    scheduler.unseen_speeds.learn(W2, 1, 0.5)
+    scheduler.unseen_speeds.learn(W2, 1, 0.9)
+
+    scheduler.remove_worker(W1)
+
+    assert scheduler.unseen_speeds.ms_per_token(W1) == 520.0
+
+
 BASELINE = PolicySpec("predicted-time").find(PUBLISHED)
 CANDIDATE = PolicySpec("prefill-decode", {"overlap_score_weight": 3.0}).find(PUBLISHED)
 
@@ -820,34 +853,18 @@ def test_another_policy_counts_at_once_and_no_arm_is_named() -> None:
     )  # fmt: skip
 
 
-def test_answers_that_are_not_streamed_grow_at_the_pace_that_streams_show() -> None:
-    scheduler, _ = make_scheduler(W1)
-    scheduler.schedule(make_request("stream", expected_output_tokens=64), 0.0)
-    scheduler.first_token("stream", 0.1)
-    scheduler.grow("stream", 11, 1.1)
-    scheduler.unseen_speeds.learn(W1, 1, 60.0)
-    scheduler.finish("stream", 1.1)
-    scheduler.schedule(make_request("q", streams=False, expected_output_tokens=64), 2.0)
-    loads = scheduler.sequences.loads(W1)
-    began = loads.active_blocks
+def test_a_formula_that_is_off_is_asked_again_when_it_is_chosen_anew() -> None:
+    scheduler, formulas = own_scheduler()
+    (own,) = formulas.own()
+    policies = scheduler.policy, CANDIDATE
+    for number in range(FAULTS_OFF):
+        scheduler.schedule(make_request(f"r{number}", 13, number), 0.0)
 
-    scheduler.grow_unseen(2.1)
-    at_first = loads.active_blocks
-    scheduler.grow_unseen(3.9)
-
-    assert (at_first, loads.active_blocks) == (began, began + 2)
-    booking = scheduler.finish("q", 4.0)
-    assert booking is not None
-    # Nobody saw that output: it teaches nothing.
-    assert booking.output_tokens == 0
-
-
-def test_what_was_learned_of_whole_answers_goes_with_the_worker() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    scheduler.unseen_speeds.learn(W1, 1, 0.5)
-    scheduler.unseen_speeds.learn(W2, 1, 0.5)
-    scheduler.unseen_speeds.learn(W2, 1, 0.9)
-
-    scheduler.remove_worker(W1)
-
-    assert scheduler.unseen_speeds.ms_per_token(W1) == 520.0
+    switched = [own.off]
+    scheduler.follow(CANDIDATE, None)
+    switched.append(own.off)
+    scheduler.follow(CANDIDATE, Arms(CANDIDATE, policies[0], 0.5, "salt", Marks()))
+    switched.append(own.off)
+    assert switched == [True, True, False]
+    scheduler.follow(policies[0], None)
+    assert scheduler.schedule(make_request("late", 20), 0.0).policy == "b.py:busiest"

@@ -65,3 +65,24 @@ def test_who_decided_is_said() -> None:
     sizes.hear(A, DEFAULT_BLOCK_SIZE, events=True)
 
     assert (sizes.size, sizes.source) == (DEFAULT_BLOCK_SIZE, "workers")
+
+
+def test_workers_that_publish_no_events_decide_only_among_themselves() -> None:
+    sizes = BlockSizes()
+    for worker in (A, B):
+        sizes.hear(worker, 64, events=False)
+    alone = sizes.size
+
+    sizes.hear(C, 32, events=True)
+
+    assert (alone, sizes.size, sizes.odd) == (64, 32, {})
+    sizes.forget(C)
+    assert sizes.size == 64
+
+
+def test_of_equally_many_those_with_the_first_worker_decide() -> None:
+    sizes = BlockSizes()
+    for worker, size in ((B, 32), (A, 64), (C, MOST_BLOCK_SIZE + 1)):
+        sizes.hear(worker, size, events=True)
+
+    assert (sizes.size, sizes.odd) == (64, {B: 32, C: MOST_BLOCK_SIZE + 1})

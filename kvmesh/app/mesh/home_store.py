@@ -1,0 +1,90 @@
+"""Where conversations are, in a table that all meta-routers share, kept over restarts."""
+
+import asyncio
+import contextlib
+import time
+from itertools import islice
+from typing import Final
+
+from kvmesh.core.buckets.homes import Homes
+from kvmesh.errors import TransportError
+from kvmesh.observe import get_logger
+from kvmesh.ports import EventPlane, SharedTable
+from kvmesh.tasks import end_tasks, supervise
+
+TELL_EVERY_S: Final = 0.02
+"""A conversation's next turn comes long after: so many homes may be told at once."""
+
+MOST_AT_ONCE: Final = 512
+"""Homes told in one turn of the event loop."""
+
+READ_S: Final = 5.0
+"""How long a start waits for what was known before: then the meta-router goes on alone."""
+
+RETRY_S: Final = 5.0
+
+
+class HomeStore:
+    """Tells the other meta-routers of `homes`, and `homes` of theirs.
+
+    Without a table, since JetStream is off or this account may not, homes are this process's own;
+    it is asked for again. While the plane is away what is to be told waits.
+    """
+
+    def __init__(self, homes: Homes, plane: EventPlane) -> None:
+        self._homes = homes
+        self._plane = plane
+        self._caught_up = asyncio.Event()
+        self._stack = contextlib.AsyncExitStack()
+        self._table: SharedTable | None = None
+        self._log = get_logger()
+
+    async def start(self) -> None:
+        """Read what is in the table, then follow it; at most `READ_S`, the rest comes later."""
+        sharing = supervise("share homes", self._share)
+        self._stack.push_async_callback(end_tasks, sharing)
+        try:
+            await asyncio.wait_for(self._caught_up.wait(), READ_S)
+        except TimeoutError:
+            self._log.warning("homes of conversations are not read yet", waited_s=READ_S)
+
+    async def stop(self) -> None:
+        """Tell what is left, and stop following; safe to call twice."""
+        self._tell(len(self._homes.news))
+        await self._stack.aclose()
+
+    def on_value(self, key: str, value: bytes) -> None:
+        """Learn a home."""
+        self._homes.learn(key, value.decode("utf-8", "replace"), time.monotonic())
+
+    def on_caught_up(self) -> None:
+        """Let the start go on."""
+        self._log.info("homes of conversations read", homes=len(self._homes))
+        self._caught_up.set()
+
+    async def _share(self) -> None:
+        self._table = await self._open()
+        following = await self._table.follow(self)
+        self._stack.push_async_callback(following.close)
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            self._tell(MOST_AT_ONCE)
+
+    async def _open(self) -> SharedTable:
+        options, said = self._homes.options, ""
+        while True:
+            try:
+                return await self._plane.homes(int(options.ttl_s), options.max_homes)
+            except TransportError as error:
+                if str(error) != said:
+                    self._log.warning("homes of conversations are not shared", error=str(error))
+                said = str(error)
+            await asyncio.sleep(RETRY_S)
+
+    def _tell(self, most: int) -> None:
+        """Write news. One that gets lost is written again when half its time to live is over."""
+        if self._table is None or not self._plane.connected:
+            return
+        news = self._homes.news
+        for key in list(islice(news, most)):
+            self._table.put(key, news.pop(key).encode())

@@ -1,0 +1,85 @@
+"""What a meta-router reads of a request to choose its bucket."""
+
+import msgspec
+
+from kvmesh.app.prompts.prompt_outline import prompt_outline
+from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
+from kvmesh.app.prompts.session_names import SessionNames
+from kvmesh.core.buckets.buckets import BucketTable
+from kvmesh.core.buckets.rules import BucketRequest
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.openai import (
+    ApiEndpoint,
+    InferenceRequest,
+    parse_model,
+    prompt_endpoint,
+    read_request,
+)
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import Headers
+
+
+class BucketReader:
+    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`."""
+
+    def __init__(self, table: BucketTable, sessions: SessionNames, *, rules: bool) -> None:
+        self._table = table
+        self._sessions = sessions
+        self._rules = rules
+
+    def read(
+        self,
+        request: Request,
+        endpoint: ApiEndpoint,
+        parsed: InferenceRequest,
+        *,
+        look: bool = False,
+    ) -> BucketRequest:
+        """Return what is to be known of a request; its prompt in any case with `look`."""
+        extension = parsed.kvmesh or NO_EXTENSION
+        bucket = _named(request) or extension.bucket or ""
+        workers = named_workers(request, extension)
+        model = parsed.model or ""
+        sessions = self._sessions.read(request, extension)
+        chooses = self._rules or len(self._table.buckets()) > 1
+        if not look and (bucket or not chooses):
+            return BucketRequest(bucket=bucket, model=model, workers=workers, sessions=sessions)
+        outline = prompt_outline(endpoint, parsed)
+        return BucketRequest(
+            bucket=bucket,
+            model=model,
+            headers=_texts(request.headers) if self._rules or look else {},
+            prompt_chars=outline.chars,
+            prompt_start=outline.start,
+            workers=workers,
+            opening=outline.opening,
+            keys=outline.keys,
+            sessions=sessions,
+        )
+
+    def read_other(self, request: Request) -> BucketRequest:
+        """Return what is to be known of a request without a prompt that this surface knows."""
+        return BucketRequest(
+            bucket=_named(request),
+            model=parse_model(request.body) or request.path.partition("/v1/models/")[2],
+            workers=named_workers(request),
+            sessions=self._sessions.read(request),
+        )
+
+    def read_question(self, request: Request) -> BucketRequest:
+        """Return what is to be known of a request that only asks where its prompt would go."""
+        try:
+            endpoint = prompt_endpoint(request.body)
+            wanted = self.read(request, endpoint, read_request(request, endpoint))
+        except RequestError:
+            # The replica says what is wrong, or reads token ids.
+            wanted = self.read_other(request)
+        return msgspec.structs.replace(wanted, asks=True)
+
+
+def _texts(headers: Headers) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+
+
+def _named(request: Request) -> str:
+    return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()

@@ -1,0 +1,57 @@
+"""Which session a request is part of, as its client names it: for meta-routers."""
+
+from typing import Final
+
+from kvmesh.app.prompts.request_wishes import NO_EXTENSION
+from kvmesh.core.routing.sessions import session_key
+from kvmesh.transport.http.openai import Extension
+from kvmesh.transport.http.server.request import Request
+
+SESSION_HEADERS: Final = (
+    b"x-claude-code-session-id",
+    b"x-dynamo-session-id",
+    b"x-session-id",
+    b"session-id",
+    b"x-session-affinity",
+    b"x-smg-routing-key",
+)
+"""Headers by which Claude Code, Dynamo's clients, OpenCode, Codex and SMG's clients name a session.
+
+`x-correlation-id` is none of them: gateways give each request its own.
+"""
+
+PARENT_HEADERS: Final = (b"x-dynamo-parent-session-id", b"x-parent-session-id")
+"""Headers that name the session which a sub-agent's is part of."""
+
+_KEY_BYTES: Final = 16
+
+
+class SessionNames:
+    """Reads the sessions of requests in one pass over the headers: the first of the configured
+    header, the body's `kvmesh.session` and `SESSION_HEADERS` counts.
+    """
+
+    def __init__(self, session_header: str, tenant_header: str) -> None:
+        self._own = session_header.lower().encode()
+        self._tenant = tenant_header.encode()
+        self._known = frozenset((self._own, self._tenant, *SESSION_HEADERS, *PARENT_HEADERS))
+
+    def read(self, request: Request, extension: Extension = NO_EXTENSION) -> tuple[int, ...]:
+        """Return the key of the request's session and of the one it is part of; () for none.
+
+        Keys of two tenants differ, whatever they call their sessions.
+        """
+        known = self._known
+        given = {name: value for name, value in request.headers if name in known}
+        if not given and extension.session is None:
+            return ()
+        tenant = given.get(self._tenant, b"").decode("latin-1").strip()
+        named = given.get(self._own, b"").decode("latin-1").strip() or extension.session or ""
+        own = named or _first(given, SESSION_HEADERS)
+        names = dict.fromkeys(one for one in (own, _first(given, PARENT_HEADERS)) if one)
+        return tuple(int(session_key(name, tenant)[:_KEY_BYTES], 16) for name in names)
+
+
+def _first(given: dict[bytes, bytes], names: tuple[bytes, ...]) -> str:
+    values = (given.get(name, b"").decode("latin-1").strip() for name in names)
+    return next((value for value in values if value), "")

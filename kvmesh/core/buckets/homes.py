@@ -1,0 +1,166 @@
+"""Which buckets got a beginning before: learned here, told to the other meta-routers."""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+DEFAULT_MAX_HOMES: Final = 1 << 17
+
+MOST_HOMES: Final = 8
+"""Buckets remembered of one beginning, those used last."""
+
+_FRESH_SHARE: Final = 0.5
+"""A home in use is told anew after this share of its time to live."""
+
+_KEY_DIGITS: Final = 16
+_LONGEST_VALUE: Final = 1024
+_ENDED: Final = "+"
+
+
+class HomeOptions(msgspec.Struct, frozen=True):
+    """How long a beginning's homes are remembered after their last use, and how many beginnings:
+    beyond `max_homes` the one longest unused is forgotten.
+
+    `shared` False: nobody tells other meta-routers or the next start, so that what can be decided
+    by hash alone is.
+    """
+
+    ttl_s: float = 3600.0
+    max_homes: int = DEFAULT_MAX_HOMES
+    shared: bool = True
+
+
+class _Home(msgspec.Struct, gc=False):
+    """Where one beginning is at home; the collector need not walk a hundred thousand of them."""
+
+    buckets: tuple[str, ...]
+    used_s: float
+    told_s: float
+    ended: bool
+    told: bool = False
+    passed: int = 0
+
+
+class Homes:
+    """Buckets by key, those used last at the end; of this meta-router and, by `learn`, of others.
+
+    `news` are what others should hear of, in the form of `SharedTable`; whoever tells them takes
+    them out. Where nobody does it has no more than `max_homes` either.
+    """
+
+    def __init__(self, options: HomeOptions) -> None:
+        self.options = options
+        self.news: dict[str, str] = {}
+        self._homes: OrderedDict[int, _Home] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def buckets(self) -> frozenset[str]:
+        """Return every bucket that is the home of something. O(homes)."""
+        return frozenset(name for home in self._homes.values() for name in home.buckets)
+
+    def find(self, key: int, now: float) -> tuple[str, ...]:
+        """Return the buckets that got what `key` stands for, the newest last; () for none."""
+        home = self._find(key, now)
+        return () if home is None else home.buckets
+
+    def find_end(self, key: int, now: float) -> tuple[str, ...]:
+        """Do as `find`, if a whole request ended where `key` does."""
+        home = self._find(key, now)
+        return home.buckets if home is not None and home.ended else ()
+
+    def passed(self, key: int) -> int:
+        """Return how many requests `count_passed` counted."""
+        home = self._homes.get(key)
+        return 0 if home is None else home.passed
+
+    def count_passed(self, key: int) -> None:
+        """Count a request that goes on from `key`, if that is known, and knows no later end."""
+        home = self._homes.get(key)
+        if home is not None:
+            home.passed += 1
+
+    def note(
+        self, key: int, bucket: str, now: float, *, ended: bool = False, told: bool = True
+    ) -> None:
+        """Remember that `bucket` got it. `told` False keeps it from the others."""
+        home = self._find(key, now)
+        if home is None:
+            home = self._enter(key, (bucket,), now, ended=ended)
+            fresh = False
+        else:
+            home.used_s = now
+            self._homes.move_to_end(key)
+            fresh = bucket in home.buckets and home.ended >= ended
+            home.ended = home.ended or ended
+            if home.buckets[-1] != bucket:
+                kept = tuple(one for one in home.buckets if one != bucket)
+                home.buckets = (*kept[1 - MOST_HOMES :], bucket)
+        self._tell(key, home, now, fresh=fresh, told=told)
+
+    def bind(self, key: int, bucket: str, now: float) -> None:
+        """Remember `bucket` alone: what a session left does not draw it back."""
+        home = self._find(key, now)
+        if home is None or home.buckets != (bucket,):
+            home = self._enter(key, (bucket,), now, ended=True)
+            self._tell(key, home, now, fresh=False, told=True)
+            return
+        home.used_s = now
+        self._homes.move_to_end(key)
+        self._tell(key, home, now, fresh=True, told=True)
+
+    def learn(self, key: str, value: str, now: float) -> None:
+        """Take what a meta-router told: the last one written counts, for all. What is no such
+        entry is passed over.
+
+        One of this meta-router that is still to be written comes later in the table, and stays.
+        """
+        if key in self.news or len(key) != _KEY_DIGITS or len(value) > _LONGEST_VALUE:
+            return
+        buckets = tuple(one for one in value.lstrip(_ENDED).split(",") if one)[-MOST_HOMES:]
+        try:
+            number = int(key, 16)
+        except ValueError:
+            return
+        if not buckets:
+            return
+        before = self._homes.get(number)
+        home = self._enter(number, buckets, now, ended=value.startswith(_ENDED))
+        home.told = True
+        if before is not None:
+            home.passed = before.passed
+
+    def _find(self, key: int, now: float) -> _Home | None:
+        home = self._homes.get(key)
+        if home is not None and now - home.used_s > self.options.ttl_s:
+            self._forget(key)
+            return None
+        return home
+
+    def _enter(self, key: int, buckets: tuple[str, ...], now: float, *, ended: bool) -> _Home:
+        home = self._homes[key] = _Home(buckets, now, now, ended)
+        self._homes.move_to_end(key)
+        stale_s, most = now - self.options.ttl_s, self.options.max_homes
+        while True:
+            oldest = next(iter(self._homes))
+            if len(self._homes) <= most and self._homes[oldest].used_s >= stale_s:
+                return home
+            self._forget(oldest)
+
+    def _forget(self, key: int) -> None:
+        del self._homes[key]
+        self.news.pop(_name(key), None)
+
+    def _tell(self, key: int, home: _Home, now: float, *, fresh: bool, told: bool) -> None:
+        if not (told and self.options.shared):
+            return
+        if home.told and fresh and now - home.told_s < _FRESH_SHARE * self.options.ttl_s:
+            return
+        home.told, home.told_s = True, now
+        self.news[_name(key)] = _ENDED * home.ended + ",".join(home.buckets)
+
+
+def _name(key: int) -> str:
+    return f"{key:016x}"

@@ -1,0 +1,139 @@
+from kvmesh.core.buckets.beginnings import PromptKeys, chat_keys, depth_keys, text_keys
+from kvmesh.core.buckets.conversations import MOST_PASSED, Conversations, find_beginnings
+from kvmesh.core.buckets.homes import HomeOptions
+
+SYSTEM = ("system", "You are helpful.")
+
+
+def chat(name: str, turns: int = 1, first: str = "") -> PromptKeys:
+    """Return the keys of a chat of which so many requests were made."""
+    messages = [SYSTEM, ("user", first or f"I am {name}")]
+    for turn in range(1, turns):
+        messages += [("assistant", f"{name} {turn}"), ("user", f"question {turn}")]
+    return chat_keys(0, messages)
+
+
+def send(known: Conversations, keys: PromptKeys, bucket: str) -> tuple[str, ...]:
+    """Return where the conversation was, and note that it goes to `bucket`."""
+    found = known.find(keys, 0.0)
+    beginnings = [] if bucket in found else find_beginnings(keys, "")
+    known.note(keys, beginnings, bucket, 0.0)
+    return found
+
+
+def told(one: Conversations, other: Conversations) -> int:
+    """Tell `other` the news of `one`; return how many."""
+    news, one.homes.news = one.homes.news, {}
+    for key, value in news.items():
+        other.homes.learn(key, value, 0.0)
+    return len(news)
+
+
+def test_each_turn_of_a_conversation_finds_its_bucket_and_a_first_turn_none() -> None:
+    known = Conversations(HomeOptions())
+
+    assert send(known, chat("Ann"), "a") == ()
+    assert send(known, chat("Bob"), "b") == ()
+    for turns in (2, 3, 4, 30):
+        assert send(known, chat("Ann", turns), "a") == ("a",)
+        assert send(known, chat("Bob", turns), "b") == ("b",)
+    assert known.find(chat("Ann"), 0.0) == ()
+    assert known.find(text_keys(0, "Ann"), 0.0) == ()
+
+
+def test_another_meta_router_is_told_of_a_conversation_once() -> None:
+    one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
+    send(one, chat("Ann"), "a")
+
+    assert told(one, other) == 2  # instructions and first message
+    for turns in (2, 4, 6):
+        assert send(other, chat("Ann", turns), "a") == ("a",)
+        assert send(one, chat("Ann", turns + 1), "a") == ("a",)
+    assert told(one, other) == told(other, one) == 0
+
+
+def test_a_conversation_that_moved_is_found_where_it_went_by_all() -> None:
+    one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
+    send(one, chat("Ann"), "a")
+    send(one, chat("Ann", 2), "b")
+    told(one, other)
+
+    assert send(other, chat("Ann", 3), "b") == ("b",)
+    told(other, one)
+    assert one.find(chat("Ann", 4), 0.0) == ("b",)
+
+
+def test_equal_first_messages_are_told_apart_by_their_turns() -> None:
+    one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
+    send(one, chat("Ann", first="Hi"), "a")
+    send(one, chat("Ann", 2, first="Hi"), "a")
+    send(one, chat("Bob", first="Hi"), "b")
+    send(one, chat("Bob", 2, first="Hi"), "b")
+    told(one, other)
+
+    assert send(one, chat("Ann", 3, first="Hi"), "a") == ("a",)
+    assert send(other, chat("Bob", 3, first="Hi"), "b") == ("b",)
+    told(one, other)
+    assert send(other, chat("Ann", 4, first="Hi"), "a") == ("a",)
+
+
+def few_shot(question: str) -> PromptKeys:
+    examples = [("user", "1 + 1"), ("assistant", "2"), ("user", "2 + 2"), ("assistant", "4")]
+    return chat_keys(0, [SYSTEM, *examples, ("user", question)])
+
+
+def test_an_example_that_all_prompts_begin_with_is_no_conversation() -> None:
+    known, other = Conversations(HomeOptions()), Conversations(HomeOptions())
+
+    found = [send(known, few_shot(str(number)), "a") for number in range(9)]
+
+    assert found == [(), *[("a",)] * MOST_PASSED, *[()] * (8 - MOST_PASSED)]
+    assert known.find_beginning(find_beginnings(few_shot("9"), ""), 0.0) == ("a",)
+    # From then on others are told of each turn, since the first message says too little.
+    send(known, few_shot("more"), "b")
+    told(known, other)
+    asked = [("user", "1 + 1"), ("assistant", "2"), ("user", "2 + 2"), ("assistant", "4")]
+    asked += [("user", "more"), ("assistant", "what?"), ("user", "5 + 5")]
+    assert other.find(chat_keys(0, [SYSTEM, *asked]), 0.0) == ("b",)
+
+
+def test_asking_counts_nothing() -> None:
+    known = Conversations(HomeOptions())
+    send(known, few_shot("0"), "a")
+
+    found = {known.find(few_shot("1"), 0.0, passes=False) for _ in range(9)}
+
+    assert found == {("a",)}
+
+
+def test_the_same_prompt_again_and_again_is_no_conversation() -> None:
+    known = Conversations(HomeOptions())
+
+    found = [send(known, few_shot("0"), "a") for _ in range(9)]
+
+    assert found[-1] == ()
+
+
+def test_a_session_is_found_by_its_own_name_and_then_by_its_parents() -> None:
+    known = Conversations(HomeOptions())
+    known.homes.bind(1, "a", 0.0)
+
+    assert known.find_session((2, 1), 0.0) == ("a",)
+    known.homes.bind(2, "b", 0.0)
+    assert known.find_session((2, 1), 0.0) == ("b",)
+    assert known.find_session((3,), 0.0) == known.find_session((), 0.0) == ()
+
+
+def test_the_longest_known_beginning_has_the_homes() -> None:
+    known = Conversations(HomeOptions())
+    start = "x" * 1000
+    beginnings = find_beginnings(text_keys(0, start), start)
+
+    assert [one.chars for one in beginnings] == [256, 512, 1000]
+    known.homes.note(beginnings[1].key, "b", 0.0)
+    known.homes.note(beginnings[0].key, "a", 0.0)
+
+    assert known.find_beginning(beginnings, 0.0) == ("b",)
+    assert known.find_beginning(beginnings[:1], 0.0) == ("a",)
+    assert known.find_beginning(depth_keys(1, start), 0.0) == ()
+    assert find_beginnings(chat("Ann"), "") == [chat("Ann").instructions, chat("Ann").root]

@@ -1,0 +1,74 @@
+from collections import Counter, deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.turns import MOST_BEHIND, WorkerTurns
+
+NAMES = tuple(WorkerId(f"w{number}") for number in range(4))
+
+
+def take(turns: WorkerTurns, names: tuple[WorkerId, ...] = NAMES, replica: str = "") -> WorkerId:
+    worker = turns.next(names, replica)
+    turns.take(worker)
+    return worker
+
+
+def test_one_replica_goes_round_strictly_in_an_order_of_its_own() -> None:
+    turns, other = WorkerTurns(), WorkerTurns()
+
+    found = [take(turns) for _ in range(12)]
+    named = [take(other, replica="r1") for _ in range(12)]
+
+    assert found == [*NAMES] * 3
+    assert named == named[:4] * 3
+    assert sorted(named[:4]) == [*NAMES]
+    assert len({WorkerTurns().next(NAMES, f"r{number}") for number in range(50)}) == 4
+
+
+def test_a_new_worker_has_one_turn_more_at_most() -> None:
+    turns = WorkerTurns()
+    for _ in range(30):
+        take(turns, NAMES[:3])
+
+    found = [take(turns) for _ in range(9)]
+
+    assert Counter(found) == {name: 3 if name == NAMES[3] else 2 for name in NAMES}
+
+
+def test_a_worker_that_was_away_has_few_turns_at_once_and_one_that_left_none() -> None:
+    turns = WorkerTurns()
+    take(turns)
+    for _ in range(90):
+        take(turns, NAMES[1:])
+
+    back = [take(turns) for _ in range(MOST_BEHIND + 4)]
+
+    assert back[: MOST_BEHIND - 1] == [NAMES[0]] * (MOST_BEHIND - 1)
+    assert Counter(back)[NAMES[0]] <= MOST_BEHIND + 1
+    turns.remove(NAMES[0])
+    turns.remove(NAMES[0])
+    assert Counter(take(turns) for _ in range(9))[NAMES[0]] <= 3
+
+
+@given(
+    st.lists(st.integers(0, 1), max_size=200),
+    st.integers(0, 3),
+)
+def test_replicas_that_hear_of_each_other_late_share_one_rotation(
+    requests: list[int], late: int
+) -> None:
+    """Each request comes to one of two replicas; the other hears of its turn `late` requests on."""
+    replicas = [WorkerTurns(), WorkerTurns()]
+    told = deque[tuple[int, WorkerId]]()
+    given_ = Counter(dict.fromkeys(NAMES, 0))
+    for number in requests:
+        worker = take(replicas[number], replica=f"r{number}")
+        given_[worker] += 1
+        told.append((1 - number, worker))
+        while len(told) > late:
+            other, heard = told.popleft()
+            replicas[other].take(heard)
+
+        assert max(given_.values()) - min(given_.values()) <= late + 1
