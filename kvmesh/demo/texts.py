@@ -22,7 +22,11 @@ ALICE: Final = "My name is Alice and I work as a data scientist."
 PROFESSION: Final = "What did I tell you about my profession?"
 TOPICS: Final = ("science", "history", "technology", "literature", "music")
 FIELDS: Final = ("medicine", "finance", "farming", "transport", "education")
-FOLLOW_UPS: Final = (PROFESSION, "And my name?", "Where do I work?", "What do I want to know?")
+FOLLOW_UPS: Final = (PROFESSION, "And my name?")
+"""Few, as in the printed one: a conversation of many turns has been at every worker under any
+policy, and is found there.
+"""
+
 
 LANES_AT_ONCE: Final = 5
 QUESTIONS: Final = 5
@@ -138,7 +142,7 @@ def _shared(writer: Writer, full: bool) -> list[Dialogue]:
 
 def _turns(writer: Writer, full: bool) -> list[Dialogue]:
     found: list[Dialogue] = []
-    for number in range(writer.count(60 if full else 8)):
+    for number in range(writer.count(96 if full else 12)):
         name = f"conversation {number}"
         first = f"{ALICE} {name}: {writer.prose(name, 2000)}"
         later = [f"{turn} {writer.prose(f'{name}/{turn}', 200)}" for turn in FOLLOW_UPS]
