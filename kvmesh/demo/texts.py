@@ -74,7 +74,8 @@ class Writer:
     def prose(self, name: str, tokens: int) -> str:
         """Return about so many tokens of words; other names have other words."""
         rng = Random(f"{self.salt}/{name}")  # noqa: S311  no secret
-        wanted, parts, length = round(tokens * self._size.characters), [], 0
+        wanted, length = round(tokens * self._size.characters), 0
+        parts: list[str] = []
         while length < wanted:
             parts.append(rng.choice(WORDS))
             length += len(parts[-1]) + 1

@@ -26,6 +26,7 @@ RULE: Final = {
 SCOPED: Final = {
     "app/alone/static_workers.py": "a task group, under a supervised task",
     "app/care/prober.py": "a task group, under a supervised task",
+    "demo/play.py": "a task group: as long as one pass",
     "app/ops/up.py": "waits for each task it makes and raises what it raised",
     "replay/command.py": "as long as one command",
     "replay/load.py": "a task group: as long as one replay",

@@ -44,8 +44,8 @@ class MetaMesh:
         Raises `ConfigError` or `TransportError` for what waiting will not cure: a refused login.
         """
         plane = self._plane
-        self._meta.listening = True
         await plane.connect(patient=True)
+        self._meta.listening = True
         self._stack.push_async_callback(plane.close)
         self._stack.callback(plane.on_change(self._meta.hearing.set_connected))
         driver = AioDriver(bus=plane.bus, log=actor_log())

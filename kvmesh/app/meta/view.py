@@ -141,6 +141,7 @@ class MetaView:
                 [(one.buckets[0].bucket, one.prefixes) for one in heard if one.buckets]
             ),
             shadows=add_reports(report for one in heard for report in one.shadows),
+            tuning=[row for one in heard for row in one.tuning],
             policies=merge_policies(row for one in heard for row in one.policies),
             cursor=self._version,
             warnings=[

@@ -1,6 +1,7 @@
 """A prompt's length, beginning and keys, as bucket rules and policies see it: no tokenizer."""
 
 from collections.abc import Iterable
+from typing import cast
 
 import msgspec
 
@@ -14,7 +15,7 @@ from kvmesh.core.buckets.beginnings import (
     key_seed,
     text_keys,
 )
-from kvmesh.core.chat.chat import content_parts, content_text, part_text
+from kvmesh.core.chat.chat import JsonObject, content_parts, content_text, part_text
 from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest, first_prompt
 
 _KEPT_CHARS = DEPTHS[-1]
@@ -123,7 +124,8 @@ def _part(part: object) -> str:
     if text is not None:
         return text
     if isinstance(part, dict):
-        part = {key: value for key, value in part.items() if key not in _NOT_PROMPT}
+        fields = cast("JsonObject", part)
+        part = {name: value for name, value in fields.items() if name not in _NOT_PROMPT}
     return msgspec.json.encode(part).decode()
 
 

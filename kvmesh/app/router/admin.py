@@ -38,7 +38,9 @@ class AdminMesh(Protocol):
 
 
 class RouterAdmin:
-    """Answers for one router replica. `check` tells whether its token ids are the engines'."""
+    """Answers for one router replica. `check` tells whether its token ids are the engines'; `parts`
+    are further fields of its status.
+    """
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class RouterAdmin:
         self._mesh = mesh
         self._check = check
         self._policy = policy
+        self.parts: dict[str, Callable[[], object]] = {}
         self._page = MetricsPage(
             *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
         )
@@ -60,6 +63,10 @@ class RouterAdmin:
     def show(self, source: Source, warnings: Callable[[], tuple[str, ...]]) -> None:
         """Show the figures and warnings of a further part."""
         self.sources.add(source)
+        self._warners.append(warnings)
+
+    def warn(self, warnings: Callable[[], tuple[str, ...]]) -> None:
+        """Show the warnings of a further part."""
         self._warners.append(warnings)
 
     def warnings(self) -> list[str]:
@@ -138,5 +145,6 @@ class RouterAdmin:
                     for worker in context.routing.predictions.workers()
                 },
                 "accesses": context.routing.accesses.reports,
+                **{name: read() for name, read in self.parts.items()},
             },
         )

@@ -51,8 +51,8 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
+from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
@@ -209,12 +209,10 @@ class RouterServer:
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
-            changes = RunningChanges(context, self.mesh.replicas, settings.model_policy)
+            changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(
-                RouterView(context, self.mesh, admin.warnings, admin.sources, changes.view_policy)
-            )
+            pages = ViewPages(changes.view(context, self.mesh, admin))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -237,6 +235,7 @@ class RouterServer:
                 keep_running("dashboards", pages.live.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
+                *running(changes.tuner),
             )
             self.mesh.draining = True
             pages.live.close()

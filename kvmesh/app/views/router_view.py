@@ -22,6 +22,7 @@ from kvmesh.app.views.overview import (
     with_numbers,
 )
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.insight.traffic import TrafficSecond
 
@@ -74,6 +75,7 @@ class RouterView:
         self._warnings = warnings
         self._sources = sources
         self._policy = policy
+        self.tuning: Callable[[], list[TuningRow]] = list
         self._log = context.decisions
         # One offset for the whole life: a second must not move when the system's clock is slewed.
         self._offset_s = time.time() - context.clock()
@@ -125,6 +127,7 @@ class RouterView:
             prefixes=self._prefixes(),
             shadows=log.shadows.reports(),
             policies=[policy] if policy.history or policy.refused else [],
+            tuning=self.tuning(),
             cursor=log.version,
             warnings=self._warnings(),
         )

@@ -184,6 +184,7 @@ class Dispatch:
         if one.record is None:
             self.log.refused(now)
         else:
+            one.record.output_tokens = one.output_tokens
             self.log.ended(one.record, state, status, usage, now)
             if one.record.decision.arm is not None:
                 _count(one, one.record, usage, now)

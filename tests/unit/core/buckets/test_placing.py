@@ -39,7 +39,7 @@ def serving(
 
 
 ALL = serving(*NAMES)
-NONE_SENT = dict.fromkeys(NAMES, 0)
+NONE_SENT: dict[str, int] = dict.fromkeys(NAMES, 0)
 
 
 def chat(name: str, turns: int = 1, *sessions: int) -> BucketRequest:

@@ -10,7 +10,7 @@ from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.buckets.turns import MOST_AHEAD
 
 NAMES = ("a", "b", "c")
-NOTHING = dict.fromkeys(NAMES, 0)
+NOTHING: dict[str, int] = dict.fromkeys(NAMES, 0)
 
 
 def new_placing(max_homes: int = 1000) -> Placing:
