@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ LIKE: dict[str, Any] = {"formula": "predicted-time", "weights": {"contention": 0
 
 
 @contextlib.asynccontextmanager
-async def engines(*speedups: float) -> AsyncIterator[list[str]]:
+async def engines(*speedups: float) -> AsyncGenerator[list[str]]:
     running = [
         Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=speedup))
         for speedup in speedups
@@ -116,10 +116,10 @@ def ended(found: dict[str, Any]) -> bool:
 @contextlib.asynccontextmanager
 async def two_replicas(
     nats: NatsSettings, *speedups: float
-) -> AsyncIterator[list[httpx.AsyncClient]]:
+) -> AsyncGenerator[list[httpx.AsyncClient]]:
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(engines(*speedups))
-        clients = []
+        clients: list[httpx.AsyncClient] = []
         for name in ("r1", "r2"):
             url = await stack.enter_async_context(router(urls, router_id=name, nats=nats))
             client = httpx.AsyncClient(base_url=url, timeout=60)
@@ -164,7 +164,7 @@ async def test_a_policy_that_makes_answers_late_is_returned_from_by_all_replicas
 @contextlib.asynccontextmanager
 async def replica(
     name: str, urls: Sequence[str], folder: Path, *arguments: str
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     port = free_port()
     workers = (f"--worker=w{number}={url}" for number, url in enumerate(urls))
     with (folder / f"{name}.log").open("wb") as log:
