@@ -5,7 +5,7 @@ shown, prints what failed or was skipped, and notes date, commit and count on th
 """
 
 import argparse
-import datetime
+import datetime as dt
 import re
 import shlex
 import subprocess
@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import msgspec
 
@@ -52,6 +52,12 @@ class Mission(msgspec.Struct, frozen=True):
     row: tuple[Row, ...]
 
 
+def say(line: str) -> None:
+    """Print a line at once, in order with what commands print."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def read() -> Mission:
     """Return what rows.toml says. Raises `msgspec.ValidationError` for another shape."""
     return msgspec.convert(tomllib.loads(ROWS.read_text()), Mission)
@@ -61,8 +67,9 @@ def render(mission: Mission, last: str) -> str:
     """Return the whole page; `last` is its line about the last run."""
     lines = [
         "# What was promised, and what shows that it is kept",
-        "Made by `python -m tests.integration.mission.page` from `tests/integration/mission/rows.toml`;",
-        "`make mission` runs every test and command named here and says which promise is not kept.",
+        "Made by `python -m tests.integration.mission.page` from",
+        "`tests/integration/mission/rows.toml`; `make mission` runs every test and command named",
+        "here and says which promise is not kept.",
         "",
         last,
         "",
@@ -91,7 +98,7 @@ def last_run(page: str) -> str:
     return found[0] if found else NEVER
 
 
-def outcomes(report: ElementTree.Element) -> dict[str, str]:
+def outcomes(report: ET.Element) -> dict[str, str]:
     """Return what became of each test of a JUnit report, by `path::name`.
 
     A test of several cases is kept when one passed and none failed: cases may be skipped where
@@ -115,12 +122,12 @@ def run_tests(tests: Sequence[str]) -> dict[str, str]:
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
         subprocess.run([*command, f"--junit-xml={report}", *tests], cwd=ROOT, check=False)
         # The report is this process's own.
-        return outcomes(ElementTree.parse(report).getroot())  # noqa: S314
+        return outcomes(ET.parse(report).getroot())  # noqa: S314
 
 
 def run_command(command: str) -> str:
     """Return what became of a command, run from the repository with this Python's kvmesh."""
-    print(f"$ {command}", flush=True)
+    say(f"$ {command}")
     words = shlex.split(command)
     if words[0] == "kvmesh":
         words = [sys.executable, "-m", *words]
@@ -150,13 +157,13 @@ def run(mission: Mission) -> tuple[str, int]:
         found[command] = run_command(command)
     missed = judge(mission.row, found)
     for number, row, wrong in missed:
-        print(f"row {number} not kept: {row.promise}")
+        say(f"row {number} not kept: {row.promise}")
         for one in wrong:
-            print(f"    {one}")
+            say(f"    {one}")
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, cwd=ROOT, check=False, capture_output=True, text=True)
     kept = len(mission.row) - len(missed)
-    today = datetime.datetime.now(tz=datetime.UTC).date()
+    today = dt.datetime.now(tz=dt.UTC).date()
     line = f"Last run: {today}, {commit.stdout.strip() or 'no commit'}: {kept} of"
     return f"{line} {len(mission.row)} kept.", len(missed)
 
@@ -169,7 +176,7 @@ def main() -> int:
     last, missed = last_run(PAGE.read_text() if PAGE.exists() else ""), 0
     if parser.parse_args().run:
         last, missed = run(mission)
-        print(last)
+        say(last)
     PAGE.write_text(render(mission, last))
     return missed
 

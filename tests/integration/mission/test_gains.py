@@ -19,7 +19,7 @@ ENGINES = 4
 def play(
     trace: TraceSlice, load: float, *, profile: str
 ) -> dict[str, tuple[list[RequestOutcome], float]]:
-    """Return outcomes and utilisation spread of each policy, at `load` of what round robin bears."""
+    """Return outcomes and utilisation spread by policy, at `load` of what round robin bears."""
     options = SimulateOptions(Path("generated"), engines=ENGINES, timing_profile=profile)
     simulator = Simulator(options, trace)
     saturation = simulator.saturation_speedup(lambda _: None)
