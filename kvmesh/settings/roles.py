@@ -207,6 +207,9 @@ class MetaRouterSettings:
     nearest to what is cached of its beginning; prefix-hash: by its first 256 characters;
     prefix-spill: by prefix, until hot; least-loaded. It then stays there (prefix-spill: unless
     leaving is cheaper), as sessions do under all policies."""
+    kv_cost: str = ""
+    """A cost formula instead of --bucket-policy, each bucket weighed as one worker: COST, or
+    FILE.py:FUNCTION, with weights as in `lmetric` or `examples/my_cost.py:my_cost:hit=2`."""
     rule: tuple[str, ...] = ()
     """`bucket=code,model=*coder*`: first match; or header, min-chars, max-chars, prefix, family. A
     conversation that outgrows a length moves."""

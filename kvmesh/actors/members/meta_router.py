@@ -8,6 +8,7 @@ from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
 from kvmesh.actors.messages import AllHeard, BusMessage, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import Subjects, decode, last_token
+from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.buckets import BucketRoute, BucketTable
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica
@@ -53,7 +54,7 @@ class MetaRouter:
         self,
         namespace: str,
         rules: Collection[BucketRule] = (),
-        policy: BucketPolicy = "round-robin",
+        policy: BucketPolicy | BucketCost = "round-robin",
         *,
         guard: UrlGuard | None = None,
         name: str = "meta-router",

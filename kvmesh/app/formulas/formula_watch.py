@@ -1,22 +1,38 @@
 """What people are told of formulas of one's own that fail."""
 
+import asyncio
+import time
 from collections.abc import Iterable
 from typing import Final
 
+from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.own import OwnFormula, OwnStatistics
 from kvmesh.observe import get_logger
+
+LOOK_S: Final = 1.0
 
 TELL_S: Final = 60.0
 """A failing formula is logged, and warned of, once in so many seconds."""
 
 
 class FormulaWatch:
-    """Counts, warns of and logs what formulas do wrong; `look` is called once a second."""
+    """Counts, warns of and logs what formulas do wrong; `look` is called once a second, by `run` if
+    nobody else does. `instead` decides where a formula fails.
+    """
 
-    def __init__(self, formulas: Iterable[OwnFormula]) -> None:
+    def __init__(
+        self, formulas: Iterable[OwnFormula], *, instead: str = PREDICTED_TIME.name
+    ) -> None:
+        self._instead = instead
         self._formulas = {one.name: one for one in formulas}
         self._told: dict[str, tuple[float, OwnStatistics]] = {}
         self._warnings: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Look once a second, for ever."""
+        while True:
+            self.look(time.monotonic())
+            await asyncio.sleep(LOOK_S)
 
     def statistics(self) -> dict[tuple[str, ...], OwnStatistics]:
         """Return the counts of each formula, by its name."""
@@ -45,16 +61,17 @@ class FormulaWatch:
                 )
                 self._told[name] = (now, found)
             if found.off or found.faults > told.faults:
-                self._warnings[name] = _warning(name, found, found.faults - told.faults)
+                lately = found.faults - told.faults
+                self._warnings[name] = _warning(name, found, lately, self._instead)
 
 
 _NOTHING: Final = OwnStatistics(0, 0, off=False, last_fault="")
 
 
-def _warning(name: str, found: OwnStatistics, lately: int) -> str:
+def _warning(name: str, found: OwnStatistics, lately: int, instead: str) -> str:
     if found.off:
         return (
-            f"cost formula {name} failed too often ({found.last_fault}) and is off: predicted-time "
+            f"cost formula {name} failed too often ({found.last_fault}) and is off: {instead} "
             "decides until this process is restarted, or a policy names the formula anew"
         )
-    return f"cost formula {name} failed {lately} times ({found.last_fault}): predicted-time decided"
+    return f"cost formula {name} failed {lately} times ({found.last_fault}): {instead} decided"

@@ -16,7 +16,9 @@ from kvmesh.app.figures.figure import Labels
 from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, URLS, MetaReplica
 from kvmesh.app.figures.mesh import HEARING
 from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import REPLICA_CARE
+from kvmesh.app.formulas.formula_watch import FormulaWatch
 from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
@@ -28,6 +30,7 @@ from kvmesh.app.front.front import (
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
+from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader
 from kvmesh.app.meta.view import MetaView
 from kvmesh.app.process.internal_errors import InternalErrors
@@ -76,8 +79,10 @@ class MetaServer:
             max_homes=settings.home.max_homes,
             shared=not settings.replica,
         )
+        policy, own = bucket_policy(settings)
+        self._watch = FormulaWatch(own, instead="round-robin")
         self.meta = MetaRouter(
-            settings.nats.namespace, rules, settings.bucket_policy, guard=self._guard, homes=homes
+            settings.nats.namespace, rules, policy, guard=self._guard, homes=homes
         )
         self._reader = BucketReader(
             self.meta.table, SessionNames(settings.session_header, TENANT_HEADER), rules=bool(rules)
@@ -150,6 +155,7 @@ class MetaServer:
             await first_of(
                 *(stop.wait(), self._follow(url), keep_running("dashboards", pages.live.run)),
                 *self._care.running(asking),
+                keep_running("formulas", self._watch.run),
             )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
@@ -161,6 +167,7 @@ class MetaServer:
             META_ENDS.of(lambda: self._ends),
             META_HOMES.of(self.meta.statistics),
             META_REPLICAS.of_each(self._replicas),
+            FORMULAS.of_each(self._watch.statistics),
             HEARING.of(lambda: self.meta.hearing),
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
@@ -230,7 +237,7 @@ class MetaServer:
             exchange,
             {
                 "bucket": self.meta.table.named(outline) or None,
-                "policy": self.settings.bucket_policy,
+                "policy": self.settings.kv_cost or self.settings.bucket_policy,
                 "model": outline.model,
                 "prompt_chars": outline.prompt_chars,
                 "family": outline.family(),
@@ -242,6 +249,7 @@ class MetaServer:
             *self.meta.hearing.warnings(),
             *self._refusals.warnings(),
             *self._care.warnings(),
+            *self._watch.warnings(),
             *by_reason(self._failing(), "gets no requests"),
         )
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
@@ -43,7 +44,7 @@ class BucketTable:
         self,
         membership: Membership,
         rules: Sequence[BucketRule] = (),
-        policy: BucketPolicy = "round-robin",
+        policy: BucketPolicy | BucketCost = "round-robin",
         homes: HomeOptions | None = None,
     ) -> None:
         self.membership = membership

@@ -6,7 +6,8 @@ from typing import Final, Literal
 import msgspec
 import xxhash
 
-from kvmesh.core.buckets.beginnings import PREFIX_CHARS
+from kvmesh.core.buckets.beginnings import PREFIX_CHARS, Beginning
+from kvmesh.core.buckets.bucket_cost import BucketCost, price_all
 from kvmesh.core.buckets.conversations import Conversations, find_beginnings
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
@@ -57,13 +58,16 @@ class Placing:
     gives it the same bucket anyway, and prefix-spill, which counts what leaving costs.
     Where `HomeOptions.shared` is False, round-robin and prefix-hash go by rendezvous hash of the
     session or the conversation, so that meta-routers that cannot hear of each other agree.
+    With a `BucketCost` for a policy, those that begin go to the cheapest; in turn among equals, and
+    where a formula of one's own fails.
     """
 
-    def __init__(self, policy: BucketPolicy, options: HomeOptions) -> None:
+    def __init__(self, policy: BucketPolicy | BucketCost, options: HomeOptions) -> None:
         self.conversations = Conversations(options)
         self.spill = PrefixSpill()
         self.turns = Turns()
-        self._policy: BucketPolicy = policy
+        self._cost = policy if isinstance(policy, BucketCost) else None
+        self._policy: BucketPolicy = "round-robin" if isinstance(policy, BucketCost) else policy
         self._by_hash = not options.shared and policy in KEEPS_BY_HASH
         self._remembers = not self._by_hash and policy != "prefix-hash"
 
@@ -85,6 +89,8 @@ class Placing:
             bucket = self._spill(request, serving, known, now)
         elif bucket := _newest(known, serving):
             why = "conversation"
+        elif bucket := self._cheapest(request, serving, sent, now):
+            why = self._cost.name if self._cost else why
         else:
             bucket = self._begin(request, serving, sent, now)
         self._note(request, bucket, known, now)
@@ -105,6 +111,37 @@ class Placing:
             at_home = bucket in known
             beginnings = [] if at_home else find_beginnings(request.keys, request.prompt_start)
             self.conversations.note(request.keys, beginnings, bucket, now)
+
+    def _cheapest(
+        self, request: BucketRequest, serving: Serving, sent: Mapping[str, int], now: float
+    ) -> str:
+        """Return the bucket that costs a conversation least that begins; "" where none is told."""
+        if self._cost is None:
+            return ""
+        beginnings = find_beginnings(request.keys, request.prompt_start)
+        known = self._known_chars(beginnings, request.prompt_chars, serving, now)
+        heats = {name: _heat(members) for name, members in serving.items()}
+        loads = {name: _load(members, sent) for name, members in serving.items()}
+        cheapest = price_all(self._cost, heats, loads, request.prompt_chars, known)
+        if not cheapest:
+            return ""
+        weights = _weights(serving)
+        bucket = self.turns.choose((), {name: weights[name] for name in cheapest}, now)
+        if not request.asks:
+            self.turns.take(bucket, now, in_turn=True)
+        return bucket
+
+    def _known_chars(
+        self, beginnings: Sequence[Beginning], chars: int, serving: Serving, now: float
+    ) -> dict[str, int]:
+        """Return how much of a prompt of `chars` each bucket got before."""
+        known = dict.fromkeys(serving, 0)
+        for depth, one in enumerate(beginnings, 1):
+            # Who got the longest got all of it, as far as is known.
+            reach = max(one.chars, chars) if depth == len(beginnings) else one.chars
+            got = self.conversations.homes.find(one.key, now)
+            known |= dict.fromkeys((name for name in got if name in known), reach)
+        return known
 
     def _begin(
         self, request: BucketRequest, serving: Serving, sent: Mapping[str, int], now: float
@@ -132,12 +169,7 @@ class Placing:
     ) -> str:
         chars = request.prompt_chars
         beginnings = find_beginnings(request.keys, request.prompt_start)
-        known = dict.fromkeys(serving, 0)
-        for depth, one in enumerate(beginnings, 1):
-            # Who got the longest got all of it, as far as is known.
-            reach = max(one.chars, chars) if depth == len(beginnings) else one.chars
-            got = self.conversations.homes.find(one.key, now)
-            known |= dict.fromkeys((name for name in got if name in known), reach)
+        known = self._known_chars(beginnings, chars, serving, now)
         # Of equal homes the newest is nearest.
         known |= dict.fromkeys((name for name in homes if name in known), max(0, chars - 1))
         if newest := _newest(homes, serving):
