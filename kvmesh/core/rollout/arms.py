@@ -15,7 +15,7 @@ MOST_MARKS: Final = 1 << 16
 """Conversations remembered by their prompts; the one longest unused is forgotten first. 12 MB."""
 
 LOOKBACK_BLOCKS: Final = 1024
-"""A turn that adds more to its conversation is taken for a new one. 60 us."""
+"""A turn that adds more to its conversation is taken for a new one. About 80 ns a block, twice."""
 
 _POINTS: Final = 1 << 53
 """Places there are: as many as a float tells apart below 1."""
@@ -60,13 +60,14 @@ class Marks:
                 return known[at], mark[0]
         return None
 
-    def move(self, request_id: str, hashes: Hashes, place: float) -> None:
-        """Have the conversation found by its newest prompt from now on."""
+    def move(
+        self, request_id: str, hashes: Hashes, place: float, before: int | None = None
+    ) -> None:
+        """Have a conversation found by its newest prompt, and no longer by block `before`."""
         if not hashes.blocks:
             return
-        found = self.find(request_id, hashes)
-        if found is not None:
-            del self._marks[found[0]]
+        if before is not None:
+            self._marks.pop(before, None)
         last = hashes.upto(hashes.blocks)[hashes.blocks - 1]
         self._marks[last] = (place, request_id)
         self._marks.move_to_end(last)
@@ -97,12 +98,17 @@ class Arms:
 
     def learn(self, request_id: str, session: str, hashes: Hashes) -> None:
         """Remember the conversation of a request that is sent."""
-        if not session:
-            self._marks.move(request_id, hashes, self._place(request_id, session, hashes))
+        if session:
+            return
+        before, place = self._marks.find(request_id, hashes) or (None, self._draw(request_id, ""))
+        self._marks.move(request_id, hashes, place, before)
 
     def _place(self, request_id: str, session: str, hashes: Hashes) -> float:
         if not session and (found := self._marks.find(request_id, hashes)) is not None:
             return found[1]
+        return self._draw(request_id, session)
+
+    def _draw(self, request_id: str, session: str) -> float:
         key = f"{self._salt}\0{session}" if session else f"{self._salt}\1{request_id}"
         digest = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
         return digest % _POINTS / _POINTS
