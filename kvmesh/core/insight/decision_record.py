@@ -21,8 +21,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
     `held_ms` is how long it waited at the router before its first decision; None: it was not asked
     to. `left_out` are the workers to which no request might go when it was first decided, None
     where that was not kept. `forecast` is how long its answer was expected to become,
-    `output_tokens` how long it was when its worker was given back; `traced` is what a trace keeps
-    of its prompt. `overridden`: its client had it routed by another policy. `version` grows with
+    `output_tokens` how long it was when its worker was given back. `overridden`: its client had it
+    routed by another policy. `traced` is what a trace keeps of its prompt. `version` grows with
     every change of any record.
     """
 

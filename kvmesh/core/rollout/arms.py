@@ -27,7 +27,7 @@ class Arm:
     __slots__ = ("counter", "header", "name", "policy")
 
     def __init__(self, name: ArmName, policy: Pricing) -> None:
-        self.name = name
+        self.name: ArmName = name
         self.header = name.encode()
         self.policy = policy
         self.counter = Counter()

@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing, reweigh
-from kvmesh.core.cost.formulas import PREDICTED_TIME, score_of, scores_of
+from kvmesh.core.cost.formulas import score_of, scores_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
@@ -19,8 +19,8 @@ from kvmesh.core.cost.selection import (
     pick,
     two_of,
 )
-from kvmesh.core.cost.terms import NO_FLEET, Candidate, survey
-from kvmesh.core.cost.weighing import Weighed, Weighing
+from kvmesh.core.cost.terms import NO_FLEET, survey
+from kvmesh.core.cost.weighing import Weighed, Weighing, by_default, weigh_all
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
 from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
@@ -29,9 +29,6 @@ from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
-
-DEFAULT_COST: Final = PREDICTED_TIME
-"""What decides where a formula of one's own fails."""
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
@@ -104,7 +101,7 @@ class Chooser:
         weighing = self._weigh(request, now, mode, len(names), policy)
         formula = weighing.cost.formula
         if isinstance(formula, OwnFormula) and formula.off:
-            weighing = _by_default(weighing, formula)
+            weighing = by_default(weighing, formula)
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
@@ -179,8 +176,8 @@ class Chooser:
             scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
             if scores is not None:
                 return weighing, Weighed(candidates, tuple(scores), fleet)
-            weighing = _by_default(weighing, formula)
-        return weighing, _weigh_all(candidates, weighing)
+            weighing = by_default(weighing, formula)
+        return weighing, weigh_all(candidates, weighing)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
@@ -248,30 +245,6 @@ class Chooser:
         state = self._workers.state
         requests = [state(name).loads.active_requests for name in names]
         return names[choose_least(requests, rng)]
-
-
-def _weigh_all(candidates: tuple[Candidate, ...], weighing: Weighing) -> Weighed:
-    """Return the candidates with what a published formula gives each."""
-    cost, weights = weighing.cost, weighing.weights
-    fleet = survey(candidates, weights)
-    function = cost.formula.function
-    scores = [
-        score_of(cost, one, fleet, weights) if one.failure_share else function(one, fleet, weights)
-        for one in candidates
-    ]
-    return Weighed(candidates, tuple(scores), fleet)
-
-
-def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
-    """Return `weighing` by the default formula, as the one that it has fails."""
-    cost = DEFAULT_COST
-    return msgspec.structs.replace(
-        weighing,
-        cost=cost,
-        weights=cost.weights.default,
-        policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
-        instead_of=failed.problem,
-    )
 
 
 def has_no_own(request: RouteRequest) -> bool:
