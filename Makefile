@@ -13,7 +13,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults mission chaos fuzz soak config coverage format clean help audit sbom
 .DEFAULT_GOAL := help
 
 help:
@@ -99,6 +99,10 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000
+
+# Every test and command of docs/mission.md, and the page anew with what is kept.
+mission: $(VENV)/.dev
+	$(BIN)/python -m tests.integration.mission.page --run
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m chaos --timeout=1800 $(ARGS)

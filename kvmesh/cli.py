@@ -76,6 +76,10 @@ COMMANDS = {
         "simulator.command",
         "Play a trace against simulated engines: routing policies side by side.",
     ),
+    "propose": (
+        "simulator.propose",
+        "Search weights on a trace from standard input: what a router with --auto-tune runs.",
+    ),
     "top": ("app.views.top", "Show workers, replicas, traffic and requests live in the terminal."),
     "explain": (
         "app.views.explain_command",

@@ -7,6 +7,7 @@ from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import SERVED, Attempt
+from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust, as_share
 
 
@@ -150,6 +151,7 @@ class RouterHeartbeat(Message, frozen=True):
     `workers` are those of its bucket, so that meta-routers find a worker that a request names;
     `left_out` are those of them that get nothing for failing requests, a few. A `follower` books
     in the bucket but takes no requests: it is a peer to replicas and nothing to meta-routers.
+    `admission` and `policy` are what was changed while it ran.
     """
 
     router: str
@@ -169,6 +171,7 @@ class RouterHeartbeat(Message, frozen=True):
     workers: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     follower: bool = False
+    policy: PolicyNews = NO_NEWS
 
     @property
     def leaving(self) -> bool:

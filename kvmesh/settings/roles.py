@@ -24,6 +24,7 @@ from kvmesh.settings.requests import (
     SessionSettings,
     StreamSettings,
 )
+from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
     BlockSize,
     Count,
@@ -181,6 +182,7 @@ class RouterSettings:
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
     decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
+    tune: Annotated[TuneSettings, Flat] = field(default_factory=TuneSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
     log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
 

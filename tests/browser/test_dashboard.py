@@ -244,6 +244,31 @@ async def test_an_address_opens_a_request(page: Page, alone: httpx.AsyncClient) 
     await expect(page.locator("#detail")).to_contain_text("request 'lost' is not known")
 
 
+async def test_a_policy_on_trial_shows_both_arms_and_then_what_became_of_it(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#policy-part")).to_be_hidden()
+
+    body = {"formula": "lmetric", "stages": [0.999, 1]}
+    assert (await alone.put("/admin/policy", json=body)).status_code == 200
+    await chat(alone, PROMPT, "first")
+
+    arms = page.locator("#arms tbody tr")
+    await expect(arms).to_have_count(2)
+    await expect(arms.nth(0)).to_contain_text("baseline")
+    await expect(arms.nth(1)).to_contain_text("kv:lmetric")
+    await expect(arms.nth(1)).to_contain_text("100 %")
+    await expect(page.locator("#policy-part p").first).to_contain_text("stage 1 of 2, open: 0 of")
+
+    assert (await alone.delete("/admin/policy")).status_code == 200
+    steps = page.locator("#policies tbody tr")
+    await expect(page.locator("#arms")).to_be_hidden()
+    await expect(steps).to_have_count(2)
+    await expect(steps.first).to_contain_text("returned from")
+    await expect(steps.first).to_contain_text("asked for at /admin/policy")
+
+
 async def test_the_filter_narrows_all_tables_and_says_so(
     page: Page, alone: httpx.AsyncClient
 ) -> None:

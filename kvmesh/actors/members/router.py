@@ -9,6 +9,7 @@ from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.rollout.state import NO_NEWS
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.block_sizes import BlockSizes
@@ -26,7 +27,7 @@ class Router:
     another secret (`secret_mark`): none of their blocks can ever match, which is worth an alarm.
     `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
     `prefillers` are the workers that prefill for others. `admission` are the bounds in force where
-    they were changed while it ran.
+    they were changed while it ran, `policy` likewise.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Router:
         self.adapters: set[str] = set()
         self.prefillers: set[WorkerId] = set()
         self.admission = SharedLimits()
+        self.policy = NO_NEWS
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:  # noqa: ARG002 - the kernel's signature

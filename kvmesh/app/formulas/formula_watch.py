@@ -55,6 +55,6 @@ def _warning(name: str, found: OwnStatistics, lately: int) -> str:
     if found.off:
         return (
             f"cost formula {name} failed too often ({found.last_fault}) and is off: predicted-time "
-            "decides until this process is restarted"
+            "decides until this process is restarted, or a policy names the formula anew"
         )
     return f"cost formula {name} failed {lately} times ({found.last_fault}): predicted-time decided"

@@ -23,19 +23,22 @@ class TimeLimit:
 
     def __init__(self) -> None:
         """Raises `ValueError` in any other thread than the main one."""
-        self._armed = False
+        self._armed = self._ours = False
         self._before = signal.signal(signal.SIGALRM, self.on_alarm)
 
     def __call__(self, compute: Callable[[], _Result], limit_s: float) -> _Result:
         """Return what `compute` returns. Raises `FormulaTimeout` after `limit_s` seconds."""
-        self._armed = True
+        self._armed = self._ours = True
         timer = (0.0, 0.0)
         try:
             timer = signal.setitimer(signal.ITIMER_REAL, limit_s, AGAIN_S)
             return compute()
         finally:
+            # Python handles no signal on the way here and before this is set: an alarm that comes
+            # behind it finds nothing to end.
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, *timer)
+            self._ours = False
 
     def on_alarm(self, number: int, frame: FrameType | None) -> None:
         """Be the signal's handler: end what is computed. What ended just in time is not; then the
@@ -43,7 +46,7 @@ class TimeLimit:
         """
         if self._armed:
             raise FormulaTimeout
-        if callable(self._before):
+        if not self._ours and callable(self._before):
             self._before(number, frame)
 
 

@@ -134,6 +134,7 @@ class RouterMesh:
             draining=self.draining,
             heat=self._router.heat(time.monotonic()),
             admission=self._router.admission,
+            policy=self._router.policy,
             workers=self._known.membership.members(),
             left_out=self._router.left_out(time.monotonic()),
             follower=follower,

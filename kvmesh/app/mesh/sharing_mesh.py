@@ -83,6 +83,7 @@ class SharingMesh:
             models=self._router.models(),
             draining=self.draining,
             admission=self._router.admission,
+            policy=self._router.policy,
             workers=self._known.membership.members(),
             left_out=self._router.left_out(time.monotonic()),
         )

@@ -20,6 +20,7 @@ from kvmesh.app.views.overview import (
     merge_workers,
     sum_buckets,
 )
+from kvmesh.app.views.policy_view import merge_policies
 from kvmesh.core.buckets.placing import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
@@ -140,6 +141,8 @@ class MetaView:
                 [(one.buckets[0].bucket, one.prefixes) for one in heard if one.buckets]
             ),
             shadows=add_reports(report for one in heard for report in one.shadows),
+            tuning=[row for one in heard for row in one.tuning],
+            policies=merge_policies(row for one in heard for row in one.policies),
             cursor=self._version,
             warnings=[
                 *self._own_warnings(),

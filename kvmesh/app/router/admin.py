@@ -9,6 +9,7 @@ from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
+from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
@@ -37,12 +38,22 @@ class AdminMesh(Protocol):
 
 
 class RouterAdmin:
-    """Answers for one router replica. `check` tells whether its token ids are the engines'."""
+    """Answers for one router replica. `check` tells whether its token ids are the engines'; `parts`
+    are further fields of its status.
+    """
 
-    def __init__(self, context: RoutingContext, mesh: AdminMesh, check: TokenCheck) -> None:
+    def __init__(
+        self,
+        context: RoutingContext,
+        mesh: AdminMesh,
+        check: TokenCheck,
+        policy: Callable[[], PolicyRow],
+    ) -> None:
         self._context = context
         self._mesh = mesh
         self._check = check
+        self._policy = policy
+        self.parts: dict[str, Callable[[], object]] = {}
         self._page = MetricsPage(
             *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
         )
@@ -52,6 +63,10 @@ class RouterAdmin:
     def show(self, source: Source, warnings: Callable[[], tuple[str, ...]]) -> None:
         """Show the figures and warnings of a further part."""
         self.sources.add(source)
+        self._warners.append(warnings)
+
+    def warn(self, warnings: Callable[[], tuple[str, ...]]) -> None:
+        """Show the warnings of a further part."""
         self._warners.append(warnings)
 
     def warnings(self) -> list[str]:
@@ -108,7 +123,8 @@ class RouterAdmin:
                 "ready": not self._mesh.why_not(),
                 "draining": self._mesh.draining,
                 "mode": scheduler.options.mode,
-                "cost": scheduler.options.cost,
+                "cost": scheduler.policy.cost.name,
+                "policy": self._policy(),
                 "block_size": scheduler.options.block_size,
                 "block_size_from": context.router.sizes.source,
                 "requests": context.counters.as_dict(),
@@ -129,5 +145,6 @@ class RouterAdmin:
                     for worker in context.routing.predictions.workers()
                 },
                 "accesses": context.routing.accesses.reports,
+                **{name: read() for name, read in self.parts.items()},
             },
         )

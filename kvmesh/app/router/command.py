@@ -44,16 +44,15 @@ from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.admission_admin import AdmissionAdmin
-from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.processes import RouterProcesses
 from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
+from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
+from kvmesh.app.tuner.auto_tuner import running
 from kvmesh.app.views.dashboard_page import ViewPages
-from kvmesh.app.views.router_view import RouterView
 from kvmesh.compiled import CORE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
@@ -210,10 +209,10 @@ class RouterServer:
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
-            share = AdmissionShare(context.gate, self.router, self.router_id, self.mesh.replicas)
-            admin = self._admin(context, check, share, routes, cold)
+            changes = RunningChanges(context, self.mesh.replicas, settings)
+            admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(RouterView(context, self.mesh, admin.warnings, admin.sources))
+            pages = ViewPages(changes.view(context, self.mesh, admin))
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -232,10 +231,11 @@ class RouterServer:
                 stack.callback(desk.close)
             await first_of(
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
-                keep_running("housekeeping", partial(self._housekeeping, context, share)),
+                keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 keep_running("tell edges", desk.tell),
+                *running(changes.tuner),
             )
             self.mesh.draining = True
             pages.live.close()
@@ -261,12 +261,12 @@ class RouterServer:
         self,
         context: RoutingContext,
         check: TokenCheck,
-        share: AdmissionShare,
+        changes: RunningChanges,
         routes: Routes,
         cold: Routes,
     ) -> RouterAdmin:
         """Mount the probes on `routes`, the admin paths on `cold`."""
-        admin = RouterAdmin(context, self.mesh, check)
+        admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
@@ -274,13 +274,13 @@ class RouterServer:
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
         admin.mount_probes(routes)
         admin.mount(cold)
-        AdmissionAdmin(share, self.settings.admission).mount(cold)
+        changes.mount(admin, cold, self.settings.admission)
         return admin
 
-    async def _housekeeping(self, context: RoutingContext, share: AdmissionShare) -> None:
+    async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.
 
-        Workers that are gone are forgotten, bounds that siblings were told are taken.
+        Workers that are gone are forgotten, changes that siblings were told are taken.
         """
         sequences = self.scheduler.sequences
         while True:
@@ -289,7 +289,7 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             self.scheduler.grow_unseen(now)
-            share.adopt()
+            changes.adopt()
             self._watch.look(now)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:

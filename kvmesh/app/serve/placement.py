@@ -88,6 +88,8 @@ class Placement:
         ]
         if workers.panic:
             own.append(PANIC_HEADER)
+        if decision.arm is not None:
+            own.append((b"x-kvmesh-policy", decision.arm.header))
         return own
 
     def fail(self, failure: UpstreamFailure, blame: Blame) -> Attempt:

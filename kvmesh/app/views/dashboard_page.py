@@ -29,6 +29,8 @@ _FILES: Final = {
     "/dashboard/charts.js": ("charts.js", b"text/javascript; charset=utf-8"),
     "/dashboard/detail.js": ("detail.js", b"text/javascript; charset=utf-8"),
     "/dashboard/parts.js": ("parts.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/policies.js": ("policies.js", b"text/javascript; charset=utf-8"),
+    "/dashboard/tuning.js": ("tuning.js", b"text/javascript; charset=utf-8"),
     "/dashboard/prefixes.js": ("prefixes.js", b"text/javascript; charset=utf-8"),
     "/dashboard/traffic.js": ("traffic.js", b"text/javascript; charset=utf-8"),
     "/dashboard/icon.svg": ("icon.svg", b"image/svg+xml"),

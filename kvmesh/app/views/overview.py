@@ -8,6 +8,8 @@ import msgspec
 from kvmesh.app.figures.figure import Shown, combine
 from kvmesh.app.figures.table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.views.decision_view import DecisionRow
+from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
@@ -112,7 +114,9 @@ class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment. `now` and the seconds of `seconds` are Unix time.
 
     `started` tells one life of the process from another, `cursor` is where the changes go on that
-    come behind `decisions`. `warnings` are sentences: what makes routing worse than it could be.
+    come behind `decisions`. `policies` are of buckets whose policy was changed while they ran,
+    `tuning` of replicas that tune. `warnings` are sentences: what makes routing worse than it could
+    be.
     """
 
     role: Literal["router", "meta-router"]
@@ -132,6 +136,8 @@ class Overview(msgspec.Struct, frozen=True):
     decisions: list[DecisionRow]
     prefixes: list[PrefixRow] = []
     shadows: list[ShadowReport] = []
+    policies: list[PolicyRow] = []
+    tuning: list[TuningRow] = []
     cursor: int = 0
     warnings: list[str] = []
 

@@ -21,6 +21,8 @@ from kvmesh.app.views.overview import (
     sum_buckets,
     with_numbers,
 )
+from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.insight.traffic import TrafficSecond
 
@@ -66,11 +68,14 @@ class RouterView:
         mesh: ViewedMesh,
         warnings: Callable[[], list[str]],
         sources: Sources,
+        policy: Callable[[], PolicyRow],
     ) -> None:
         self._context = context
         self._mesh = mesh
         self._warnings = warnings
         self._sources = sources
+        self._policy = policy
+        self.tuning: Callable[[], list[TuningRow]] = list
         self._log = context.decisions
         # One offset for the whole life: a second must not move when the system's clock is slewed.
         self._offset_s = time.time() - context.clock()
@@ -101,7 +106,7 @@ class RouterView:
         ]
         replicas = self._replicas()
         reason = mesh.why_not()
-        log = self._log
+        log, policy = self._log, self._policy()
         shown = log.changed_after(after, decisions) if after else log.latest(decisions)[::-1]
         return Overview(
             role="router",
@@ -111,7 +116,7 @@ class RouterView:
             now=time.time(),
             ready=not reason,
             reason=reason,
-            policy=_policy(scheduler.options.mode, scheduler.options.cost),
+            policy=_policy(scheduler.options.mode, scheduler.policy.cost.name),
             block_size=scheduler.options.block_size,
             buckets=sum_buckets(replicas, workers),
             replicas=replicas,
@@ -121,6 +126,8 @@ class RouterView:
             decisions=[self._recorder.row(one) for one in shown],
             prefixes=self._prefixes(),
             shadows=log.shadows.reports(),
+            policies=[policy] if policy.history or policy.refused else [],
+            tuning=self.tuning(),
             cursor=log.version,
             warnings=self._warnings(),
         )

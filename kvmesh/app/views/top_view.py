@@ -13,6 +13,7 @@ from kvmesh.app.figures.figure import Format
 from kvmesh.app.figures.table import COLUMNS, Rows
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import BucketRow, Overview, ReplicaRow, WorkerRow, number
+from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.core.insight.traffic import TrafficSecond, share_of, sketch_quantile, sum_seconds
 
 WINDOW_S: Final = 60
@@ -65,6 +66,7 @@ def draw(overview: Overview, seconds: Sequence[TrafficSecond], *, rows: int) -> 
     parts: list[RenderableType] = [
         _head(overview),
         *_warnings(overview.warnings),
+        *_policies(overview.policies),
         _traffic(measure(seconds, int(overview.now))),
         _buckets(overview.buckets),
         _replicas(overview.replicas),
@@ -112,6 +114,23 @@ def _warnings(lines: Sequence[str]) -> list[Text]:
     if len(lines) > MOST_WARNINGS:
         shown.append(Text(f"! and {len(lines) - MOST_WARNINGS} more, see /ready", "yellow"))
     return shown
+
+
+def _policies(rows: Sequence[PolicyRow]) -> list[Text]:
+    """Return a line for each bucket whose policy was changed: the trial, or what came of it."""
+    lines: list[Text] = []
+    for row in rows:
+        if row.candidate:
+            stage = f"{row.share:.0%}, stage {row.stage} of {row.stages}, {row.verdict}"
+            told = (f"{row.candidate} on trial: {stage}", "cyan")
+        elif row.history:
+            last = row.history[0]
+            style = "yellow" if last.phase == "returned" else ""
+            told = (f"{last.policy} {last.phase}: {last.steps[-1].reason}", style)
+        else:
+            continue
+        lines.append(Text.assemble((f"policy of {row.bucket}  ", "dim"), told))
+    return lines
 
 
 def _traffic(present: Present) -> Text:

@@ -101,6 +101,11 @@ class OwnFormula:
         self.problem = ""
         return scores
 
+    def restart(self) -> None:
+        """Ask the function again, if it was off."""
+        self.off = False
+        self._in_a_row = 0
+
     def statistics(self) -> OwnStatistics:
         """Return the counts since the start."""
         return OwnStatistics(self._decisions, self._faults, self.off, self._last_fault)

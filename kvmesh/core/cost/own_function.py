@@ -4,13 +4,14 @@ import inspect
 import typing
 from collections.abc import Callable
 from types import FunctionType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 import msgspec
 
 from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.own import Guard, OwnFormula, describe, no_guard
+from kvmesh.core.cost.terms import Candidate, Fleet
 from kvmesh.core.cost.weights import NoWeights, Weights, WeightTable
 from kvmesh.errors import ConfigError
 
@@ -62,9 +63,12 @@ def own_cost(function: object, name: str, guard: Guard = no_guard) -> Cost:
     count = _parameters(function, name)
     kind = _weights(function, name) if count == _WITH_WEIGHTS else NoWeights
     options = getattr(function, _OPTIONS, CostOptions())
-    call: Callable[..., float] = function
-    if count < _WITH_WEIGHTS:
-        call = lambda c, f, _: function(c, f)  # noqa: E731  a def would hide what is called
+
+    def without_weights(c: Candidate, f: Fleet, w: Weights) -> float:
+        del w
+        return cast("float", function(c, f))
+
+    call = function if count == _WITH_WEIGHTS else without_weights
     formula = OwnFormula(name, call, kind, guard)
     return Cost(
         name,

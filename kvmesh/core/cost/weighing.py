@@ -6,12 +6,16 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.formulas import Cost
-from kvmesh.core.cost.terms import Candidate, Fleet
+from kvmesh.core.cost.formulas import PREDICTED_TIME, Cost, score_of
+from kvmesh.core.cost.own import OwnFormula
+from kvmesh.core.cost.terms import Candidate, Fleet, survey
 from kvmesh.core.cost.weights import Weights
 from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState
+
+DEFAULT_COST: Final = PREDICTED_TIME
+"""What decides where a formula of one's own fails."""
 
 MEMORY_MARGIN: Final = 0.95
 """Share of an engine's KV blocks above which it is taken to queue or preempt."""
@@ -126,3 +130,27 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
         """
         tokens = self.prompt_tokens + self.speeds.steps.step_tokens
         return state.failure_share * (state.lost_ms + self.speeds.fleet_ms_per_token * tokens)
+
+
+def weigh_all(candidates: tuple[Candidate, ...], weighing: Weighing) -> Weighed:
+    """Return the candidates with what a published formula gives each."""
+    cost, weights = weighing.cost, weighing.weights
+    fleet = survey(candidates, weights)
+    function = cost.formula.function
+    scores = [
+        score_of(cost, one, fleet, weights) if one.failure_share else function(one, fleet, weights)
+        for one in candidates
+    ]
+    return Weighed(candidates, tuple(scores), fleet)
+
+
+def by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
+    """Return `weighing` by the default formula, as the one that it has fails."""
+    cost = DEFAULT_COST
+    return msgspec.structs.replace(
+        weighing,
+        cost=cost,
+        weights=cost.weights.default,
+        policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
+        instead_of=failed.problem,
+    )

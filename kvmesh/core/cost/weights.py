@@ -1,7 +1,7 @@
 """The weights of a cost formula: named, typed, each with a range, a default and a meaning."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 from msgspec.inspect import Field, FloatType, IntType, Metadata, StructType, Type, type_info
@@ -120,5 +120,6 @@ def _spec(field: Field, place: str) -> WeightSpec:
 def _bare(found: Type) -> tuple[Type, str]:
     """Return a field's type without what is only told about it, and its description."""
     if isinstance(found, Metadata):
-        return found.type, str((found.extra_json_schema or {}).get("description", ""))
+        schema = cast("dict[str, object]", found.extra_json_schema or {})
+        return found.type, str(schema.get("description", ""))
     return found, ""

@@ -24,6 +24,7 @@ from kvmesh.errors import NoWorkerError
 EVERY: Final = 32
 """Of so many decisions one is taken apart: that costs it a second look into the index."""
 
+_SERVER_ERROR: Final = 500
 _NOBODY: Final[frozenset[WorkerId]] = frozenset()
 
 
@@ -150,6 +151,8 @@ class Dispatch:
             scheduler.first_token(request_id, now)
             if one.record is not None:
                 self.log.first_token(one.record, now)
+                if (arm := one.record.decision.arm) is not None:
+                    arm.counter.began(_since_ms(one, one.record, now))
         if tokens > 1:
             scheduler.grow(request_id, tokens, now)
         return first
@@ -181,7 +184,10 @@ class Dispatch:
         if one.record is None:
             self.log.refused(now)
         else:
+            one.record.output_tokens = one.output_tokens
             self.log.ended(one.record, state, status, usage, now)
+            if one.record.decision.arm is not None:
+                _count(one, one.record, usage, now)
         if attempt is not SERVED:
             return
         tokens = one.output_tokens
@@ -282,3 +288,29 @@ class Dispatch:
         doubt = self.predictions.compare(decision.worker, answer, now)
         if doubt is not None:
             self._doubt(decision.worker, doubt)
+
+
+def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:
+    """Return how long the request has been here, what it was held included."""
+    began_s = one.asked_s if one.asked_s >= 0.0 else record.decided_s
+    return max(0.0, now - began_s) * 1000.0
+
+
+def _count(one: Dispatched, record: DecisionRecord, usage: Usage | None, now: float) -> None:
+    """Count an ended request for the arm that decided it.
+
+    An answer without a first token has its whole time for that, and so has a client that left
+    before: it may have found it long.
+    """
+    arm, state = record.decision.arm, record.state
+    assert arm is not None
+    counter, whole_ms, ms_per_token = arm.counter, _since_ms(one, record, now), None
+    if record.first_token_s is None:
+        if state in ("finished", "client_gone"):
+            counter.began(whole_ms)
+    elif state == "finished":
+        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
+        if tokens > 1:
+            ms_per_token = max(0.0, now - record.first_token_s) * 1000.0 / (tokens - 1)
+    failed = state == "cut" or record.status >= _SERVER_ERROR
+    counter.ended(failed=failed, ms_per_token=ms_per_token)

@@ -13,6 +13,8 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_record import DecisionRecord, State, thin
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow
+from kvmesh.core.insight.trace_ring import TraceRing
+from kvmesh.core.insight.trace_rows import keep_record
 from kvmesh.core.insight.traffic import Traffic, TrafficSecond, sketch_add
 from kvmesh.core.insight.traffic_totals import TrafficTotals
 from kvmesh.core.routing.decision import Decision
@@ -57,7 +59,7 @@ class DecisionLog:
     A request costs about 2 us here; all else (the shadow, sketches, hot prefixes) waits for
     `settle`. A request id that a client uses again names its newest request. `replicas`: routers,
     this one included, that send requests to the same workers. `left_out` tells to whom no request
-    may go; it is asked for decisions with all their candidates.
+    may go; it is asked for decisions with all their candidates. `ring`: where a trace is kept.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class DecisionLog:
         self.prefixes = HotPrefixes()
         self.totals = TrafficTotals()
         self.replicas = 1
+        self.ring: TraceRing | None = None
         self._capacity = capacity
         self._whole_per_s = whole_per_s
         self._max_candidates = max_candidates
@@ -180,6 +183,8 @@ class DecisionLog:
             chosen = record.decision.chosen
             known = hashes.upto(blocks)
             self.shadows.judge(record.decision)
+            if self.ring is not None:
+                record.traced = self.ring.take(known)
             self.prefixes.record(known, record.decision.overlap_blocks, record.decided_s)
             record.round_robin_blocks = self._shadow.route(
                 known,
@@ -253,6 +258,8 @@ class DecisionLog:
         """Count an ended request in the second of its end."""
         assert record.ended_s is not None
         self.totals.count(record)
+        if self.ring is not None:
+            keep_record(self.ring, record, record.ended_s)
         second = self.traffic.at(record.ended_s)
         if record.state in ("failed", "cut") or record.status >= _SERVER_ERROR:
             second.failed += 1

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.insight.trace_ring import Traced
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.left_out import LeftOut
@@ -19,8 +20,10 @@ class DecisionRecord(msgspec.Struct, gc=False):
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
     `held_ms` is how long it waited at the router before its first decision; None: it was not asked
     to. `left_out` are the workers to which no request might go when it was first decided, None
-    where that was not kept. `forecast` is how long its answer was expected to become. `overridden`:
-    its client had it routed by another policy. `version` grows with every change of any record.
+    where that was not kept. `forecast` is how long its answer was expected to become,
+    `output_tokens` how long it was when its worker was given back. `overridden`: its client had it
+    routed by another policy. `traced` is what a trace keeps of its prompt. `version` grows with
+    every change of any record.
     """
 
     number: int
@@ -41,6 +44,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
     forecast: OutputForecast | None = None
     left_out: LeftOut | None = None
     overridden: bool = False
+    output_tokens: int = 0
+    traced: Traced | None = None
 
     @property
     def ttft_ms(self) -> float | None:

@@ -5,6 +5,7 @@ import msgspec
 from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.terms import Fleet
 from kvmesh.core.cost.weights import weights_of
+from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.left_out import LeftOut
@@ -43,7 +44,8 @@ class DecisionView(msgspec.Struct, frozen=True):
 
     `considered` workers could have taken it, `candidates` are those whose terms are known.
     `left_out` could not, and why: None where that was not kept. `formula` is in words, `fleet` and
-    `weights` are what it may refer to besides the candidate.
+    `weights` are what it may refer to besides the candidate. `arm` is that of a policy on trial,
+    None while none is.
     """
 
     request_id: str
@@ -63,6 +65,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     weights: dict[str, float]
     expected_output: OutputForecast | None = None
     left_out: LeftOut | None = None
+    arm: ArmName | None = None
 
 
 def view_decision(
@@ -118,6 +121,7 @@ def view_decision(
         weights=weights_of(decision.weights),
         expected_output=forecast,
         left_out=left_out,
+        arm=decision.arm.name if decision.arm is not None else None,
     )
 
 

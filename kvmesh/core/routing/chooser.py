@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing, reweigh
-from kvmesh.core.cost.formulas import PREDICTED_TIME, score_of, scores_of
+from kvmesh.core.cost.formulas import score_of, scores_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.quick import QUICK_COSTS
 from kvmesh.core.cost.selection import (
@@ -20,17 +20,15 @@ from kvmesh.core.cost.selection import (
     two_of,
 )
 from kvmesh.core.cost.terms import NO_FLEET, survey
-from kvmesh.core.cost.weighing import Weighed, Weighing
+from kvmesh.core.cost.weighing import Weighed, Weighing, by_default, weigh_all
 from kvmesh.core.overlap.overlaps import NOTHING_FOUND, OverlapView
+from kvmesh.core.rollout.arms import Arm, Arms
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
-
-DEFAULT_COST: Final = PREDICTED_TIME
-"""What decides where a formula of one's own fails."""
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
@@ -43,7 +41,8 @@ class Chooser:
     """Turns what is known of the workers into a `Decision`; books nothing.
 
     The quick path computes the same costs to the last bit, draws the same random numbers and so
-    takes the same worker as weighing every candidate in full.
+    takes the same worker as weighing every candidate in full. `policy` is the formula of mode kv
+    with its weights; while `arms` are on trial each request goes by the one of its arm.
     """
 
     def __init__(
@@ -54,12 +53,13 @@ class Chooser:
         sequences: ActiveSequences,
         speeds: Speeds,
     ) -> None:
+        self.arms: Arms | None = None
         self._options = options
         self._workers = workers
         self._overlaps = overlaps
         self._sequences = sequences
         self._speeds = speeds
-        self._pricing = options.pricing()
+        self.policy = options.pricing()
 
     def pricing(self, request: RouteRequest) -> Pricing:
         """Return the formula and the weights of a request: the router's, unless it names others.
@@ -67,7 +67,7 @@ class Chooser:
         Another formula than the router's counts with its own defaults. Raises `RequestError` for
         one that there is not, or a weight that it lacks.
         """
-        pricing, place = self._pricing, ""
+        pricing, place = self.policy, ""
         try:
             if request.cost is not None and request.cost != pricing.cost.name:
                 place = "x-kvmesh-cost (or kvmesh.cost)"
@@ -94,10 +94,14 @@ class Chooser:
         self._sequences.settle(now, self._speeds.ms_per_token)
         names = self._workers.eligible(request, now)
         mode = request.mode or self._options.mode
-        weighing = self._weigh(request, now, mode, len(names))
+        policy, arm = self.policy, None
+        if self.arms is not None and mode == "kv" and has_no_own(request):
+            arm = self.arms.find(request.request_id, request.session, request.hashes)
+            policy = arm.policy
+        weighing = self._weigh(request, now, mode, len(names), policy)
         formula = weighing.cost.formula
         if isinstance(formula, OwnFormula) and formula.off:
-            weighing = _by_default(weighing, formula)
+            weighing = by_default(weighing, formula)
         temperature = request.temperature
         if temperature is None:
             temperature = self._options.temperature
@@ -115,17 +119,17 @@ class Chooser:
             # Nothing is drawn for one alone.
             place = self._settle(ties, weighing, rng) if len(ties) > 1 else 0
             weighed, chosen = self._weigh_alone(ties[place], weighing), 0
-        return _decision(request, weighing, weighed, chosen, len(names))
+        return _decision(request, weighing, weighed, chosen, len(names), arm)
 
     def _looks_at_all(self, weighing: Weighing) -> bool:
         """Return whether the quick path leaves out what matters here."""
         return bool(self._options.smallest_tree_ties or weighing.slower or weighing.prefilled)
 
-    def _weigh(self, request: RouteRequest, now: float, mode: RouterMode, workers: int) -> Weighing:
+    def _weigh(
+        self, request: RouteRequest, now: float, mode: RouterMode, workers: int, policy: Pricing
+    ) -> Weighing:
         options, sequences = self._options, self._sequences
-        pricing = self._pricing
-        if request.cost is not None or request.overlap_score_weight is not None:
-            pricing = self.pricing(request)
+        pricing = policy if has_no_own(request) else self.pricing(request)
         cost = pricing.cost
         looks = "kv" in (mode, options.mode)
         found = self._overlaps.find(request.hashes, now) if looks else NOTHING_FOUND
@@ -166,15 +170,14 @@ class Chooser:
                 for name, cached in zip(names, self._overlaps.cached_blocks(names), strict=True)
             ]
         )
-        fleet = survey(candidates, weighing.weights)
-        scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
-        if scores is None:
-            formula = weighing.cost.formula
-            assert isinstance(formula, OwnFormula)
-            weighing = _by_default(weighing, formula)
+        formula = weighing.cost.formula
+        if isinstance(formula, OwnFormula):
             fleet = survey(candidates, weighing.weights)
-            scores = [score_of(weighing.cost, one, fleet, weighing.weights) for one in candidates]
-        return weighing, Weighed(candidates, tuple(scores), fleet)
+            scores = scores_of(weighing.cost, candidates, fleet, weighing.weights)
+            if scores is not None:
+                return weighing, Weighed(candidates, tuple(scores), fleet)
+            weighing = by_default(weighing, formula)
+        return weighing, weigh_all(candidates, weighing)
 
     def _weigh_alone(self, name: WorkerId, weighing: Weighing) -> Weighed:
         """Weigh one worker for a formula that looks at no other."""
@@ -244,16 +247,9 @@ class Chooser:
         return names[choose_least(requests, rng)]
 
 
-def _by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
-    """Return `weighing` by the default formula, as the one that it has fails."""
-    cost = DEFAULT_COST
-    return msgspec.structs.replace(
-        weighing,
-        cost=cost,
-        weights=cost.weights.default,
-        policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
-        instead_of=failed.problem,
-    )
+def has_no_own(request: RouteRequest) -> bool:
+    """Return whether a request leaves formula and weights to the router."""
+    return request.cost is None and request.overlap_score_weight is None
 
 
 def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
@@ -276,7 +272,12 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
 
 
 def _decision(
-    request: RouteRequest, weighing: Weighing, weighed: Weighed, chosen: int, considered: int
+    request: RouteRequest,
+    weighing: Weighing,
+    weighed: Weighed,
+    chosen: int,
+    considered: int,
+    arm: Arm | None,
 ) -> Decision:
     candidate, told_blocks = weighed.candidates[chosen], 0
     for depth, workers in weighing.told:
@@ -301,4 +302,5 @@ def _decision(
         best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
         told_blocks=told_blocks,
         instead_of=weighing.instead_of,
+        arm=arm,
     )

@@ -12,6 +12,7 @@ from kvmesh.core.cost.formulas import Cost, formula_line
 from kvmesh.core.cost.terms import Candidate, Fleet
 from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
+from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.workers.info import WorkerInfo
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
@@ -121,7 +122,8 @@ class Decision(msgspec.Struct, frozen=True):
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
     `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
     `told_blocks` of the prompt the chosen worker's own events had told of. `instead_of`: why the
-    formula that was to decide did not.
+    formula that was to decide did not. `arm` is that whose policy decided, None while none
+    is on trial.
     """
 
     request_id: str
@@ -142,6 +144,7 @@ class Decision(msgspec.Struct, frozen=True):
     best_overlap_blocks: int = 0
     told_blocks: int = 0
     instead_of: str = ""
+    arm: Arm | None = None
 
     def formula_line(self, worker: WorkerId) -> str:
         """Return the debug line of a weighed candidate. Raises `KeyError` for any other."""

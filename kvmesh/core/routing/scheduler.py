@@ -3,10 +3,13 @@
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.catalogue import Pricing
+from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.output_lengths import OutputLengths
@@ -80,6 +83,18 @@ class Scheduler:
         self._refused = 0
         self._overlap_blocks = 0
         self._request_blocks = 0
+
+    def follow(self, policy: Pricing, arms: Arms | None) -> None:
+        """Decide by another formula and weights from now on, or by the two of `arms`."""
+        self._chooser.policy, self._chooser.arms = policy, arms
+        for one in (policy,) if arms is None else (policy, arms.candidate.policy):
+            if isinstance(one.cost.formula, OwnFormula):
+                one.cost.formula.restart()
+
+    @property
+    def policy(self) -> Pricing:
+        """Return the formula of mode kv and its weights: the baseline's while two are on trial."""
+        return self._chooser.policy
 
     def check(self, request: RouteRequest) -> None:
         """Raise `RequestError` if the request names a formula or a weight that there is not."""
@@ -241,6 +256,8 @@ class Scheduler:
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
+        if decision.arm is not None and self._chooser.arms is not None:
+            self._chooser.arms.learn(request.request_id, request.session, hashes)
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks

@@ -64,6 +64,15 @@ class ShadowPolicies:
             raise ConfigError(f"{len(policies)} shadow policies: at most {MAX_SHADOWS}")
         self._sums = [_Sums(policy) for policy in policies]
 
+    def put(self, policy: ShadowPolicy) -> None:
+        """Judge by one more from now on, in place of one of that name: it begins anew."""
+        self.drop(policy.name)
+        self._sums.append(_Sums(policy))
+
+    def drop(self, name: str) -> None:
+        """Judge by the one called `name` no more; no error when there is none."""
+        self._sums = [sums for sums in self._sums if sums.policy.name != name]
+
     def judge(self, decision: Decision) -> None:
         """Have every shadow choose; nothing when the decision has not all its candidates."""
         if not self._sums or len(decision.candidates) < decision.considered:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, Literal, assert_never
 
@@ -75,7 +75,8 @@ class AttemptEnd(msgspec.Struct, frozen=True):
 class FleetRouter:
     """Decides for its own requests and counts its peers'; refuses nothing, however long it waits.
 
-    `ended` counts its attempts by worker and by how they ended. All replicas hear the same events
+    `ended` counts its attempts by worker and by how they ended, `decided` hears of each decision
+    that is made at once. All replicas hear the same events
     at the same time, so they may share one `index`. Nobody asks engines for their health here: one
     that was left out gets one request when its back-off is over.
     """
@@ -105,6 +106,7 @@ class FleetRouter:
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
+        self.decided: Callable[[Decision], None] | None = None
         self._settled_s = 0.0
         for worker, blocks in workers:
             membership.add(worker, 0.0)
@@ -142,7 +144,10 @@ class FleetRouter:
             excluded=errand.failed,
         )
         if not (self._binding.bounded or self._binding.waiting):
-            return self.scheduler.schedule(wanted, now)
+            chosen = self.scheduler.schedule(wanted, now)
+            if self.decided is not None:
+                self.decided(chosen)
+            return chosen
         decision = self._binding.ask(wanted, now)
         if decision is None:
             self._held[wanted.request_id] = errand

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 20
 DEADLINE_S = 60.0
+OWN_FORMULA = f"{Path(__file__).parents[3]}/examples/my_cost.py:my_cost"
 
 
 class Processes:
@@ -35,6 +36,7 @@ class Processes:
             *("router", "--no-kv-events", "--http-port", str(self.port), "--router-id", "r0"),
             *("--http-processes", "2", "--drain-s", "60", "--connect-timeout-s", "20"),
             *("--admin-token-file", str(folder / "token"), *workers),
+            *("--shadow-policy", f"kv:{OWN_FORMULA}"),
         ]
         self.router = self._run(*self._command)
 
@@ -202,6 +204,27 @@ async def test_cold_paths_are_the_index_processs_whichever_edge_is_asked(url: st
     assert (health.status_code, bad.status_code) == (200, 400)
 
 
+async def test_the_index_process_decides_by_a_formula_of_a_file_and_refuses_what_it_has_not(
+    url: str,
+) -> None:
+    await guided(url)
+
+    named = await chat(url, PREFIX, **{"x-kvmesh-cost": "my_cost.py:my_cost"})
+    path = await chat(url, PREFIX, **{"x-kvmesh-cost": OWN_FORMULA})
+    lacking = await chat(
+        url,
+        PREFIX,
+        **{"x-kvmesh-cost": "my_cost.py:my_cost", "x-kvmesh-overlap-score-weight": "2"},
+    )
+    rows = (await ask(url, "/v1/decisions?limit=1"))["decisions"]
+
+    assert named.status_code == 200
+    assert rows[0]["policy"] == "my_cost.py:my_cost"
+    assert path.status_code == lacking.status_code == 400
+    assert "a file is read only where its operator names it" in path.text
+    assert "'overlap_score_weight' here; it has hit (0 to 10" in lacking.text
+
+
 async def test_an_edge_killed_in_a_stream_leaves_no_booking(url: str) -> None:
     edges = await edges_of(url)
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
@@ -276,6 +299,28 @@ async def test_a_request_may_be_held_until_a_worker_is_free(url: str, processes:
 
     assert [answer.text for answer in answers if answer.status_code != 200] == []
     assert admission["statistics"]["held"] >= 1
+
+
+async def test_a_policy_is_tried_on_the_requests_of_every_edge(url: str) -> None:
+    admin = f"{url}/admin/policy"
+    wish = {"formula": "lmetric", "stages": [0.5, 1]}
+    token = {"authorization": "Bearer secret"}
+    begun = await asyncio.to_thread(httpx.put, admin, json=wish, headers=token, timeout=60)
+    try:
+        answers = [await chat(url, f"{number} {PREFIX}") for number in range(24)]
+        trial = (await ask(url, "/admin/policy"))["trial"]
+    finally:
+        over = await asyncio.to_thread(httpx.delete, admin, headers=token, timeout=60)
+    after = await chat(url, PREFIX)
+
+    assert (begun.status_code, over.status_code) == (200, 200)
+    said = [answer.headers["x-kvmesh-policy"] for answer in answers]
+    assert set(said) == {"baseline", "candidate"}
+    assert [(arm["arm"], arm["requests"]) for arm in trial["arms"]] == [
+        ("baseline", said.count("baseline")),
+        ("candidate", said.count("candidate")),
+    ]
+    assert "x-kvmesh-policy" not in after.headers
 
 
 async def test_a_taken_port_is_told_at_once() -> None:

@@ -22,7 +22,10 @@ from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 pytestmark = pytest.mark.integration
 
 PROMPT = "All that everybody asks about, again and again. " * 40
-SCRIPTS = ("/dashboard.js", "/charts.js", "/detail.js", "/figures.js", "/parts.js", "/traffic.js")
+SCRIPTS = (
+    *("/dashboard.js", "/charts.js", "/detail.js", "/figures.js", "/parts.js", "/policies.js"),
+    "/traffic.js",
+)
 FILES = ("", "/dashboard.css", "/icon.svg", *SCRIPTS)
 
 

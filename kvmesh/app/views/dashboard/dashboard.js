@@ -3,7 +3,9 @@
 // words: they only ever become text nodes.
 import { Chart } from "./charts.js";
 import { showDetail, refreshDetail } from "./detail.js";
+import { drawPolicies } from "./policies.js";
 import { drawPrefixes } from "./prefixes.js";
+import { drawTuning } from "./tuning.js";
 import { figures, forgetSeconds, oldestSecond, ratio, sum, takeSeconds } from "./traffic.js";
 import { about, build, bytesOfDigest, clock, count, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, stateOf, syncRows } from "./parts.js";
 
@@ -107,6 +109,8 @@ function render() {
   renderCharts(overview);
   const shown = [renderRequests(), renderWorkers(overview), renderReplicas(overview), renderBuckets(overview)];
   renderShadows(overview);
+  drawPolicies($("policy-part"), overview.policies ?? []);
+  drawTuning($("tuning-part"), overview.tuning ?? []);
   drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
   const found = state.words.length ? `${shown[1]} workers, ${shown[0]} requests, ${shown[2]} replicas found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;

@@ -7,8 +7,10 @@ from rich.console import Console
 from kvmesh.app.figures.figure import Format
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview, ReplicaRow, WorkerRow, sum_buckets
+from kvmesh.app.views.policy_view import ChangeRow, PolicyRow
 from kvmesh.app.views.top_view import WINDOW_S, draw, figure, gauge, measure, sparkline
 from kvmesh.core.insight.traffic import TrafficSecond, sketch_add
+from kvmesh.core.rollout.state import Step
 
 NOW = 1_000_000
 
@@ -63,6 +65,21 @@ def drawn(whole: Overview, rows: int = 10, width: int = 160) -> str:
 
 def second(at: int, **counts: int) -> TrafficSecond:
     return msgspec.structs.replace(TrafficSecond(at), ttft={}, round_robin_ttft={}, **counts)
+
+
+def test_a_change_of_policy_has_a_line_with_where_it_stands() -> None:
+    step = Step(1.0, "chat-0", 0.25, "asked for")
+    change = ChangeRow(1.0, "chat-0", "kv:lmetric", "kv:preble", "returned", (step,))
+    trial = PolicyRow(
+        "chat", "kv:preble", "kv:lmetric", 0.25, 2, 3, "open: 3 of 200", history=(change,)
+    )
+    over = PolicyRow("code", "kv:preble", history=(change,))
+
+    shown = drawn(overview(policies=[trial, over, PolicyRow("none", "kv:preble", refused="x")]))
+
+    assert "policy of chat  kv:lmetric on trial: 25%, stage 2 of 3, open: 3 of 200" in shown
+    assert "policy of code  kv:lmetric returned: asked for" in shown
+    assert "policy of none" not in shown
 
 
 def test_rates_are_over_the_whole_window_and_leave_out_what_is_older() -> None:

@@ -7,15 +7,20 @@ import pytest
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.dispatch.dispatch import EVERY, Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, failed_attempt
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AccessReport, Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.rollout.arms import Arm, Arms, Marks
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
+from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -409,3 +414,110 @@ def test_a_whole_answer_whose_prefill_had_ended_teaches_the_time_per_token(
     routers.dispatch.finished(one, SERVED, "finished", 200, usage, 3.0)
 
     assert routers.scheduler.unseen_speeds.ms_per_token(W1) == ms
+
+
+def on_trial(routers: Routers) -> Arm:
+    """Have every request be the candidate's, and return its arm."""
+    policy = PolicySpec("lmetric").find(PUBLISHED)
+    arms = Arms(policy, policy, 1.0, "salt", Marks())
+    routers.scheduler.follow(policy, arms)
+    return arms.candidate
+
+
+def test_an_arm_counts_the_first_token_when_it_comes_and_the_rest_at_the_end() -> None:
+    routers = Routers()
+    arm = on_trial(routers)
+    one = routers.decided(1.0)
+
+    routers.dispatch.seen(one, 1, 1.5)
+    began = arm.counter.tally()
+    routers.dispatch.release(one, SERVED, 1.8)
+    routers.dispatch.finished(one, SERVED, "finished", 200, USAGE, 1.8)
+
+    tally = arm.counter.tally()
+    assert (began.requests, began.ttft.count) == (0, 1)
+    assert began.ttft.mean_ms() == pytest.approx(500.0)
+    assert (tally.requests, tally.errors, tally.tpot.count) == (1, 0, 1)
+    assert tally.tpot.mean_ms() == pytest.approx(100.0)
+
+
+def test_an_arm_takes_the_tokens_that_passed_where_the_engine_reports_none() -> None:
+    routers = Routers()
+    arm = on_trial(routers)
+    one = routers.decided(1.0)
+
+    routers.dispatch.seen(one, 1, 1.5)
+    routers.dispatch.seen(one, 17, 1.9)
+    routers.dispatch.release(one, SERVED, 2.1)
+    routers.dispatch.finished(one, SERVED, "finished", 200, None, 2.1)
+
+    assert arm.counter.tally().tpot.mean_ms() == pytest.approx(600.0 / 16)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "errors", "times"),
+    [
+        ("finished", 200, 0, 1),
+        ("client_gone", 0, 0, 1),
+        ("finished", 500, 1, 1),
+        ("finished", 400, 0, 1),
+        ("failed", 502, 1, 0),
+        ("failed", 422, 0, 0),
+        ("cut", 200, 1, 0),
+        ("refused", 429, 0, 0),
+    ],
+)
+def test_what_ends_without_a_first_token_counts_as_it_ended(
+    state: State, status: int, errors: int, times: int
+) -> None:
+    routers = Routers()
+    arm = on_trial(routers)
+    one = routers.decided(1.0, streams=False)
+
+    routers.dispatch.release(one, UNKNOWN, 3.0)
+    routers.dispatch.finished(one, UNKNOWN, state, status, None, 3.0)
+
+    tally = arm.counter.tally()
+    assert (tally.requests, tally.errors, tally.ttft.count) == (1, errors, times)
+    if times:
+        assert tally.ttft.mean_ms() == pytest.approx(2000.0)
+
+
+def test_a_cut_answer_has_no_time_per_token() -> None:
+    routers = Routers()
+    arm = on_trial(routers)
+    one = routers.decided(1.0)
+
+    routers.dispatch.seen(one, 1, 1.5)
+    routers.dispatch.release(one, UNKNOWN, 2.0)
+    routers.dispatch.finished(one, UNKNOWN, "cut", 200, None, 2.0)
+
+    tally = arm.counter.tally()
+    assert (tally.errors, tally.ttft.count, tally.tpot.count) == (1, 1, 0)
+
+
+def test_an_answer_of_one_token_has_no_time_per_token() -> None:
+    routers = Routers()
+    arm = on_trial(routers)
+    one = routers.decided(1.0)
+
+    routers.dispatch.seen(one, 1, 1.5)
+    routers.dispatch.release(one, SERVED, 2.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, None, 2.0)
+
+    assert arm.counter.tally().tpot.count == 0
+
+
+def test_what_a_request_was_held_is_part_of_its_first_token() -> None:
+    routers = Routers()
+    arm = on_trial(routers)
+    routers.dispatch.binding = LateBinding(
+        routers.scheduler, AdmissionOptions(max_backlog_ms=1000.0)
+    )
+    one = routers.decided(1.0)
+    assert one.record is not None
+    one.asked_s = 0.5
+
+    routers.dispatch.seen(one, 1, 1.5)
+
+    assert arm.counter.tally().ttft.mean_ms() == pytest.approx(1000.0)

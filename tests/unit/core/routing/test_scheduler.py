@@ -6,7 +6,7 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.cost.catalogue import Formulas
+from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.own import FAULTS_OFF
 from kvmesh.core.cost.own_function import own_cost
@@ -27,6 +27,8 @@ from kvmesh.core.health.outcomes import (
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.rollout.arms import Arms, Marks
+from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.scheduler import Scheduler
@@ -791,3 +793,78 @@ def test_what_was_learned_of_whole_answers_goes_with_the_worker() -> None:
     scheduler.remove_worker(W1)
 
     assert scheduler.unseen_speeds.ms_per_token(W1) == 520.0
+
+
+BASELINE = PolicySpec("predicted-time").find(PUBLISHED)
+CANDIDATE = PolicySpec("prefill-decode", {"overlap_score_weight": 3.0}).find(PUBLISHED)
+
+
+def on_trial(share: float) -> tuple[Scheduler, Arms]:
+    scheduler, _ = make_scheduler()
+    arms = Arms(BASELINE, CANDIDATE, share, "salt", Marks())
+    scheduler.follow(BASELINE, arms)
+    return scheduler, arms
+
+
+def test_each_arm_on_trial_decides_by_its_own_formula_and_weights() -> None:
+    scheduler, arms = on_trial(0.5)
+
+    decisions = [
+        scheduler.schedule(make_request(f"r{number}", family=number), 0.0) for number in range(200)
+    ]
+
+    by_candidate = [one for one in decisions if one.arm is arms.candidate]
+    assert 60 < len(by_candidate) < 140
+    for one in decisions:
+        policy = CANDIDATE if one.arm is arms.candidate else BASELINE
+        assert (one.cost, one.policy, one.weights) == (
+            policy.cost, policy.cost.name, policy.weights
+        )  # fmt: skip
+        assert one.arm in (arms.baseline, arms.candidate)
+
+
+@pytest.mark.parametrize("wish", [{"cost": "lmetric"}, {"mode": "round-robin"}])
+def test_a_request_with_a_policy_of_its_own_is_in_no_arm(wish: dict[str, Any]) -> None:
+    scheduler, _ = on_trial(1.0)
+
+    assert scheduler.schedule(make_request("r1", **wish), 0.0).arm is None
+
+
+def test_a_conversation_keeps_its_arm_and_asking_changes_nothing() -> None:
+    scheduler, arms = on_trial(0.5)
+    turn = [make_request(f"r{number}", blocks=10 + number) for number in range(8)]
+
+    explained = scheduler.explain(turn[0], 0.0)
+    found = [scheduler.schedule(one, 0.0).arm for one in turn]
+
+    assert found == [explained.arm] * 8
+    assert explained.arm is not None
+    assert scheduler.policy == arms.baseline.policy
+
+
+def test_another_policy_counts_at_once_and_no_arm_is_named() -> None:
+    scheduler, _ = make_scheduler()
+
+    scheduler.follow(CANDIDATE, None)
+    decision = scheduler.schedule(make_request("r1"), 0.0)
+
+    assert (decision.policy, decision.weights, decision.arm) == (
+        "prefill-decode", CANDIDATE.weights, None
+    )  # fmt: skip
+
+
+def test_a_formula_that_is_off_is_asked_again_when_it_is_chosen_anew() -> None:
+    scheduler, formulas = own_scheduler()
+    (own,) = formulas.own()
+    policies = scheduler.policy, CANDIDATE
+    for number in range(FAULTS_OFF):
+        scheduler.schedule(make_request(f"r{number}", 13, number), 0.0)
+
+    switched = [own.off]
+    scheduler.follow(CANDIDATE, None)
+    switched.append(own.off)
+    scheduler.follow(CANDIDATE, Arms(CANDIDATE, policies[0], 0.5, "salt", Marks()))
+    switched.append(own.off)
+    assert switched == [True, True, False]
+    scheduler.follow(policies[0], None)
+    assert scheduler.schedule(make_request("late", 20), 0.0).policy == "b.py:busiest"

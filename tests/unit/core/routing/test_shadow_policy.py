@@ -146,3 +146,16 @@ def test_reports_of_several_routers_add_up_by_policy() -> None:
 
     assert (lmetric.policy, lmetric.decisions, lmetric.achieved_blocks) == ("kv:lmetric", 2, 160)
     assert preble == once[1]
+
+
+def test_a_shadow_may_come_and_go_while_others_stay() -> None:
+    usual, late = parse_shadow("kv:lmetric", 16), parse_shadow("kv:dynamo", 16)
+    shadows = ShadowPolicies([usual])
+
+    shadows.put(late)
+    shadows.put(late)
+    assert [one.policy for one in shadows.reports()] == ["kv:lmetric", "kv:dynamo"]
+
+    shadows.drop("kv:dynamo")
+    shadows.drop("kv:dynamo")
+    assert [one.policy for one in shadows.reports()] == ["kv:lmetric"]

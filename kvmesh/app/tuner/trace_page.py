@@ -1,0 +1,67 @@
+"""`GET /admin/trace`: the last requests as a Mooncake trace, for who may change the router."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from kvmesh.app.front.front import Routes
+from kvmesh.core.insight.trace_ring import TraceRing, mooncake_lines
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.request import Request
+
+PATH: Final = "/admin/trace"
+LINES_A_TURN: Final = 64
+
+
+class TracePage:
+    """Answers in slices: a trace may have 100,000 lines. Ids tell nothing of prompts or hashes.
+
+    `check` raises `RequestError` for one who may not have it.
+    """
+
+    def __init__(
+        self,
+        ring: TraceRing,
+        check: Callable[[Request, str], None],
+        clock: Callable[[], float],
+        bucket: str,
+    ) -> None:
+        self._ring = ring
+        self._check = check
+        self._clock = clock
+        # Tools read the block size in the name.
+        self._name = f"{bucket}_b{ring.block_tokens}.jsonl"
+
+    def mount(self, routes: Routes) -> None:
+        """Serve the path."""
+        routes.add("GET", PATH, self._show)
+
+    def _show(self, exchange: Exchange) -> None:
+        self._check(exchange.request, PATH)
+        name = self._name.encode("ascii", "replace").replace(b'"', b"?")
+        exchange.start(
+            200,
+            (
+                (b"content-type", b"application/jsonl"),
+                (b"content-disposition", b'attachment; filename="%b"' % name),
+                (b"cache-control", b"no-store"),
+                (b"x-request-id", exchange.request_id),
+            ),
+        )
+        if exchange.request.method == "HEAD":
+            exchange.end()
+            return
+        exchange.scope.start(self._send(exchange))
+
+    async def _send(self, exchange: Exchange) -> None:
+        room = asyncio.Event()
+        room.set()
+        exchange.on_pause, exchange.on_resume = room.clear, room.set
+        rows, _ = self._ring.sample(0.0, self._clock())
+        lines = mooncake_lines(rows, self._ring.block_tokens)
+        while part := b"".join(islice(lines, LINES_A_TURN)):
+            exchange.write(part)
+            await asyncio.sleep(0)
+            await room.wait()
+        exchange.end()

@@ -1,0 +1,118 @@
+"""A policy and its change as JSON: what is in force, both arms, what was decided and why."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kvmesh.core.rollout.rollout import Rollout
+from kvmesh.core.rollout.state import Phase, PolicyNews, RolloutState, Step
+from kvmesh.core.rollout.tally import Tally, Times
+
+SLOWEST = 0.9
+_DIGITS = 3
+
+
+class TimesRow(msgspec.Struct, frozen=True):
+    """Times in ms: their geometric mean, and edges below which half and nine tenths lie."""
+
+    mean_ms: float
+    p50_ms: float
+    p90_ms: float
+
+
+class ArmRow(msgspec.Struct, frozen=True):
+    """One arm in the present stage, over all replicas: `requests` that ended, those that failed,
+    the time to the first token and per token behind it; None before any.
+    """
+
+    arm: str
+    policy: str
+    requests: int
+    errors: int
+    ttft: TimesRow | None
+    tpot: TimesRow | None
+
+
+class ChangeRow(msgspec.Struct, frozen=True):
+    """One change, begun `by` a replica `at` a Unix time, and each step of it."""
+
+    at: float
+    by: str
+    policy: str
+    baseline: str
+    phase: Phase
+    steps: tuple[Step, ...]
+
+
+class PolicyRow(msgspec.Struct, frozen=True):
+    """The policy of a bucket as one replica knows it.
+
+    `policy` decides whatever is not the `candidate`'s: while one is on trial it gets the `share` of
+    the requests, `stage` of `stages`, and `verdict` says what the `arms` show so far. `refused`:
+    why this replica cannot follow its siblings. `history` has the newest change first.
+    """
+
+    bucket: str
+    policy: str
+    candidate: str = ""
+    share: float = 0.0
+    stage: int = 0
+    stages: int = 0
+    verdict: str = ""
+    arms: tuple[ArmRow, ...] = ()
+    refused: str = ""
+    history: tuple[ChangeRow, ...] = ()
+
+
+def view_policy(bucket: str, rollout: Rollout, siblings: Mapping[str, PolicyNews]) -> PolicyRow:
+    """Return what a replica with these siblings knows."""
+    state, verdict = rollout.state, rollout.verdict(siblings)
+    history = tuple(map(_change, rollout.history()))
+    row = PolicyRow(bucket, str(rollout.spec), refused=rollout.refused, history=history)
+    if state is None or verdict is None:
+        return row
+    baseline, candidate = rollout.seen(siblings)
+    return msgspec.structs.replace(
+        row,
+        candidate=str(state.change.policy),
+        share=state.share,
+        stage=state.stage + 1,
+        stages=len(state.change.stages),
+        verdict=f"{verdict.kind}: {verdict.reason}",
+        arms=(
+            _arm("baseline", str(state.baseline), baseline),
+            _arm("candidate", str(state.change.policy), candidate),
+        ),
+    )
+
+
+def merge_policies(rows: Iterable[PolicyRow]) -> list[PolicyRow]:
+    """Return one row a bucket, of the replica that knows the newest step; sorted by bucket."""
+    best: dict[str, PolicyRow] = {}
+    for row in rows:
+        known = best.get(row.bucket)
+        if known is None or _newest_step_s(row) > _newest_step_s(known):
+            best[row.bucket] = row
+    return [best[bucket] for bucket in sorted(best)]
+
+
+def _newest_step_s(row: PolicyRow) -> float:
+    return row.history[0].steps[-1].at if row.history and row.history[0].steps else 0.0
+
+
+def _change(state: RolloutState) -> ChangeRow:
+    policy, baseline = str(state.change.policy), str(state.baseline)
+    return ChangeRow(state.at, state.by, policy, baseline, state.phase, state.steps)
+
+
+def _arm(name: str, policy: str, tally: Tally) -> ArmRow:
+    return ArmRow(
+        name, policy, tally.requests, tally.errors, _times(tally.ttft), _times(tally.tpot)
+    )
+
+
+def _times(times: Times) -> TimesRow | None:
+    if not times.count:
+        return None
+    shown = (times.mean_ms(), times.quantile_ms(0.5), times.quantile_ms(SLOWEST))
+    return TimesRow(*(round(one, _DIGITS) for one in shown))

@@ -1,0 +1,1 @@
+"""A policy changed in stages while requests run: two arms compared, the better one kept."""

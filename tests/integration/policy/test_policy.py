@@ -1,0 +1,310 @@
+"""The policy of running routers, changed at one replica: tried on a share, kept or returned."""
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kvmesh.mocker.command import Mocker, MockerOptions
+from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.settings.roles import CostSettings, NatsSettings
+from tests.integration.support.live_router import free_port, router
+from tests.nats_container import Served
+
+pytestmark = pytest.mark.integration
+
+ADMIN = "/admin/policy"
+BLIND: dict[str, Any] = {
+    "formula": "sglang",
+    "weights": {"cache_threshold": 0, "balance_abs_threshold": 100_000},
+}
+"""It looks at caches alone: of engines that hold as much, a slow one gets its share."""
+
+SLOW = 0.1
+SHARED = "What everybody asks. " * 20
+LIKE: dict[str, Any] = {"formula": "predicted-time", "weights": {"contention": 0.41}}
+
+
+@contextlib.asynccontextmanager
+async def engines(*speedups: float) -> AsyncGenerator[list[str]]:
+    running = [
+        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=speedup))
+        for speedup in speedups
+    ]
+    for one in running:
+        await one.start()
+    try:
+        yield [one.url for one in running]
+    finally:
+        for one in running:
+            await one.stop()
+
+
+async def complete(client: httpx.AsyncClient, prompt: str, **headers: str) -> httpx.Response:
+    body = {"model": "mock", "prompt": prompt, "max_tokens": 2, "stream": True}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await client.post("/v1/completions", json=body, headers=named)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def trial(client: httpx.AsyncClient) -> dict[str, Any]:
+    found: dict[str, Any] = (await client.get(ADMIN)).json()["trial"]
+    return found
+
+
+async def told(client: httpx.AsyncClient, condition: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until what the router tells of its policy is as wanted."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if condition((await client.get(ADMIN)).json()):
+                    return
+            await asyncio.sleep(0.02)
+
+
+async def agreed(clients: Sequence[httpx.AsyncClient]) -> list[dict[str, Any]]:
+    """Return the trials once their histories are the same, and over."""
+    async with asyncio.timeout(60):
+        while True:
+            trials = [await trial(client) for client in clients]
+            if ended(trials[0]) and all(one["history"] == trials[0]["history"] for one in trials):
+                return trials
+            await asyncio.sleep(0.02)
+
+
+def knows_both(view: dict[str, Any]) -> bool:
+    return bool(view["replicas"] == ["r1", "r2"])
+
+
+async def send_until(
+    clients: Sequence[httpx.AsyncClient], over: Callable[[dict[str, Any]], bool]
+) -> set[str | None]:
+    """Send requests, twelve at a time, until the last replica's trial is `over`; return what the
+    answers said of their arms.
+    """
+    said: set[str | None] = set()
+    numbers = itertools.count()
+    enough = asyncio.Event()
+
+    async def send() -> None:
+        while not enough.is_set():
+            number = next(numbers)
+            prompt = f"{SHARED}Question {number}"
+            answer = await complete(clients[number % len(clients)], prompt)
+            said.add(answer.headers.get("x-kvmesh-policy"))
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for _ in range(12):
+            group.create_task(send())
+        await told(clients[-1], lambda view: over(view["trial"]))
+        enough.set()
+    return said
+
+
+def ended(found: dict[str, Any]) -> bool:
+    return bool(found["history"]) and found["history"][0]["phase"] != "running"
+
+
+@contextlib.asynccontextmanager
+async def two_replicas(
+    nats: NatsSettings, *speedups: float
+) -> AsyncGenerator[list[httpx.AsyncClient]]:
+    async with contextlib.AsyncExitStack() as stack:
+        urls = await stack.enter_async_context(engines(*speedups))
+        clients: list[httpx.AsyncClient] = []
+        for name in ("r1", "r2"):
+            url = await stack.enter_async_context(router(urls, router_id=name, nats=nats))
+            client = httpx.AsyncClient(base_url=url, timeout=60)
+            clients.append(await stack.enter_async_context(client))
+        for client in clients:
+            await told(client, knows_both)
+        yield clients
+
+
+async def test_a_policy_that_makes_answers_late_is_returned_from_by_all_replicas(
+    nats_server: Served, namespace: str
+) -> None:
+    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
+    async with two_replicas(nats, 20.0, SLOW, 20.0) as clients:
+        for client, worker in itertools.product(clients, ("w0", "w1", "w2")):
+            await complete(client, SHARED, x_kvmesh_worker_id=worker)
+        body = {**BLIND, "stages": [0.5, 1], "min_requests": 10_000}
+        begun = await clients[0].put(ADMIN, json=body)
+        said = await send_until(clients, ended)
+        # Both may return at the same time, each with what it saw; one of them counts.
+        trials = await agreed(clients)
+        status = (await clients[1].get("/v1/status")).json()
+        overview = (await clients[1].get("/v1/overview")).json()
+        metrics = (await clients[1].get("/metrics")).text
+        after = await complete(clients[0], "hello")
+
+    assert begun.status_code == 200
+    assert begun.json()["trial"]["share"] == 0.5
+    assert {"baseline", "candidate"} <= said
+    (change,) = trials[0]["history"]
+    assert (change["phase"], change["policy"]) == (
+        "returned", "kv:sglang:balance_abs_threshold=100000:cache_threshold=0"
+    )  # fmt: skip
+    assert "time to first token" in change["steps"][-1]["reason"]
+    assert (status["cost"], status["policy"]["policy"]) == ("predicted-time", "kv:predicted-time")
+    assert overview["policies"][0]["history"] == trials[1]["history"]
+    assert 'kvmesh_policy_changes_total{phase="returned"} 1.0' in metrics
+    assert "kvmesh_policy_trial_share 0.0" in metrics
+    assert "x-kvmesh-policy" not in after.headers
+
+
+@contextlib.asynccontextmanager
+async def replica(
+    name: str, urls: Sequence[str], folder: Path, *arguments: str
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    port = free_port()
+    workers = (f"--worker=w{number}={url}" for number, url in enumerate(urls))
+    with (folder / f"{name}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kvmesh", "router", "--router-id", name, "--no-kv-events"),
+            *("--http-port", str(port), *workers, *arguments),
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+                yield process, client
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def test_a_good_policy_gets_all_requests_though_the_replica_that_decides_is_killed(
+    nats_server: Served, namespace: str, tmp_path: Path
+) -> None:
+    nats = ("--nats-url", nats_server.url, "--namespace", namespace)
+    async with (
+        engines(20.0, 20.0) as urls,
+        replica("r1", urls, tmp_path, *nats) as (process, first),
+        replica("r2", urls, tmp_path, *nats) as (_, second),
+    ):
+        for client in (first, second):
+            await told(client, knows_both)
+        bounds = {"ttft_ratio": 3, "tpot_ratio": 3}
+        body = {**LIKE, "stages": [0.4, 0.6, 1], "min_requests": 20, "bounds": bounds}
+        assert (await second.put(ADMIN, json=body)).status_code == 200
+        await send_until([second, first], lambda found: found["share"] == 0.6)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        await send_until([second], ended)
+        found = await trial(second)
+
+    (change,) = found["history"]
+    assert (change["phase"], found["policy"]) == ("done", "kv:predicted-time:contention=0.41")
+    assert [step["share"] for step in change["steps"]] == [0.4, 0.6, 0.9, 1.0]
+    assert (change["steps"][0]["by"], change["steps"][-1]["by"]) == ("r2", "r2")
+
+
+async def test_a_change_is_taken_at_once_returned_from_and_explained() -> None:
+    async with (
+        engines(100.0) as urls,
+        router(urls) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        shown = (await client.get(ADMIN)).json()
+        at_once = await client.put(ADMIN, json={**BLIND, "stages": [1]})
+        weighed = (await complete(client, "what now")).headers["x-request-id"]
+        back = await client.delete(ADMIN)
+        nothing = await client.put(ADMIN, json={"return": True})
+        begun = await client.put(ADMIN, json={**BLIND, "stages": [0.999, 1]})
+        twice = await client.put(ADMIN, json=LIKE)
+        tried = await complete(client, "what now")
+        own = await complete(client, "what now", x_kvmesh_cost="lmetric")
+        detail = await client.get(f"/v1/decisions/{tried.headers['x-request-id']}")
+        before = await client.get(f"/v1/decisions/{weighed}")
+        overview = (await client.get("/v1/overview")).json()
+
+    specs = {one["name"]: one for one in shown["formulas"]["predicted-time"]}
+    assert (shown["mode"], shown["formula"]) == ("kv", "predicted-time")
+    assert specs["contention"]["upper"] > shown["weights"]["contention"] == 0.4
+    assert at_once.json()["formula"] == "sglang"
+    assert BLIND["weights"].items() <= at_once.json()["weights"].items()
+    assert before.json()["decision"]["policy"] == "sglang"
+    assert before.json()["decision"]["arm"] is None
+    assert back.json()["formula"] == "predicted-time"
+    assert (nothing.status_code, begun.status_code, twice.status_code) == (409, 200, 409)
+    assert "nothing to return from" in nothing.json()["error"]["message"]
+    assert "on trial since default-0 began it" in twice.json()["error"]["message"]
+    assert tried.headers["x-kvmesh-policy"] == "candidate"
+    assert "x-kvmesh-policy" not in own.headers
+    assert detail.json()["decision"]["arm"] == "candidate"
+    assert [one["candidate"] for one in overview["policies"]] == [
+        "kv:sglang:balance_abs_threshold=100000:cache_threshold=0"
+    ]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"formula": "best"}, "formula 'best' is unknown; use one of prefill-decode, predicted-"),
+    ({"formula": "lmetric", "weights": {"hit": 1}}, "no weight 'hit' here; it has no weights"),
+    ({"formula": "dynamo", "weights": {"overlap_score_credit": -1}}, "use a number from 0 to"),
+    ({"formula": "lmetric", "stages": [0.5]}, "the last one 1"),
+    ({"formula": "lmetric", "min_requests": 1}, "min_requests is 1; use 20 to"),
+    ({"formula": "lmetric", "bounds": {"ttft_ratio": 0.5}}, "bounds.ttft_ratio is 0.5"),
+    ({"formula": "file.py:mine"}, "formula 'file.py:mine' is unknown"),
+    ({"formula": "lmetric"}, "--model-policy 'model=a*,kv-overlap-score-weight=2'"),
+]
+
+
+async def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
+    model_policy = ("model=a*,kv-overlap-score-weight=2",)
+    async with (
+        engines(100.0) as urls,
+        router(urls, model_policy=model_policy) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        answers = [await client.put(ADMIN, json=body) for body, _ in WRONG]
+        found = await trial(client)
+
+    for answer, (_, said) in zip(answers, WRONG, strict=True):
+        assert answer.status_code == 400
+        assert said in answer.json()["error"]["message"]
+    assert found["history"] == []
+
+
+async def test_only_who_may_changes_the_policy(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret", encoding="ascii")
+    admission = AdmissionSettings(admin_token_file=token)
+    async with (
+        engines(100.0) as urls,
+        router(urls, admission=admission) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        refused = await client.put(ADMIN, json=LIKE)
+        returned = await client.delete(ADMIN)
+        shown = {"authorization": "Bearer secret"}
+        taken = await client.put(ADMIN, json=LIKE, headers=shown)
+    async with (
+        engines(100.0) as urls,
+        router(urls) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        far = await client.put(ADMIN, json=LIKE, headers={"x-forwarded-for": "10.0.0.1"})
+
+    assert [one.status_code for one in (refused, returned, taken, far)] == [401, 401, 200, 403]
+
+
+async def test_a_router_that_goes_by_no_formula_has_none_to_change() -> None:
+    async with (
+        engines(100.0) as urls,
+        router(urls, cost=CostSettings(router_mode="round-robin")) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        answer = await client.put(ADMIN, json=LIKE)
+
+    assert answer.status_code == 409
+    assert "mode is round-robin, which goes by no formula" in answer.json()["error"]["message"]

@@ -1,0 +1,96 @@
+import msgspec
+
+from kvmesh.app.views.policy_view import merge_policies, view_policy
+from kvmesh.core.cost.catalogue import PUBLISHED
+from kvmesh.core.rollout.change import PolicyChange
+from kvmesh.core.rollout.policy_spec import PolicySpec
+from kvmesh.core.rollout.rollout import Rollout
+
+CHANGE = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 2.0}), (0.5, 1.0), 20)
+POLICY = "kv:prefill-decode:overlap_score_weight=2"
+
+
+def rollout_of(name: str) -> Rollout:
+    return Rollout(name, PUBLISHED.plain("predicted-time"))
+
+
+def serve(rollout: Rollout, requests: int) -> None:
+    assert rollout.arms is not None
+    for arm in (rollout.arms.baseline, rollout.arms.candidate):
+        for number in range(requests):
+            arm.counter.began(10.0 * (1 + number % 3))
+            arm.counter.ended(failed=False, ms_per_token=5.0)
+
+
+def test_without_a_change_only_the_policy_is_shown() -> None:
+    row = view_policy("chat", rollout_of("r1"), {})
+
+    assert (row.bucket, row.policy) == ("chat", "kv:predicted-time")
+    assert (row.candidate, row.arms, row.history, row.verdict) == ("", (), (), "")
+
+
+def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
+    first, second = rollout_of("r1"), rollout_of("r2")
+    first.begin(CHANGE, 1.0, {})
+    second.adopt({"r1": first.news()})
+    serve(first, 9)
+    serve(second, 9)
+
+    row = view_policy("chat", first, {"r2": second.news()})
+
+    assert (row.policy, row.candidate) == ("kv:predicted-time", POLICY)
+    assert (row.share, row.stage, row.stages) == (0.5, 1, 2)
+    assert row.verdict == "open: 18 of 20 requests seen of the rarer arm"
+    baseline, candidate = row.arms
+    assert (baseline.arm, baseline.policy, candidate.arm) == (
+        "baseline", "kv:predicted-time", "candidate"
+    )  # fmt: skip
+    assert (baseline.requests, candidate.requests, candidate.errors) == (18, 18, 0)
+    assert candidate.ttft is not None
+    assert candidate.tpot is not None
+    assert 17.0 < candidate.ttft.mean_ms < 19.0
+    assert 20.0 <= candidate.ttft.p50_ms < 26.0
+    assert 30.0 <= candidate.ttft.p90_ms < 38.0
+    assert candidate.tpot.mean_ms == 5.0
+
+
+def test_before_any_request_of_a_stage_there_are_no_times() -> None:
+    rollout = rollout_of("r1")
+    rollout.begin(CHANGE, 1.0, {})
+    empty = view_policy("chat", rollout, {})
+    serve(rollout, 30)
+    rollout.decide(2.0, {})
+
+    last = view_policy("chat", rollout, {})
+
+    assert [(arm.requests, arm.ttft, arm.tpot) for arm in empty.arms] == [(0, None, None)] * 2
+    assert (last.share, last.stage) == (0.9, 2)
+    assert [(arm.requests, arm.ttft) for arm in last.arms] == [(0, None)] * 2
+
+
+def test_the_history_has_each_change_with_its_steps() -> None:
+    rollout = rollout_of("r1")
+    rollout.begin(CHANGE, 1.0, {})
+    rollout.give_up(2.0, "asked for")
+    rollout.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 3.0, {})
+
+    row = view_policy("chat", rollout, {})
+
+    assert row.policy == POLICY
+    assert [(one.at, one.phase) for one in row.history] == [(3.0, "done"), (1.0, "returned")]
+    assert [step.reason for step in row.history[1].steps] == ["asked for", "asked for"]
+    assert (row.history[1].policy, row.history[1].baseline) == (POLICY, "kv:predicted-time")
+
+
+def test_of_a_buckets_replicas_the_one_that_knows_most_is_shown() -> None:
+    first, second = rollout_of("r1"), rollout_of("r2")
+    first.begin(CHANGE, 1.0, {})
+    second.adopt({"r1": first.news()})
+    second.give_up(2.0, "asked for")
+    behind, newest = view_policy("b", first, {}), view_policy("b", second, {})
+    nothing, other = view_policy("b", rollout_of("r3"), {}), view_policy("a", rollout_of("r"), {})
+
+    merged = merge_policies([nothing, behind, newest, other])
+
+    assert merged == [other, newest]
+    assert merge_policies([newest, behind]) == [newest]

@@ -1,0 +1,77 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvmesh.core.insight.prefix_families import (
+    HALVED_AFTER,
+    LEAST_SEEN,
+    MAX_COUNTED,
+    PrefixFamilies,
+)
+
+
+def test_turns_of_a_conversation_are_of_one_family() -> None:
+    families = PrefixFamilies()
+
+    first = families.name([1, 2])
+    second = families.name([1, 2, 3, 4])
+
+    assert first == second == 1
+
+
+def test_a_system_prompt_that_all_share_tells_no_family() -> None:
+    families = PrefixFamilies()
+    for number in range(100):
+        families.name([7, 8, 1000 + number])
+
+    one, other = families.name([7, 8, 5000]), families.name([7, 8, 6000])
+
+    assert (one, other) == (5000, 6000)
+
+
+def test_a_prompt_of_common_blocks_alone_is_a_family_of_its_own() -> None:
+    families = PrefixFamilies()
+    found = [families.name([7]) for _ in range(LEAST_SEEN + 3)]
+
+    assert found[:LEAST_SEEN] == [7] * LEAST_SEEN
+    assert len(set(found[LEAST_SEEN:])) == 3
+
+
+def test_prompts_without_any_block_are_spread_evenly() -> None:
+    families = PrefixFamilies()
+
+    kept = sum(families.name([]) >> 62 == 0 for _ in range(4000))
+
+    assert 950 <= kept <= 1050
+
+
+def test_what_was_common_is_forgotten() -> None:
+    families = PrefixFamilies()
+    for _ in range(500):
+        families.name([7])
+    for number in range(12 * HALVED_AFTER):
+        families.name([100 + number])
+
+    assert families.name([7, 8]) == 7
+
+
+@given(st.integers(2, 40))
+def test_counts_are_bounded_whatever_comes(common: int) -> None:
+    families = PrefixFamilies()
+    shared = list(range(1, common))
+    number = 1_000
+    for _ in range(MAX_COUNTED + 500):
+        number += 1
+        families.name([*shared, number])
+
+    assert families.counted() <= MAX_COUNTED + common + 1
+
+
+def test_many_beginnings_at_once_are_halved_before_their_time() -> None:
+    families = PrefixFamilies()
+    chain = list(range(1, MAX_COUNTED + 200))
+    for _ in range(LEAST_SEEN + 3):
+        families.name(chain)
+    for _ in range(HALVED_AFTER // 2):
+        families.name(chain)
+
+    assert families.counted() <= MAX_COUNTED + 1

@@ -1,0 +1,110 @@
+import pytest
+
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import DecisionRecord, State
+from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
+from tests.unit.core.insight.test_decision_log import decide
+
+HASHES = BlockHashes(list(range(320)), 16)
+
+
+def traced_log(max_bytes: int = 1 << 20) -> tuple[DecisionLog, TraceRing]:
+    log, ring = DecisionLog(), TraceRing(16, window_s=600.0, max_bytes=max_bytes)
+    log.ring = ring
+    return log, ring
+
+
+def play(
+    log: DecisionLog,
+    *,
+    state: State = "finished",
+    status: int = 200,
+    usage: Usage | None = None,
+    first: bool = True,
+) -> DecisionRecord:
+    record = log.decided(b"a", decide(prompt=HASHES), HASHES, 10.0)
+    if first:
+        log.first_token(record, 10.5)
+    record.output_tokens = 5
+    log.ended(record, state, status, usage, 12.5)
+    return record
+
+
+def rows(ring: TraceRing) -> list[TraceRow]:
+    return ring.sample(0.0, 13.0)[0]
+
+
+def test_a_request_that_ended_is_a_row_of_the_trace() -> None:
+    log, ring = traced_log()
+    record = play(log, usage=Usage(320, 21, 0))
+    record.held_ms = 2000.0
+    assert rows(ring) == []
+
+    log.settle()
+
+    (row,) = rows(ring)
+    assert (row.at_s, row.prompt_tokens, row.output_tokens) == (8.0, 320, 21)
+    assert row.worker == record.decision.worker
+    assert list(row.beginnings()) == [HASHES.upto(20)[7], HASHES.upto(20)[15]]
+    assert row.ttft_ms == pytest.approx(500.0)
+    assert row.itl_ms == pytest.approx(100.0)
+
+
+def test_what_was_counted_is_taken_where_the_engine_reports_nothing() -> None:
+    log, ring = traced_log()
+    play(log)
+    play(log, usage=Usage(320, 0))
+    log.settle()
+
+    assert [row.output_tokens for row in rows(ring)] == [5, 5]
+
+
+def test_an_answer_without_tokens_has_one_and_no_time_between() -> None:
+    log, ring = traced_log()
+    play(log, first=False).output_tokens = 0
+    log.settle()
+
+    (row,) = rows(ring)
+    assert (row.output_tokens, row.ttft_ms, row.itl_ms) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "first", "kept"),
+    [
+        ("finished", 400, False, 0),
+        ("finished", 500, False, 0),
+        ("client_gone", 200, True, 1),
+        ("client_gone", 0, False, 0),
+        ("cut", 200, True, 1),
+        ("failed", 0, False, 0),
+    ],
+)
+def test_only_what_an_engine_worked_on_is_a_row(
+    state: State, status: int, first: bool, kept: int
+) -> None:
+    log, ring = traced_log()
+    play(log, state=state, status=status, first=first)
+    log.settle()
+
+    assert len(rows(ring)) == kept
+
+
+def test_a_request_of_a_family_left_out_is_only_counted() -> None:
+    log, ring = traced_log()
+    record = play(log)
+    log.settle(1)
+    record.traced = None
+    log.settle()
+
+    assert ring.statistics().seen == 1
+    assert rows(ring) == []
+
+
+def test_without_a_ring_nothing_is_kept() -> None:
+    log = DecisionLog()
+    record = play(log)
+
+    assert log.settle()
+    assert record.traced is None
