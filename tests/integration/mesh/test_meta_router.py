@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from kvmesh.errors import ConfigError
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.support.failing_engine import answer_status, failing_engines, never_answer
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
@@ -125,6 +127,53 @@ async def test_rules_go_by_header_model_length_prefix_and_family(buckets: list[s
 async def models() -> AsyncIterator[list[GatedEngine]]:
     async with gated_engine("small", "shared") as small, gated_engine("large", "shared") as large:
         yield [small, large]
+
+
+FORMULA = """
+def mine(candidate, fleet):
+    if 200 < candidate.prompt_tokens < 300:
+        raise ValueError("not that long")
+    return (candidate.worker == "code") + candidate.overlap_blocks
+"""
+
+
+async def test_a_file_chooses_the_bucket_where_a_conversation_begins(
+    buckets: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FORMULA)
+    async with (
+        meta_router(buckets, kv_cost=f"{path}:mine") as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        ask = "/v1/chat/completions"
+        short = [await client.post(ask, json=body(f"{n} Hello")) for n in range(4)]
+        named = await client.post(ask, json=body(), headers={"x-kvmesh-bucket": "code"})
+        long = [await client.post(ask, json=body(f"{n} " * 500)) for n in range(4)]
+        metrics = (await client.get("/metrics")).text
+
+    assert [bucket_of(one) for one in short] == ["chat"] * 4
+    assert bucket_of(named) == "code"
+    assert sorted(bucket_of(one) for one in long) == ["chat", "chat", "code", "code"]
+    assert 'kvmesh_formula_decisions_total{formula="mine.py:mine",kind="failed"} 4' in metrics
+    assert 'kvmesh_formula_decisions_total{formula="mine.py:mine",kind="decided"} 4' in metrics
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kv_cost": "mine"}, "use one of"),
+        ({"kv_cost": "lmetric:luck=1"}, "luck"),
+        ({"kv_cost": "/nowhere/mine.py:mine"}, "No such file"),
+        ({"kv_cost": "lmetric", "bucket_policy": "prefix-hash"}, "give one"),
+    ],
+)
+async def test_a_formula_that_cannot_be_ends_the_start(
+    settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        async with meta_router(["chat=http://127.0.0.1:1"], **settings):
+            pass
 
 
 async def test_other_paths_go_to_a_worker_that_serves_their_model(
