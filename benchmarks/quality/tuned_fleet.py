@@ -24,7 +24,7 @@ from kvmesh.simulator.fleet.request import FleetRequest
 from kvmesh.simulator.proposer import Proposer
 from kvmesh.traces.trace import parse_trace
 
-LOOK_S = 5.0
+LOOK_S = 2.0
 ROLLOUT_S = 1.0
 EVENTS = 50
 SINCE_S = 1e9

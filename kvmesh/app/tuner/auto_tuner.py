@@ -21,7 +21,7 @@ from kvmesh.settings.tuning import TuneSettings
 from kvmesh.tasks import Jobs, keep_running
 
 MIB: Final = 1 << 20
-LOOK_S: Final = 5.0
+LOOK_S: Final = 2.0
 LOOKS: Final = 10
 """Looks in the time a load is observed, at least."""
 

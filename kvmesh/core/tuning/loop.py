@@ -242,7 +242,8 @@ class TuningLoop:
         return Search(task, rows[-options.search_requests :])
 
     def _begin(self, weights: Weighting, now: float) -> None:
-        rows, _ = self._ring.sample(self.tuner.since_s, now)
+        # What began under the load before may have met the queues that it left.
+        rows, _ = self._ring.sample((self.tuner.since_s + now) / 2, now)
         change = PolicyChange(
             policy=PolicySpec(self.tuner.cost, dict(weights)),
             stages=STAGES,

@@ -188,6 +188,25 @@ def test_found_weights_are_shadowed_then_tried_then_kept() -> None:
     assert world.words().endswith("it won")
 
 
+def test_queues_that_the_load_before_left_do_not_let_a_candidate_win() -> None:
+    world = World()
+    world.play(300, ttft_ms=900.0)
+    world.play(400)
+    world.look()
+    world.loop.found(result(), AROUND, world.now)
+    world.play(110)
+    world.look()
+    assert world.stage() == "trying"
+    world.end("done")
+    world.look()
+
+    world.play(700, ttft_ms=101.0)
+    world.look()
+
+    assert world.weight() == 1.0
+    assert "did not win" in world.loop.tuner.status().steps[-1].text
+
+
 def test_what_does_not_win_is_put_back() -> None:
     world = trying()
     world.end("done")
