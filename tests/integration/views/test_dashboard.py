@@ -115,14 +115,14 @@ async def test_round_robin_is_what_turns_would_have_found(alone: httpx.AsyncClie
 async def test_a_retry_tells_what_failed_before(
     alone: httpx.AsyncClient, engines: list[ReplayEndpoint]
 ) -> None:
-    engines[0].faults = {0: "503"}
+    engines[1].faults = {0: "503"}  # the turns of this router's name begin there
 
     await chat(alone, PROMPT, "retried", router_mode="round-robin")
 
     answer = (await alone.get("/v1/decisions/retried")).json()
     outcome = answer["outcome"]
-    assert (outcome["worker"], outcome["attempts"], outcome["status"]) == ("w1", 2, 200)
-    assert outcome["failures"] == [f"w0: {engines[0].url}: answered 503"]
+    assert (outcome["worker"], outcome["attempts"], outcome["status"]) == ("w0", 2, 200)
+    assert outcome["failures"] == [f"w1: {engines[1].url}: answered 503"]
     assert answer["decision"]["why"] == "round-robin: caches did not count"
 
 
