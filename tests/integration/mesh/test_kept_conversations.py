@@ -44,7 +44,7 @@ async def test_conversations_and_sessions_stay_under_each_policy_over_two_meta_r
             found = kept([*alone, *together])
             assert found.buckets == 1.0, policy
             assert kept(alone).workers == 1.0, policy
-            assert found.workers > 0.9, policy  # a busy worker may lose one within its bucket
+            assert found.workers > 0.8, policy  # a busy worker may lose some within its bucket
             assert found.hits > 0.85, policy
             assert kept(sessions).buckets == 1.0, policy
             if policy == "round-robin":
