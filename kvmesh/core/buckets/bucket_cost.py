@@ -1,6 +1,6 @@
 """Buckets held against each other by a cost formula, each as if it were one worker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
@@ -67,20 +67,4 @@ def bucket_candidate(
         active_requests=-(-requests // max(1, heat.workers)),
         wait_ms=heat.backlog_ms,
         ms_per_token=heat.ms_per_token,
-    )
-
-
-def price_all(
-    cost: BucketCost,
-    heats: Mapping[str, BucketHeat],
-    requests: Mapping[str, int],
-    prompt_chars: int,
-    known_chars: Mapping[str, int],
-) -> list[str]:
-    """Return the cheapest of the buckets in `heats`; see `BucketCost.cheapest`."""
-    return cost.cheapest(
-        [
-            bucket_candidate(name, heat, requests[name], prompt_chars, known_chars[name])
-            for name, heat in heats.items()
-        ]
     )

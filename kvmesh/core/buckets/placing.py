@@ -7,7 +7,7 @@ import msgspec
 import xxhash
 
 from kvmesh.core.buckets.beginnings import PREFIX_CHARS, Beginning
-from kvmesh.core.buckets.bucket_cost import BucketCost, price_all
+from kvmesh.core.buckets.bucket_cost import BucketCost, bucket_candidate
 from kvmesh.core.buckets.conversations import Conversations, find_beginnings
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
@@ -119,10 +119,14 @@ class Placing:
         if self._cost is None:
             return ""
         beginnings = find_beginnings(request.keys, request.prompt_start)
-        known = self._known_chars(beginnings, request.prompt_chars, serving, now)
-        heats = {name: _heat(members) for name, members in serving.items()}
-        loads = {name: _load(members, sent) for name, members in serving.items()}
-        cheapest = price_all(self._cost, heats, loads, request.prompt_chars, known)
+        chars = request.prompt_chars
+        known = self._known_chars(beginnings, chars, serving, now)
+        cheapest = self._cost.cheapest(
+            [
+                bucket_candidate(name, _heat(members), _load(members, sent), chars, known[name])
+                for name, members in serving.items()
+            ]
+        )
         if not cheapest:
             return ""
         weights = _weights(serving)
