@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
@@ -13,6 +12,7 @@ from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Booked, Finished
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
+from kvmesh.app.embed.opening import ClosedByBlock
 from kvmesh.app.embed.reservation import BookingOptions, Reservation
 from kvmesh.app.front.front import upstream_pool, url_guard
 from kvmesh.app.mesh.mesh import RouterMesh
@@ -56,7 +56,7 @@ class EngineAddress(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
 
 
-class Follower:
+class Follower(ClosedByBlock):
     """One bucket of a mesh, followed as its routers do: `KvIndexer` and `KvMetricsAggregator` read
     it, `book` makes a choice count at all routers.
 
@@ -131,19 +131,6 @@ class Follower:
                 self._mesh.tell(Finished(booking.request_id, UNKNOWN))
             await asyncio.sleep(TOLD_S)
         await end_tasks(self._running)
-
-    async def __aenter__(self) -> Self:
-        """Return this follower."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave the mesh."""
-        await self.close()
 
     @property
     def block_size(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 class Closing(Protocol):
@@ -11,6 +11,27 @@ class Closing(Protocol):
     async def close(self) -> None:
         """End; safe to call twice."""
         ...
+
+
+class ClosedByBlock:
+    """What an `async with` block of its own closes."""
+
+    async def close(self) -> None:
+        """End; safe to call twice."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        """Return it."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.close()
 
 
 T = TypeVar("T", bound=Closing)

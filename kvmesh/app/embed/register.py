@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 import msgspec
 
 from kvmesh.app.embed.login import NatsLogin
-from kvmesh.app.embed.opening import Opening
+from kvmesh.app.embed.opening import ClosedByBlock, Opening
 from kvmesh.app.process.running import Stop, first_of
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.errors import ConfigError, KvMeshError, TransportError
@@ -46,7 +45,7 @@ class RegisterOptions(msgspec.Struct, frozen=True, kw_only=True):
 _DEFAULTS = RegisterOptions()
 
 
-class RegisteredLlm:
+class RegisteredLlm(ClosedByBlock):
     """An engine on the mesh until `close`: its KV events, load and health are published.
 
     Made by `kvmesh.register_llm`. `worker_ids`: its name, or one of each data-parallel rank;
@@ -92,19 +91,6 @@ class RegisteredLlm:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    async def __aenter__(self) -> Self:
-        """Return this engine."""
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Take the engine off the mesh."""
-        await self.close()
 
     async def _joined(self) -> None:
         await self._sidecar.running.wait()
