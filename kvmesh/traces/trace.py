@@ -21,7 +21,7 @@ MAX_UNHASHED_SHARE: Final = 0.5
 
 _FORMAT: Final = (
     'expected {"timestamp": ms, "input_length": tokens, "output_length": tokens, '
-    '"hash_ids": [int, ...]} and optionally "session_id", "delay"'
+    '"hash_ids": [int, ...]} and optionally "session_id", "delay", "tenant"'
 )
 
 
@@ -39,6 +39,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     block_ids: tuple[int, ...]
     session: str = ""
     delay_ms: float | None = None
+    tenant: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class _Line(msgspec.Struct, frozen=True):
     timestamp: Annotated[float, msgspec.Meta(ge=0)] | None = None
     session_id: str | int | None = None
     delay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    tenant: str = ""
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -86,6 +88,7 @@ def parse_trace(lines: Iterable[bytes], source: str) -> list[TraceRequest]:
             block_ids=line.hash_ids,
             session=session,
             delay_ms=line.delay if session else None,
+            tenant=line.tenant,
         )
         requests.append(request)
     if not requests:

@@ -1,6 +1,7 @@
 """What router replicas tell each other of the requests they have placed.
 
-One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender's own subject.
+One message is msgpack `[version, epoch, first_seq, [event, ...], shares]` on the sender's own
+subject.
 """
 
 from math import isfinite
@@ -8,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.errors import CodecError
@@ -87,12 +89,16 @@ BookingEvent = Placed | Prefilled | Grew | Ended | StateBegins | StateEnds
 
 
 class BookingBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat."""
+    """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat.
+
+    `shares` is what changed of the tenants' service, None where nothing did.
+    """
 
     version: int
     epoch: int
     first_seq: int
     events: list[BookingEvent]
+    shares: Shares | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -61,6 +61,8 @@ class PeerBookings:
             known = self._peers[peer] = _Peer(batch.epoch, now)
         elif batch.epoch < known.epoch:
             return known.complete
+        if batch.shares is not None:
+            self._scheduler.ledger.hear(peer, batch.epoch, batch.shares)
         if batch.first_seq > known.next_seq:
             self.gaps += 1
             known.complete = False
@@ -91,6 +93,7 @@ class PeerBookings:
     def remove(self, peer: str) -> None:
         """Drop a dead peer and its bookings."""
         self._peers.pop(peer, None)
+        self._scheduler.ledger.forget_waiting(peer)
         self._sequences.remove_owner(peer)
 
     def incomplete(self) -> list[str]:
