@@ -31,7 +31,7 @@ MAX_OVERTAKEN: Final = 64
 REFRESHED: Final = 8
 """Requests looked up anew in each look, in turns: caches change without news of it here."""
 
-YIELD_S: Final = 0.05
+YIELD_S: Final = 0.2
 """A place is kept so long for a tenant with a deficit that waits at siblings alone."""
 
 
