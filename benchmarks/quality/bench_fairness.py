@@ -4,7 +4,8 @@
 
 Every tenant always has requests waiting. Service is counted by what the engines did: prompt tokens
 they had not cached, and twice the tokens of output; the gap is the largest difference between two
-tenants' service at any time, when each answer ends. Means over the seeds. Minutes of processor time.
+tenants' service at any time, when each answer ends. Means over the
+seeds; minutes of processor time.
 """
 
 import argparse

@@ -96,6 +96,8 @@ SHARES: Final = Table[LedgerStatistics](
                "here": one.charged, "siblings": one.heard},
            "Tokens charged to tenants, output twice, by who charged: this replica or siblings.",
            ("where",)),
+    Figure("counter", "kvmesh_tenant_passed_over", lambda one: one.passed,
+           "Times a tenant that waits at siblings was not given way to any longer."),
 )
 
 ADMISSION: Final = Table[AdmissionStatistics](

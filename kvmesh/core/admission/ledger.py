@@ -80,7 +80,7 @@ class Ledger:
         self._serial = 0
         self.news = False
         self.heard = 0
-        self._charged = 0
+        self._charged = self._passed = 0
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -141,6 +141,7 @@ class Ledger:
         """Go on without the tenants that wait at siblings alone, until they are served there."""
         for account in [one for one in self._claimants.values() if not one.here]:
             account.passed = True
+            self._passed += 1
             del self._claimants[account.key]
 
     def refill(self) -> bool:
@@ -207,6 +208,7 @@ class Ledger:
             apart=max(places) - min(places) if places else 0,
             charged=self._charged,
             heard=self.heard,
+            passed=self._passed,
         )
 
     def shares(self, most: int) -> list[TenantShare]:

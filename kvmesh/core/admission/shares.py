@@ -61,7 +61,8 @@ class TenantShare(msgspec.Struct, frozen=True):
 
 class LedgerStatistics(msgspec.Struct, frozen=True):
     """Tenants known and those that wait anywhere; how many tokens the last of these are behind the
-    first; tokens charged here and heard of siblings since the start.
+    first; tokens charged here and heard of siblings since the start, and how often tenants that
+    wait at siblings were `passed` over.
     """
 
     tenants: int
@@ -69,3 +70,4 @@ class LedgerStatistics(msgspec.Struct, frozen=True):
     apart: int
     charged: int
     heard: int
+    passed: int

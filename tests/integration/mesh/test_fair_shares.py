@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from kvmesh.app.nats.server import NatsServer
@@ -20,11 +21,15 @@ pytestmark = pytest.mark.integration
 
 TOKENS = 300
 OUTPUT = 2
-QUANTUM = 512
+QUANTUM = 256
 IN_FLIGHT = 4
 """Requests of a tenant that are charged and not answered, at most: 20 ms of backlog and one."""
 
 ANSWERS = 60
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+"""Routers see when a stream's prefill ends; of whole answers they guess, which a busy machine
+makes wrong.
+"""
 
 
 class Tenant:
@@ -43,14 +48,15 @@ class Tenant:
         """Ask one replica until it dies or the task is cancelled."""
         while True:
             text = f"{self.name} {next(self._serial)} ".ljust(TOKENS, ".")
-            body = {"model": "mock", "prompt": text, "max_tokens": OUTPUT}
+            body = {"model": "mock", "prompt": text, "max_tokens": OUTPUT} | STREAMED
             headers = {"x-kvmesh-tenant": self.name}
             try:
                 answer = await client.post(f"{url}/v1/completions", json=body, headers=headers)
             except httpx.HTTPError:
                 return
             assert answer.status_code == 200, answer.text
-            usage = answer.json()["usage"]
+            last = answer.text.split("data: ")[-2]
+            usage = msgspec.json.decode(last)["usage"]
             cached = usage["prompt_tokens_details"]["cached_tokens"]
             cost = usage["prompt_tokens"] - cached + OUTPUT_WEIGHT * usage["completion_tokens"]
             self.largest = max(self.largest, cost)
@@ -69,7 +75,9 @@ async def knows_siblings(client: httpx.AsyncClient, replica: MeshProcess) -> Non
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
-    options = MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=2.0)
+    options = MockerOptions(
+        port=0, kv_events_port=0, replay_port=0, max_num_batched_tokens=320, max_num_seqs=8
+    )
     engine = Mocker(options)
     await engine.start()
     yield engine
@@ -81,7 +89,7 @@ async def replicas(
     nats_process: NatsServer, namespace: str, engine: Mocker, tmp_path: Path
 ) -> AsyncIterator[list[MeshProcess]]:
     flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_process.url]
-    flags += ["--namespace", namespace, "--max-backlog-ms", "20", "--queue-fairness", "locality"]
+    flags += ["--namespace", namespace, "--max-backlog-ms", "10", "--queue-fairness", "locality"]
     flags += ["--quantum-tokens", str(QUANTUM)]
     processes = [
         MeshProcess(
@@ -112,7 +120,7 @@ async def test_a_tenant_at_one_replica_gets_its_share_though_another_asks_at_thr
             asyncio.create_task(tenant.ask_on(client, replica.url))
             for tenant, places in ((everywhere, replicas), (at_one, replicas[:1]))
             for replica in places
-            for _ in range(12)
+            for _ in range(24)
         ]
         apart: list[int] = []
         async with asyncio.timeout(90):
@@ -131,6 +139,6 @@ async def test_a_tenant_at_one_replica_gets_its_share_though_another_asks_at_thr
     largest = max(everywhere.largest, at_one.largest)
     flying = IN_FLIGHT * largest
     bound = largest_gap(QUANTUM, largest, unheard=flying, deaths=1, lost=flying)
-    assert max(apart) - min(apart) <= bound
+    assert max(apart) - min(apart) <= bound, (apart[::20], bound)
     assert at_one.service > 2 * bound
     assert {one["tenant"] for one in shares} >= {"everywhere", "at-one"}

@@ -269,12 +269,12 @@ def test_a_closed_account_is_told_no_more() -> None:
 
 def test_statistics_tell_how_far_apart_those_are_that_wait() -> None:
     ledger = waiting("a", "b")
-    assert Ledger(100).statistics() == LedgerStatistics(0, 0, 0, 0, 0)
+    assert Ledger(100).statistics() == LedgerStatistics(0, 0, 0, 0, 0, 0)
     ledger.charge(A, 70)
     ledger.hear("r2", 1, told())
     ledger.hear("r2", 1, told(row(B, 20), serial=1))
 
-    assert ledger.statistics() == LedgerStatistics(2, 2, 50, 70, 20)
+    assert ledger.statistics() == LedgerStatistics(2, 2, 50, 70, 20, 0)
 
 
 def test_people_see_who_waits_first_then_who_is_ahead() -> None:
