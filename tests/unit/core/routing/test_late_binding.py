@@ -174,7 +174,7 @@ def test_tenants_take_turns_and_priorities_order_one_tenants_requests() -> None:
         request = make_request(f"r{number}", family=number, tenant=tenant, priority=priority)
         assert binding.ask(request, 0.0) is None
 
-    order = []
+    order: list[str] = []
     for turn in range(3):
         last = order[-1] if order else "r0"
         scheduler.first_token(last, 0.8 + turn)
