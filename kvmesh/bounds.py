@@ -16,6 +16,7 @@ MAX_TOKENS: Final = 2**31 - 1
 MAX_COUNT: Final = 2**53
 """The largest count that a float, and a JavaScript reader of our JSON, still holds exactly."""
 
+MAX_CHOICES: Final = 2**15
 MAX_PRIORITY: Final = 2**15
 MAX_WEIGHT: Final = 1e6
 MAX_TEMPERATURE: Final = 1e6
@@ -49,6 +50,8 @@ Hash = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 MaybeName = Annotated[str, Meta(max_length=MAX_NAME)]
 """A name, or "" for none."""
+
+Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_NAMES)]
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
