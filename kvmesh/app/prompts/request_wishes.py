@@ -127,7 +127,7 @@ class WishReader:
         pinned = _pinned(given, extension)
         # A model's weight is one of its own formula.
         cost, weight = policy.kv_cost, policy.kv_overlap_score_weight
-        named = given.get("x-kvmesh-cost") or extension.cost
+        named = _named(given, "cost") or extension.cost
         if named is not None and named != cost:
             cost, weight = named, None
         return RequestWishes(
@@ -204,11 +204,16 @@ def _overridden(given: _Given, extension: Extension) -> bool:
 
 
 def _pinned(given: _Given, extension: Extension) -> str | None:
-    named = given.get("x-kvmesh-worker-id")
-    if not named:
-        return extension.worker
-    _check_name("x-kvmesh-worker-id", named)
-    return named
+    return _named(given, "worker-id") or extension.worker
+
+
+def _named(given: _Given, name: str) -> str:
+    """Return the name in a header of ours, "" for none."""
+    header = f"x-kvmesh-{name}"
+    text = given.get(header, "")
+    if text:
+        _check_name(header, text)
+    return text
 
 
 def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMode | None:

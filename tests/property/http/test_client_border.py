@@ -27,6 +27,11 @@ NUMBERS = (
     *("9" * 20, "-" + "9" * 20, "1" + "0" * 25, "9" * 400, "9" * 5000, "NaN", "[]", "{}", '"1"'),
     *("2147483647", "2147483648", "9223372036854775808", "18446744073709551616", "32769"),
 )
+STRINGS = (
+    *('"\\u0000"', '"\\ud800"', '"\\udc00\\ud800"', '"' + "x" * 513 + '"', '["a"]', '[""]'),
+    *('["' + "x" * 513 + '"]', "[" + ",".join(f'"{n}"' for n in range(2000)) + "]"),
+    *("[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000, "[1,-1]", "[4294967296]"),
+)
 FIELDS = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "priority"),
     *("stream", "cache_salt", "lora_path", "model", "input_ids", "prompt", "messages", "user"),
@@ -97,6 +102,24 @@ def try_read(asked: Asked) -> RouteRequest | RequestError:
 def test_a_request_is_within_bounds_or_refused(
     sent: dict[str, str], extension: dict[str, str], given: dict[str, str]
 ) -> None:
+    check(sent, extension, given)
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_no_header_is_beyond_its_bounds(name: str) -> None:
+    for text in TEXTS:
+        check({}, {}, {name: text})
+
+
+@pytest.mark.parametrize("name", [*FIELDS, *Extension.__struct_fields__])
+def test_no_field_is_beyond_its_bounds(name: str) -> None:
+    for value in (*NUMBERS, *STRINGS):
+        check({name: value} if name in FIELDS else {}, {}, {})
+        check({}, {name: value} if name not in FIELDS else {}, {})
+
+
+def check(sent: dict[str, str], extension: dict[str, str], given: dict[str, str]) -> None:
+    """Read a request: it is refused, or within bounds and arrives at the index process."""
     request = try_read(Asked(body_of(sent, extension), given))
     if isinstance(request, RequestError):
         assert request.status in CLIENT_ERRORS
