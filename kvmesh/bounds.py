@@ -10,7 +10,10 @@ import re
 from math import isfinite
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, MsgspecError
+
+UNREADABLE: Final = (MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for bytes that are not what it reads: catch all three."""
 
 MAX_TOKENS: Final = 2**31 - 1
 MAX_COUNT: Final = 2**53
@@ -22,6 +25,9 @@ MAX_WEIGHT: Final = 1e6
 MAX_TEMPERATURE: Final = 1e6
 MAX_SECONDS: Final = 1e9
 """Some 31 years: longer than any process, short of what timers and tick counts cannot hold."""
+
+MAX_FIGURE: Final = 1e12
+"""The most that a number with a fraction may be, whatever its unit."""
 
 MAX_ORDINAL: Final = 2**62
 """Epochs and sequence numbers: half of what 63 bits hold, so that adding never overflows."""
@@ -41,6 +47,7 @@ Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 Weight = Annotated[float, Meta(ge=0.0, le=MAX_WEIGHT)]
 Temperature = Annotated[float, Meta(ge=0.0, le=MAX_TEMPERATURE)]
 Seconds = Annotated[float, Meta(ge=0.0, le=MAX_SECONDS)]
+Figure = Annotated[float, Meta(ge=0.0, le=MAX_FIGURE)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Epoch = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
 Sequence = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
