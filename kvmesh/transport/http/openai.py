@@ -4,6 +4,7 @@ A body is decoded once, into the few fields below, and never encoded again: engi
 client's own bytes. Decoding costs 0.3 us for 400 B, 22 us for 100 KB, a chat's messages included.
 """
 
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from typing import Final, Generic, Literal, TypeVar, cast
 
@@ -33,6 +34,7 @@ Kind = Literal[
 _POST: Final = frozenset({"POST"})
 _READ: Final = frozenset({"GET", "HEAD"})
 _ABSENT: Final = msgspec.Raw(b"")
+_PIECE: Final = 1 << 16
 
 
 class ApiEndpoint(msgspec.Struct, frozen=True):
@@ -224,9 +226,14 @@ def read_chat(body: bytes) -> ChatRequest | None:
 
 
 def parse_request(body: bytes, endpoint: ApiEndpoint) -> InferenceRequest:
-    """Return what routing needs of `body`. Raises `RequestError` (400) naming the field."""
+    """Return what routing needs of `body`. Raises `RequestError` (400) naming the field.
+
+    Nothing that is no UTF-8 passes, also in what is not decoded here.
+    """
     try:
         request = _requests.decode(body)
+        if not body.isascii():
+            _check_utf_8(body)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$.")
         raise RequestError(f"{path.rstrip('`') or 'body'}: {text}", param=_field(path)) from error
@@ -241,6 +248,15 @@ def parse_request(body: bytes, endpoint: ApiEndpoint) -> InferenceRequest:
         if limit is not None and limit < 0:
             raise RequestError(f"{name} is {shown(limit)}: it cannot be negative", param=name)
     return request
+
+
+def _check_utf_8(body: bytes) -> None:
+    """Raise `UnicodeDecodeError` for bytes that are no UTF-8. O(bytes), without a copy of all."""
+    decoder = getincrementaldecoder("utf-8")()
+    view = memoryview(body)
+    for start in range(0, len(body), _PIECE):
+        decoder.decode(view[start : start + _PIECE])
+    decoder.decode(b"", final=True)
 
 
 def _field(path: str) -> str | None:
