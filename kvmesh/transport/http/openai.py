@@ -145,13 +145,13 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
         """Return the most tokens one choice may have; None when the request does not say."""
         for limit in (self.max_completion_tokens, self.max_output_tokens, self.max_tokens):
             if limit is not None:
-                return clamped(limit, 0, MAX_TOKENS)
+                return int(limit) if limit < MAX_TOKENS else MAX_TOKENS
         return None
 
     @property
     def choices(self) -> int:
-        """Return the answers to the one prompt."""
-        return 1 if self.n is None else clamped(self.n, 1, MAX_CHOICES)
+        """Return the answers to the one prompt; `n` is 1 at least."""
+        return min(self.n or 1, MAX_CHOICES)
 
     @property
     def urgency(self) -> int:

@@ -216,7 +216,7 @@ def test_bytes_that_are_no_utf_8_are_refused_wherever_they_stand(bad: bytes, bef
         b'{"messages":' + message % content + b"}",
         b'{"messages":[],"unknown":"' + content + b'"}',
     ):
-        with pytest.raises(RequestError, match="the body is not valid JSON: .*utf-8") as caught:
+        with pytest.raises(RequestError, match=r"the body is not valid JSON: .*utf-8") as caught:
             parse_request(body, CHAT)
         assert caught.value.status == 400
 
