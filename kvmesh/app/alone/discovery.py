@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError, KvMeshError, TransportError
 from kvmesh.observe import get_logger
@@ -127,7 +128,7 @@ class KubernetesSource:
             raise TransportError(f"--discover {self._name}: API server answered {status}: {text}")
         try:
             slices = msgspec.json.decode(body, type=_Slices)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise TransportError(f"--discover {self._name}: {error}") from error
         return sorted({text for one in slices.items for text in self._workers(one)})
 

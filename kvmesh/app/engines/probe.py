@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engines.load import read_gauges
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.engines.diagnosis import SourceSeen, check_ports
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview
 from kvmesh.core.engines.registry import ENGINES
@@ -83,7 +84,7 @@ async def ask_models(pool: UpstreamPool, url: str) -> Served | None:
         return None
     try:
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     return Served(
         tuple(model.id for model in models), tuple(model.id for model in models if model.parent)

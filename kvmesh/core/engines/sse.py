@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_TOKENS, Tokens
+
 MAX_EVENT_BYTES: Final = 1 << 20
 """An event longer than this is counted, but not looked into."""
 MAX_HELD_BYTES: Final = 1 << 16
@@ -23,24 +25,24 @@ _CARRIAGE_RETURN: Final = 13
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts an engine reported. `cached_tokens` is None when it does not report them."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
+    cached_tokens: Tokens | None = None
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Tokens | None = None
 
 
 class _Reported(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
     prompt_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
 
 
 class _Inner(msgspec.Struct):
@@ -90,6 +92,7 @@ def _merge(before: Usage, reported: _Reported) -> Usage:
         if reported.cache_read_input_tokens is not None:
             cached = reported.cache_read_input_tokens
             prompt += cached + (reported.cache_creation_input_tokens or 0)
+            prompt = min(prompt, MAX_TOKENS)
     completion = reported.completion_tokens
     if completion is None:
         completion = reported.output_tokens

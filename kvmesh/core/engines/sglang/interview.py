@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.engines.facts import (
     METRICS,
     EngineFacts,
@@ -50,7 +51,7 @@ def recognise(host: str) -> Interview[EngineFacts | None]:
     body = yield SERVER_INFO
     try:
         info = msgspec.json.decode(body or b"", type=_ServerInfo)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     ready = yield "/ready"
     loads = yield LOADS
@@ -72,7 +73,7 @@ def identify() -> Interview[Identity | None]:
     body = yield SERVER_INFO
     try:
         said = msgspec.json.decode(body or b"", type=_Version)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     if not said.version:
         return None

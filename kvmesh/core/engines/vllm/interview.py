@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.engines.facts import (
     METRICS,
     EngineFacts,
@@ -46,7 +47,7 @@ def identify() -> Interview[Identity | None]:
     body = yield "/version"
     try:
         version = msgspec.json.decode(body or b"", type=_Version).version
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     if not version:
         return None
@@ -59,7 +60,7 @@ def _endpoints(body: bytes, host: str) -> tuple[EventEndpoint, ...]:
     """Return the publishers in a list of them, one per rank."""
     try:
         sources = msgspec.json.decode(body, type=dict[str, _Source])
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return ()
     return tuple(
         EventEndpoint(
