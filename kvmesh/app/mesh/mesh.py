@@ -63,7 +63,7 @@ class RouterMesh:
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self.indexer = Indexer(
-            IndexReplica(index),
+            IndexReplica(index, max_workers=settings.max_workers),
             IndexerOptions(
                 router=router_id,
                 bucket=settings.bucket,

@@ -322,8 +322,11 @@ def test_requests_about_another_worker_and_garbage_are_ignored() -> None:
     driver = Driver()
 
     assert driver.tell(Resync(WorkerId("x"), 5, 0)) == []
+    [said] = driver.tell(BusMessage("kvmesh.ctl.code.w", b"\xc1"))
+    assert isinstance(said, Log)
+    assert said.event == "message refused"
     assert driver.tell(BusMessage("kvmesh.ctl.code.w", b"\xc1")) == []
-    assert driver.publisher.statistics().garbage == 1
+    assert driver.publisher.statistics().garbage == 2
 
 
 def test_a_restarted_engine_is_empty_and_completely_known() -> None:
