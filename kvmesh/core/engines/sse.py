@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_TOKENS, clamped
+
 MAX_EVENT_BYTES: Final = 1 << 20
 """An event longer than this is counted, but not looked into."""
 MAX_HELD_BYTES: Final = 1 << 16
@@ -21,7 +23,10 @@ _CARRIAGE_RETURN: Final = 13
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts an engine reported. `cached_tokens` is None when it does not report them."""
+    """Token counts an engine reported, 0 to `MAX_TOKENS`; no more are cached than it prompted.
+
+    `cached_tokens` is None when it does not report them.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -71,7 +76,7 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
     """
     try:
         chunk = _chunks.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return before
     reported = chunk.usage
     if reported is None and chunk.response is not None:
@@ -93,10 +98,12 @@ def _merge(before: Usage, reported: _Reported) -> Usage:
     completion = reported.completion_tokens
     if completion is None:
         completion = reported.output_tokens
+    prompt = max(before.prompt_tokens, clamped(prompt or 0, 0, MAX_TOKENS))
+    cached = before.cached_tokens if cached is None else cached
     return Usage(
-        prompt_tokens=max(before.prompt_tokens, prompt or 0),
-        completion_tokens=max(before.completion_tokens, completion or 0),
-        cached_tokens=before.cached_tokens if cached is None else cached,
+        prompt_tokens=prompt,
+        completion_tokens=max(before.completion_tokens, clamped(completion or 0, 0, MAX_TOKENS)),
+        cached_tokens=None if cached is None else clamped(cached, 0, prompt or MAX_TOKENS),
     )
 
 
