@@ -10,17 +10,24 @@ import re
 from math import isfinite
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, MsgspecError
+
+UNREADABLE: Final = (MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for bytes that are not what it reads: catch all three."""
 
 MAX_TOKENS: Final = 2**31 - 1
 MAX_COUNT: Final = 2**53
 """The largest count that a float, and a JavaScript reader of our JSON, still holds exactly."""
 
+MAX_CHOICES: Final = 2**15
 MAX_PRIORITY: Final = 2**15
 MAX_WEIGHT: Final = 1e6
 MAX_TEMPERATURE: Final = 1e6
 MAX_SECONDS: Final = 1e9
 """Some 31 years: longer than any process, short of what timers and tick counts cannot hold."""
+
+MAX_FIGURE: Final = 1e12
+"""The most that a number with a fraction may be, whatever its unit."""
 
 MAX_ORDINAL: Final = 2**62
 """Epochs and sequence numbers: half of what 63 bits hold, so that adding never overflows."""
@@ -46,6 +53,7 @@ Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 Weight = Annotated[float, Meta(ge=0.0, le=MAX_WEIGHT)]
 Temperature = Annotated[float, Meta(ge=0.0, le=MAX_TEMPERATURE)]
 Seconds = Annotated[float, Meta(ge=0.0, le=MAX_SECONDS)]
+Figure = Annotated[float, Meta(ge=0.0, le=MAX_FIGURE)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Epoch = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
 Sequence = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
@@ -55,6 +63,8 @@ Hash = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 MaybeName = Annotated[str, Meta(max_length=MAX_NAME)]
 """A name, or "" for none."""
+
+Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_NAMES)]
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kvmesh.bounds import MAX_MEMBERS
 from kvmesh.core.buckets.homes import DEFAULT_MAX_HOMES
@@ -36,6 +35,7 @@ from kvmesh.settings.types import (
     Positive,
     Seconds,
     Share,
+    Temperature,
 )
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
@@ -94,7 +94,7 @@ class CostSettings:
     those it has and their ranges."""
     kv_overlap_score_weight: NonNegative | None = None
     """The same as --kv-weight overlap_score_weight=NUMBER; default: the formula's own."""
-    router_temperature: NonNegative = 0.0
+    router_temperature: Temperature = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
     kv_cache_block_size: BlockSize = None
     """Tokens a KV block; default: as the engines say, until then 16. Given, it must equal theirs:
@@ -162,10 +162,10 @@ class RouterSettings:
     earlier messages."""
     tokenizer_engine: EngineKind = DEFAULT_KIND
     """Whose way of filling the chat template to follow: that of the engines served."""
-    parity_sample: Annotated[int, Parameter(validator=Number(gte=0))] = 1000
+    parity_sample: Count = 1000
     """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
     the first three of a model always; 0: none."""
-    vocab_size: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    vocab_size: Count = 0
     """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
     vocabulary of --tokenizer."""
     seed: int = 0

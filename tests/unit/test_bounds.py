@@ -15,6 +15,7 @@ NUMBERS = [
     bounds.Weight,
     bounds.Temperature,
     bounds.Seconds,
+    bounds.Figure,
     bounds.Share,
     bounds.Epoch,
     bounds.Sequence,

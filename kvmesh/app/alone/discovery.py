@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
-from kvmesh.bounds import MaybeName, Port
+from kvmesh.bounds import UNREADABLE, MaybeName, Port
 from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError, KvMeshError, TransportError
@@ -131,7 +131,7 @@ class KubernetesSource:
         try:
             slices = msgspec.json.decode(body, type=_Slices)
             return sorted({text for one in slices.items for text in self._workers(one)})
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except (*UNREADABLE, ValueError) as error:
             raise TransportError(f"--discover {self._name}: {error}") from error
 
     def _workers(self, one: _Slice) -> list[str]:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engines.load import read_gauges
-from kvmesh.bounds import MAX_NAMES, is_name
+from kvmesh.bounds import MAX_NAMES, UNREADABLE, is_name
 from kvmesh.core.engines.diagnosis import SourceSeen, check_ports
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview
 from kvmesh.core.engines.registry import ENGINES
@@ -94,7 +94,7 @@ async def ask_models(pool: UpstreamPool, url: str) -> Served | None:
         return None
     try:
         return msgspec.json.decode(body, type=_Models).served()
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
@@ -210,7 +211,7 @@ def _messages(parsed: InferenceRequest) -> list[msgspec.Raw]:
     """Return the chat's messages, each as it was sent."""
     try:
         return _raw_messages.decode(parsed.messages)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return []
 
 

@@ -12,6 +12,7 @@ import msgspec
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.serve.admission import AdmissionGate, AdmissionLimits
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.shared_limits import SharedLimits, newest
 from kvmesh.observe import get_logger
 
@@ -54,7 +55,7 @@ class AdmissionShare:
         try:
             limits = msgspec.convert(theirs.limits, AdmissionLimits)
             wrong = limits.wrong()
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             limits, wrong = self.gate.limits, str(error)
         if wrong:
             self._refused = theirs

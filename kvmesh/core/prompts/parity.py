@@ -23,6 +23,12 @@ RETURN_IDS_HEADERS: Final = tuple(header for one in _TELLING for header in one.h
 """Request headers that do."""
 
 
+MOST_MODELS: Final = 256
+"""Models of which anything is remembered. Names are the clients': those used last are kept, and of
+these the ones in doubt.
+"""
+
+
 class ParityOptions(msgspec.Struct, frozen=True):
     """How often to ask. The first answers of a model are all asked, then one in `sample_every`.
 
@@ -92,15 +98,14 @@ class ParityProbe:
         self._disagreements = 0
 
     def wants(self, model: str) -> bool:
-        """Count a request of `model` (a served one, so their number is bounded), return whether
-        its answer should carry the engine's ids.
+        """Count a request of `model`, return whether its answer should carry the engine's ids.
+
+        From any thread.
         """
         options = self._options
         if options.sample_every <= 0:
             return False
-        state = self._models.get(model)
-        if state is None:
-            state = self._models[model] = _ModelState()
+        state = self._state(model)
         state.requests += 1
         if state.requests <= options.first:
             return True
@@ -114,7 +119,7 @@ class ParityProbe:
         self, model: str, ours: Sequence[int], engine: Sequence[int], *, truncated: bool = False
     ) -> ParityReport:
         """Compare one prompt's ids; with `truncated` ours need only be a prefix. O(length)."""
-        state = self._models.setdefault(model, _ModelState())
+        state = self._state(model)
         before = trusted = model not in self.doubted
         position = first_difference(ours, engine, truncated=truncated)
         self._compared += 1
@@ -141,6 +146,22 @@ class ParityProbe:
             our_ids=tuple(ours[start:stop]),
             engine_ids=tuple(engine[start:stop]),
         )
+
+    def __len__(self) -> int:
+        """Return of how many models anything is remembered."""
+        return len(self._models)
+
+    def _state(self, model: str) -> _ModelState:
+        """Return what is known of `model`, which is the one used last."""
+        models = self._models
+        known = models.pop(model, None)
+        state = models[model] = known or _ModelState()
+        if known is None and len(models) > MOST_MODELS:
+            names = list(models)  # at once: other threads come in between
+            oldest = next((one for one in names[:-1] if one not in self.doubted), names[0])
+            models.pop(oldest, None)
+            self.doubted.discard(oldest)
+        return state
 
     def statistics(self) -> ParityStatistics:
         """Return the counters."""

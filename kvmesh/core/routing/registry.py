@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
+from kvmesh.bounds import shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.known_names import KnownNames
@@ -312,7 +313,9 @@ class WorkerRegistry:
             reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
         listed = "; ".join(reasons) or "no worker has joined"
         if self._is_unknown(request.model):
-            return f"the model {request.model!r} does not exist: no worker serves it ({listed})"
+            return (
+                f"the model {shown(request.model)} does not exist: no worker serves it ({listed})"
+            )
         return f"request {request.request_id}: no worker may take it ({listed})"
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from kvmesh.bounds import MaybeName, Port, Tokens
+from kvmesh.bounds import UNREADABLE, MaybeName, Port, Tokens
 from kvmesh.core.engines.facts import (
     METRICS,
     EngineFacts,
@@ -53,7 +53,7 @@ def recognise(host: str) -> Interview[EngineFacts | None]:
     body = yield SERVER_INFO
     try:
         info = msgspec.json.decode(body or b"", type=_ServerInfo)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
     ready = yield "/ready"
     loads = yield LOADS
@@ -75,7 +75,7 @@ def identify() -> Interview[Identity | None]:
     body = yield SERVER_INFO
     try:
         said = msgspec.json.decode(body or b"", type=_Version)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
     if not said.version:
         return None

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from kvmesh.bounds import MaybeName, Text, whole_number
+from kvmesh.bounds import UNREADABLE, MaybeName, Text, whole_number
 from kvmesh.core.engines.facts import (
     METRICS,
     EngineFacts,
@@ -52,7 +52,7 @@ def identify() -> Interview[Identity | None]:
     body = yield "/version"
     try:
         version = msgspec.json.decode(body or b"", type=_Version).version
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
     if not version:
         return None
@@ -65,7 +65,7 @@ def _endpoints(body: bytes, host: str) -> tuple[EventEndpoint, ...]:
     """Return the publishers in a list of them, one per rank."""
     try:
         sources = msgspec.json.decode(body, type=_Sources)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return ()
     return tuple(
         EventEndpoint(

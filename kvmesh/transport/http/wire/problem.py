@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_TEXT
 from kvmesh.errors import MODEL_NOT_FOUND, KvMeshError, NoWorkerError, RequestError, TransportError
 
 _TYPES = {
@@ -62,9 +63,13 @@ class Problem(msgspec.Struct, frozen=True):
         return _TYPES.get(self.status, default)
 
     def body(self, request_id: str = "") -> bytes:
-        """Return `{"error": {...}}`; the request id is put in when there is one."""
+        """Return `{"error": {...}}`; the request id is put in when there is one.
+
+        `MAX_TEXT` characters of the message, which may quote what was sent, are told.
+        """
+        message = self.message
         error: dict[str, str | None] = {
-            "message": self.message,
+            "message": message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}…",
             "type": self.kind,
             "param": self.param,
             "code": self.code,
