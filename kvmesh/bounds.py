@@ -69,14 +69,10 @@ Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_NAMES)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 
 Member = Annotated[str, Meta(min_length=1, max_length=MAX_MEMBER)]
-Names = Annotated[tuple[MaybeName, ...], Meta(max_length=MAX_NAMES)]
 Members = Annotated[tuple[MaybeName, ...], Meta(max_length=MAX_MEMBERS)]
 Port = Annotated[int, Meta(ge=0, le=2**16 - 1)]
-Figure = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
+Reading = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 """What an engine counts, in a message of a sidecar of any version: `clamped` before it is used."""
-
-Milliseconds = Annotated[float, Meta(ge=0.0, le=1e3 * MAX_SECONDS)]
-UnixTime = Annotated[float, Meta(ge=0.0, le=1e12)]
 
 _LONGEST_NUMBER: Final = 40
 """Characters of a number as text: more are refused unread (`int` of many digits is quadratic)."""

@@ -6,7 +6,6 @@ from kvmesh.actors.kernel import Message
 from kvmesh.bounds import (
     Count,
     Epoch,
-    Figure,
     Hash,
     MaybeName,
     Member,
@@ -14,6 +13,7 @@ from kvmesh.bounds import (
     Name,
     Names,
     Port,
+    Reading,
     Sequence,
     Text,
     Tokens,
@@ -74,17 +74,17 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     both 0 where it does not tell. The other figures are those of `LoadReport`.
     """
 
-    running_requests: Figure = 0
-    waiting_requests: Figure = 0
-    used_blocks: Figure = 0
-    total_blocks: Figure = 0
-    waiting_tokens: Figure | None = None
-    prefilled_tokens: Figure = 0
-    prefill_busy_us: Figure = 0
-    total_slots: Figure = 0
+    running_requests: Reading = 0
+    waiting_requests: Reading = 0
+    used_blocks: Reading = 0
+    total_blocks: Reading = 0
+    waiting_tokens: Reading | None = None
+    prefilled_tokens: Reading = 0
+    prefill_busy_us: Reading = 0
+    total_slots: Reading = 0
     prefix_hit_rate: float = 0.0
-    cache_queried_tokens: Figure = 0
-    cache_hit_tokens: Figure = 0
+    cache_queried_tokens: Reading = 0
+    cache_hit_tokens: Reading = 0
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them: each a `Count`, whatever was told."""

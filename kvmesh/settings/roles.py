@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from kvmesh.bounds import MAX_MEMBERS
 from kvmesh.core.buckets.homes import DEFAULT_MAX_HOMES
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
@@ -30,6 +29,7 @@ from kvmesh.settings.types import (
     BlockSize,
     Count,
     Flat,
+    Members,
     NonNegative,
     Port,
     Positive,
@@ -147,7 +147,7 @@ class RouterSettings:
     discover: tuple[str, ...] = ()
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
     dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
-    max_workers: Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_MEMBERS))] = MOST_WORKERS
+    max_workers: Members = MOST_WORKERS
     """Workers known at a time, by heartbeats, events or --discover; beyond it a newcomer is refused
     (`kvmesh_refused_heartbeats`), and nobody is given up for it."""
     probe_panic: bool = True

@@ -6,17 +6,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kvmesh.bounds import MAX_COUNT, MaybeName, UnixTime
+from kvmesh.bounds import MAX_COUNT, MAX_FIGURE, Figure, MaybeName
 
 Number = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
-Real = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Real = Annotated[float, Meta(ge=-MAX_FIGURE, le=MAX_FIGURE)]
 Bounds = Annotated[dict[MaybeName, Number | Real | MaybeName], Meta(max_length=64)]
 
 
 class SharedLimits(msgspec.Struct, frozen=True):
     """Bounds set at one replica, `by` its name, `at` a Unix time; `at` 0: those of its settings."""
 
-    at: UnixTime = 0.0
+    at: Figure = 0.0
     by: MaybeName = ""
     limits: Bounds = {}
 

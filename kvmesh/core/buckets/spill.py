@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from kvmesh.bounds import Count, Milliseconds
+from kvmesh.bounds import Count, Figure
 
 MARGIN_MS: Final = 100.0
 """A home is left only for so much less: reports are a second old, and caches are worth keeping."""
@@ -20,8 +20,8 @@ class BucketHeat(msgspec.Struct, frozen=True):
     them to prefill a token, ms; 0: unknown.
     """
 
-    backlog_ms: Milliseconds = 0.0
-    ms_per_token: Milliseconds = 0.0
+    backlog_ms: Figure = 0.0
+    ms_per_token: Figure = 0.0
     workers: Count = 1
 
 
