@@ -74,7 +74,7 @@ class Gauges:
         """Fold one sample; what is no number, or none that can be, counts as 0 or as the most."""
         if gauge.label:
             value = whole_number(labels.get(gauge.label, ""), 0, MAX_COUNT) or 0
-        value = max(value, 0.0)
+        value = min(max(0.0, value), MAX_COUNT)  # in this order NaN is 0
         match gauge.figure:
             case "running":
                 self.running = min(self.running + value, MAX_COUNT)
@@ -85,12 +85,12 @@ class Gauges:
             case "block_size":
                 self.block_size = clamped(value, 0, MAX_TOKENS)
             case "total_blocks":
-                self.total_blocks = clamped(value, 0, MAX_COUNT)
+                self.total_blocks = int(value)
             case "total_tokens":
-                self.total_tokens = clamped(value, 0, MAX_COUNT)
+                self.total_tokens = int(value)
             case "queried":
-                self.queried_tokens = clamped(value, 0, MAX_COUNT)
+                self.queried_tokens = int(value)
             case "hit":
-                self.hit_tokens = clamped(value, 0, MAX_COUNT)
+                self.hit_tokens = int(value)
             case _:
                 assert_never(gauge.figure)
