@@ -102,7 +102,8 @@ class Reader:
             root = self._root(parsed, model)
         prompt = self._prompts.read(request, endpoint, parsed, root)
         wishes = self._wishes.read(request, parsed)
-        output, choices = wishes.output_tokens, parsed.choices
+        output = wishes.output_tokens
+        choices = 1 if parsed.n is None else parsed.choices
         if output is None:
             output = parsed.output_limit or 0
         request_id = exchange.request_id.decode("latin-1")

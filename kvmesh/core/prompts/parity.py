@@ -105,7 +105,12 @@ class ParityProbe:
         options = self._options
         if options.sample_every <= 0:
             return False
-        state = self._state(model)
+        models = self._models
+        state = models.pop(model, None)
+        if state is None:
+            state = self._admit(model)
+        else:
+            models[model] = state
         state.requests += 1
         if state.requests <= options.first:
             return True
@@ -119,7 +124,7 @@ class ParityProbe:
         self, model: str, ours: Sequence[int], engine: Sequence[int], *, truncated: bool = False
     ) -> ParityReport:
         """Compare one prompt's ids; with `truncated` ours need only be a prefix. O(length)."""
-        state = self._state(model)
+        state = self._models.get(model) or self._admit(model)
         before = trusted = model not in self.doubted
         position = first_difference(ours, engine, truncated=truncated)
         self._compared += 1
@@ -151,12 +156,11 @@ class ParityProbe:
         """Return of how many models anything is remembered."""
         return len(self._models)
 
-    def _state(self, model: str) -> _ModelState:
-        """Return what is known of `model`, which is the one used last."""
+    def _admit(self, model: str) -> _ModelState:
+        """Remember a model, and another one no longer where there are too many."""
         models = self._models
-        known = models.pop(model, None)
-        state = models[model] = known or _ModelState()
-        if known is None and len(models) > MOST_MODELS:
+        state = models[model] = _ModelState()
+        if len(models) > MOST_MODELS:
             names = list(models)  # at once: other threads come in between
             oldest = next((one for one in names[:-1] if one not in self.doubted), names[0])
             models.pop(oldest, None)
