@@ -6,6 +6,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.bounds import (
     Count,
     Epoch,
+    Figure,
     Hash,
     MaybeName,
     Member,
@@ -70,8 +71,8 @@ class Tick(Message, frozen=True):
 class WorkerLoad(msgspec.Struct, frozen=True):
     """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
 
-    `cache_hit_tokens` of `cache_queried_tokens` prompt tokens were cached since the engine started;
-    both 0 where it does not tell. The other figures are those of `LoadReport`.
+    Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
+    where it does not tell. The others are those of `LoadReport`.
     """
 
     running_requests: Reading = 0
@@ -82,7 +83,7 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     prefilled_tokens: Reading = 0
     prefill_busy_us: Reading = 0
     total_slots: Reading = 0
-    prefix_hit_rate: float = 0.0
+    prefix_hit_rate: Figure = 0.0
     cache_queried_tokens: Reading = 0
     cache_hit_tokens: Reading = 0
 
@@ -115,15 +116,15 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 class WorkerHeartbeat(Message, frozen=True):
     """A worker's sign of life, each second on `<ns>.hb.<bucket>.<worker>` as msgpack map.
 
-    `last_seq` is the last event sequence of `epoch` that the journal acknowledged, so a lost tail
-    event shows. `url` is where requests go; `events` is False for a worker without KV events, and
-    `complete` is False while part of the engine's history is lost and overlap is counted too low.
-    `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
-    are those of `models` that are LoRA adapters, `bootstrap_port` is where a prefill worker
-    meets others. `reading` counts the engine's reports of its load: with the same number `load` is
-    old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
-    answer there `answering` is False, and `draining` is True for routers that know only that.
-    `engine` names its kind where routers must know it (`needs_naming`).
+    `last_seq` is the last event of `epoch` that the journal acknowledged, so a lost tail event
+    shows. `url` is where requests go; `events` is False for a worker without KV events, `complete`
+    while part of the engine's history is lost and overlap is counted too low. `labels` and `taints`
+    are `WorkerInfo`'s, `secret_mark` `hashing`'s; `adapters` are those of `models` that are LoRA
+    adapters, `bootstrap_port` is where a prefill worker meets others. `reading` counts the engine's
+    reports of its load: with the same number `load` is old news; 0 is not counted. `health_path` is
+    what to ask often; while the engine does not answer there `answering` is False, `draining` True
+    for routers that know only that. `engine` names its kind where routers must know it
+    (`needs_naming`).
     """
 
     worker: WorkerName
