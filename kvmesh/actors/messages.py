@@ -89,13 +89,12 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them: each a `Count`, whatever was told."""
-        waiting = self.waiting_tokens
         return LoadReport(
             running_requests=as_count(self.running_requests),
             waiting_requests=as_count(self.waiting_requests),
             used_blocks=as_count(self.used_blocks),
             total_blocks=as_count(self.total_blocks),
-            waiting_tokens=None if waiting is None else as_count(waiting),
+            waiting_tokens=None if (told := self.waiting_tokens) is None else as_count(told),
             prefilled_tokens=as_count(self.prefilled_tokens),
             prefill_busy_us=as_count(self.prefill_busy_us),
             total_slots=as_count(self.total_slots),
@@ -164,11 +163,11 @@ class RouterHeartbeat(Message, frozen=True):
     """A router replica's sign of life, each second on `<ns>.rt.<bucket>.<router>`.
 
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
-    it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
-    `workers` are those of its bucket, so that meta-routers find a worker that a request names;
-    `left_out` are those of them that get nothing for failing requests, a few. A `follower` books
-    in the bucket but takes no requests: it is a peer to replicas and nothing to meta-routers.
-    `admission` and `policy` are what was changed while it ran.
+    it holds exactly; `scope` tells who these are: only under equal ones digests compare. `workers`
+    are those of its bucket, so that meta-routers find a worker that a request names; `left_out` are
+    some of them that get nothing for failing requests. A `follower` books in the bucket but takes
+    no requests: it is a peer to replicas and nothing to meta-routers. `admission`, `policy` are
+    what was changed while it ran.
     """
 
     router: Member
