@@ -208,10 +208,10 @@ class Indexer:
                 effects += self._forget(worker)
         if self.caught_up:
             for missing in self.replica.recovery.check(now):
-                if is_followable(missing.epoch):
-                    effects.append(self._ask(missing))
-                else:
+                if missing.outdated and not is_followable(missing.epoch):
                     effects += self._forget_epoch(missing)
+                else:
+                    effects.append(self._ask(missing))
         effects += self._review(now)
         effects += self._sweep_soon()
         return (*effects, Wake(self._options.check_s, Tick("check")))

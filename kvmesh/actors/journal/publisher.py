@@ -279,7 +279,7 @@ class Publisher:
         """Send what a replica misses, to all of them, through the journal."""
         if asked.worker != self._options.worker or not self._options.events:
             return ()
-        if not is_followable(asked.epoch):
+        if asked.epoch > self._sender.epoch and not is_followable(asked.epoch):
             why = f"epoch {asked.epoch} has none behind it: replicas have to forget this worker"
             return self._refusals.note(f"resync of {asked.router}", why, now)
         sends = self._sender.recover(asked.epoch, asked.next_seq, now)

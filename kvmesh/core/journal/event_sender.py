@@ -125,9 +125,9 @@ class EventSender:
         A replica that read a later epoch than this one means that the clock went back: the sender
         goes on in an epoch behind it. Behind the last there is none: see `is_followable`.
         """
-        if not is_followable(epoch):
-            return []
         if epoch > self.epoch:
+            if not is_followable(epoch):
+                return []
             self.epoch = epoch + 1
             self._next_seq = FIRST_SEQ
             self._dumped_seq = self._window.confirmed_seq = 0

@@ -242,6 +242,6 @@ class IndexReplica:
 
 
 def _decode(worker: WorkerId, data: bytes) -> Batch:
-    if len(worker) > MAX_MEMBER:
+    if not 0 < len(worker) <= MAX_MEMBER:
         raise CodecError(f"a worker's name of {len(worker)} characters")
     return decode_batch(data)

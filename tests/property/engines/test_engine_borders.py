@@ -237,6 +237,18 @@ def test_what_cannot_be_is_refused_in_a_short_line(payload: bytes) -> None:
     assert len(str(refused.value)) < 300
 
 
+def test_keys_nested_as_deep_as_can_be_decoded_are_followed_or_refused() -> None:
+    refused = 0
+    for depth in range(700, 1000):
+        keys = b"\x91" * depth + b"\x01"
+        head = msgspec.msgpack.encode("BlockStored") + b"\x91\x01\xc0\x91\x01\x01"
+        try:
+            decode_engine_batch(b"\x92\x00\x91\x99" + head + b"\xc0" * 3 + keys)
+        except CodecError:
+            refused += 1
+    assert refused > 0
+
+
 def test_a_batch_of_ten_million_ids_for_one_block_is_refused_in_time() -> None:
     ids = b"\xdd" + (10_000_000).to_bytes(4, "big") + b"\x01" * 10_000_000
     head = msgspec.msgpack.encode("BlockStored") + b"\x91\x01\xc0"
