@@ -110,7 +110,7 @@ class TokenCheck:
         return tuple(
             f"our token ids of model {model} are not its engine's: it is routed by those its "
             "/tokenize tells, else by bytes; give --tokenizer the engine's model directory"
-            for model in self.probe.statistics().untrusted
+            for model in self.probe.statistics().by_model()
         )
 
     def statistics(self) -> TokenCheckStatistics:

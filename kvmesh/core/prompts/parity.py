@@ -29,6 +29,12 @@ these the ones in doubt.
 """
 
 
+MOST_NAMED: Final = 16
+"""Models in doubt that warnings and metrics name."""
+
+OTHERS: Final = "(others)"
+
+
 class ParityOptions(msgspec.Struct, frozen=True):
     """How often to ask. The first answers of a model are all asked, then one in `sample_every`.
 
@@ -75,6 +81,15 @@ class ParityStatistics(msgspec.Struct, frozen=True):
     compared: int
     disagreements: int
     untrusted: tuple[str, ...]
+
+    def by_model(self) -> dict[str, float]:
+        """Return 1 for each of the first `MOST_NAMED` in doubt, and under `OTHERS` how many more.
+
+        An engine may answer to any name, so that clients choose what stands here.
+        """
+        named = dict.fromkeys(self.untrusted[:MOST_NAMED], 1.0)
+        more = len(self.untrusted) - MOST_NAMED
+        return named | ({OTHERS: float(more)} if more > 0 else {})
 
 
 class _ModelState:

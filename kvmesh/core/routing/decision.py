@@ -106,6 +106,12 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
             or self.overlap_score_weight not in (None, options.own_overlap_weight())
         )
 
+    def bare(self) -> "RouteRequest":
+        """Return the request without the workers and labels that it asks for."""
+        return msgspec.structs.replace(
+            self, allowed_workers=None, pinned_worker=None, labels=frozenset()
+        )
+
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""
         if self.model and info.models and self.model not in info.models:

@@ -229,8 +229,10 @@ class WorkerRegistry:
             names = alive
         names = names or self._last_resort(request, now)
         if not names:
+            bare = request.bare()
             raise NoWorkerError(
                 self._reasons(request, now),
+                wished=bare != request and any(self._refusal(one, bare) is None for one in alive),
                 busy=self._only_busy(alive, request),
                 unknown_model=self._is_unknown(request.model),
             )

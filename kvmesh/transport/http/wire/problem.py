@@ -23,11 +23,15 @@ NO_RETRY: Final = (b"x-should-retry", b"false")
 """What OpenAI's clients obey: to send this request again would only fail more workers."""
 
 
+WISHED: Final = (b"x-kvmesh-refused", b"wishes")
+"""Of a request that nobody may take for what it asks itself: that is no fault of who answers."""
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One error answer. `code` is a constant for programs, `message` is for people.
 
     `retry_after_s` > 0 adds a Retry-After header. `final` tells OpenAI's clients not to send the
-    request again.
+    request again, `wished` meta-routers that no other replica would take it.
     """
 
     status: int
@@ -36,6 +40,7 @@ class Problem(msgspec.Struct, frozen=True):
     param: str | None = None
     retry_after_s: int = 0
     final: bool = False
+    wished: bool = False
 
     @classmethod
     def from_error(cls, error: KvMeshError) -> "Problem":
@@ -47,8 +52,8 @@ class Problem(msgspec.Struct, frozen=True):
                 return cls(404, str(error), code=MODEL_NOT_FOUND, param="model")
             case NoWorkerError(unnamed=True):
                 return cls(400, str(error), code="no_worker_named", param="x-kvmesh-worker-id")
-            case NoWorkerError():
-                return cls(503, str(error), code="no_worker", retry_after_s=1)
+            case NoWorkerError(wished=wished):
+                return cls(503, str(error), code="no_worker", retry_after_s=1, wished=wished)
             case TransportError():
                 return cls(502, str(error), code="upstream_error")
             case _:
@@ -84,5 +89,9 @@ class Problem(msgspec.Struct, frozen=True):
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
-        wait = ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
-        return (*wait, NO_RETRY) if self.final else wait
+        told = [(b"retry-after", b"%d" % self.retry_after_s)] if self.retry_after_s else []
+        if self.final:
+            told.append(NO_RETRY)
+        if self.wished:
+            told.append(WISHED)
+        return tuple(told)

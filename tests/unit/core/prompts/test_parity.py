@@ -5,6 +5,8 @@ import pytest
 
 from kvmesh.core.prompts.parity import (
     MOST_MODELS,
+    MOST_NAMED,
+    OTHERS,
     ParityOptions,
     ParityProbe,
     ask_for_ids,
@@ -201,3 +203,16 @@ def test_models_in_doubt_are_no_more_than_are_remembered() -> None:
         probe.observe(f"any-name-{number}", [1], [2])
 
     assert len(probe) == len(probe.doubted) == MOST_MODELS
+
+
+def test_of_many_models_in_doubt_some_are_named_and_the_others_counted() -> None:
+    probe = ParityProbe(OPTIONS)
+    probe.observe("m", [1], [2])
+    assert probe.statistics().by_model() == {"m": 1.0}
+
+    for number in range(99):
+        probe.observe(f"any-name-{number}", [1], [2])
+
+    named = probe.statistics().by_model()
+    assert len(named) == MOST_NAMED + 1
+    assert named[OTHERS] == 100.0 - MOST_NAMED
