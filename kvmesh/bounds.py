@@ -38,6 +38,12 @@ MAX_NAME: Final = 512
 MAX_NAMES: Final = 1024
 """Names in one list of them: allowed workers, labels, tolerations, models of a worker."""
 
+MAX_MEMBER: Final = 256
+"""Characters of a worker's or router's name in a message of the mesh; settings allow 64."""
+
+MAX_MEMBERS: Final = 2**16
+"""Workers or routers in one message: as many as a snapshot can tell apart."""
+
 MAX_TEXT: Final = 4096
 """Characters of a sentence somebody else wrote and that is shown to people."""
 
@@ -61,6 +67,12 @@ MaybeName = Annotated[str, Meta(max_length=MAX_NAME)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_NAMES)]
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+
+Member = Annotated[str, Meta(min_length=1, max_length=MAX_MEMBER)]
+Members = Annotated[tuple[MaybeName, ...], Meta(max_length=MAX_MEMBERS)]
+Port = Annotated[int, Meta(ge=0, le=2**16 - 1)]
+Reading = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
+"""What an engine counts, in a message of a sidecar of any version: `clamped` before it is used."""
 
 _LONGEST_NUMBER: Final = 40
 """Characters of a number as text: more are refused unread (`int` of many digits is quadratic)."""

@@ -15,6 +15,7 @@ from kvmesh.core.buckets.homes import DEFAULT_MAX_HOMES
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
+from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import (
     AdmissionSettings,
@@ -28,6 +29,7 @@ from kvmesh.settings.types import (
     BlockSize,
     Count,
     Flat,
+    Members,
     NonNegative,
     Port,
     Positive,
@@ -145,6 +147,9 @@ class RouterSettings:
     discover: tuple[str, ...] = ()
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
     dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
+    max_workers: Members = MOST_WORKERS
+    """Workers known at a time, by heartbeats, events or --discover; beyond it a newcomer is refused
+    (`kvmesh_refused_heartbeats`), and nobody is given up for it."""
     probe_panic: bool = True
     """Alone: when no engine answers its probes, but some only too late, requests go to those all
     the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kvmesh.bounds import MAX_COUNT, MAX_FIGURE, MAX_SECONDS, MAX_TEMPERATURE
+from kvmesh.bounds import MAX_COUNT, MAX_FIGURE, MAX_MEMBERS, MAX_SECONDS, MAX_TEMPERATURE
 
 MOST_BLOCK_TOKENS: Final = 1 << 20
 
@@ -20,4 +20,5 @@ BlockSize = Annotated[
     int | None, Parameter(validator=Number(gt=0, lte=MOST_BLOCK_TOKENS), alias="--block-size")
 ]
 Status = Annotated[int, Parameter(validator=Number(gte=400, lte=599))]
+Members = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_MEMBERS))]
 Flat = Parameter(name="*")

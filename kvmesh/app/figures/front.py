@@ -54,6 +54,9 @@ META_HOMES: Final = Table[MetaRouterStatistics](
     Figure("counter", "kvmesh_meta_placed", lambda one: dict(one.placed),
            "Requests by what chose their bucket: named, rule, session, conversation, or the policy "
            "for one that begins.", ("why",)),
+    Figure("counter", "kvmesh_meta_refused_heartbeats", lambda one: {
+               "garbage": one.garbage, "url": one.refused, "crowded": one.crowded},
+           "Heartbeats of replicas that did not count, by why.", ("why",)),
 )
 
 META_REPLICAS: Final = Table[MetaReplica](

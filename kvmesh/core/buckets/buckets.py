@@ -76,7 +76,11 @@ class BucketTable:
         """Forget a replica that left."""
         self._replicas.pop(name, None)
         self._sent.pop(name, None)
-        self.placing.turns.forget_all_but(self.buckets())
+        names = frozenset(self.buckets())
+        self.placing.turns.forget_all_but(names)
+        self.placing.spill.forget_all_but(names)
+        last = self._last_replica
+        self._last_replica = {bucket: one for bucket, one in last.items() if bucket in names}
 
     def buckets(self) -> tuple[str, ...]:
         """Return every bucket that has a replica, usable or not, sorted."""

@@ -23,7 +23,10 @@ _CARRIAGE_RETURN: Final = 13
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts an engine reported. `cached_tokens` is None when it does not report them."""
+    """Token counts an engine reported, 0 to `MAX_TOKENS`; no more are cached than it prompted.
+
+    `cached_tokens` is None when it does not report them.
+    """
 
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
@@ -96,10 +99,12 @@ def _merge(before: Usage, reported: _Reported) -> Usage:
     completion = reported.completion_tokens
     if completion is None:
         completion = reported.output_tokens
+    prompt = max(before.prompt_tokens, prompt or 0)
+    cached = before.cached_tokens if cached is None else cached
     return Usage(
-        prompt_tokens=max(before.prompt_tokens, prompt or 0),
+        prompt_tokens=prompt,
         completion_tokens=max(before.completion_tokens, completion or 0),
-        cached_tokens=before.cached_tokens if cached is None else cached,
+        cached_tokens=None if cached is None else min(cached, prompt or MAX_TOKENS),
     )
 
 

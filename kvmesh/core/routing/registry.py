@@ -323,4 +323,4 @@ class WorkerRegistry:
 
 def _capacity(state: WorkerState) -> int:
     """Return the KV blocks a worker says to have, no more than anyone can mean."""
-    return min(state.report.total_blocks or state.info.total_blocks, MOST_TOKENS)
+    return min(max(0, state.report.total_blocks or state.info.total_blocks), MOST_TOKENS)
