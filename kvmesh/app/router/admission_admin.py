@@ -9,6 +9,7 @@ from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.serve.admission import AdmissionLimits
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.queue import AdmissionStatistics, QueueFairness, QueuePolicy
 from kvmesh.core.admission.shares import TenantShare
 from kvmesh.errors import RequestError
@@ -65,7 +66,7 @@ def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:
     try:
         wishes = msgspec.json.decode(body, type=dict[str, int | float | str])
         merged = msgspec.convert(msgspec.to_builtins(limits) | wishes, AdmissionLimits)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         known = msgspec.json.encode(limits).decode()
         policies = ", ".join(get_args(QueuePolicy))
         ways = ", ".join(get_args(QueueFairness))

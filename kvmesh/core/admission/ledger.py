@@ -5,8 +5,9 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.admission.shares import (
-    MOST,
+    MAX_ROWS,
     REST,
     LedgerStatistics,
     ShareRow,
@@ -23,9 +24,6 @@ MAX_ACCOUNTS: Final = 2048
 
 PASSED_QUANTA: Final = 8
 """The claim that is left, at most, to who was passed over while it waited at siblings alone."""
-
-MAX_ROWS: Final = 64
-"""Accounts told in one message, about 40 bytes each; the others follow in the next ones."""
 
 
 class _Account:
@@ -110,7 +108,7 @@ class Ledger:
     def charge(self, key: int, tokens: int) -> None:
         """Count so many tokens of service for an open account."""
         account = self._accounts[key]
-        tokens = min(max(0, tokens), MOST - account.charged)
+        tokens = min(max(0, tokens), MAX_ORDINAL - account.charged)
         account.charged += tokens
         self._charged += tokens
         self._move(account, tokens)
@@ -181,7 +179,7 @@ class Ledger:
         """Count what a sibling charged since it was last heard."""
         if not self._siblings.meet(peer, epoch, shares.serial):
             return
-        for row in shares.rows[:MAX_ROWS]:
+        for row in shares.rows:
             self._hear_row(peer, row, beat=shares.beat)
         if self._claimants:
             # Any limit from the last claimant to a quantum above keeps the bound; that of the

@@ -5,8 +5,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-MOST: Final = 1 << 62
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+from kvmesh.bounds import Sequence
+
+MAX_ROWS: Final = 64
+"""Accounts told in one message, about 40 bytes each; the others follow in the next ones."""
 
 REST: Final = 0
 """Key of the account that tenants share for whom there is no room."""
@@ -29,11 +31,11 @@ class ShareRow(msgspec.Struct, frozen=True, array_like=True):
     `waiting` of its requests are held there.
     """
 
-    key: Count
-    born: Count
-    charged: Count
-    returned: Count
-    waiting: Count
+    key: Sequence
+    born: Sequence
+    charged: Sequence
+    returned: Sequence
+    waiting: Sequence
 
 
 class Shares(msgspec.Struct, frozen=True, array_like=True):
@@ -41,9 +43,9 @@ class Shares(msgspec.Struct, frozen=True, array_like=True):
     before. `left` is what the tenant that is furthest behind may yet be given in this round.
     """
 
-    serial: Count
-    left: Count
-    rows: list[ShareRow]
+    serial: Sequence
+    left: Sequence
+    rows: Annotated[list[ShareRow], msgspec.Meta(max_length=MAX_ROWS)]
     beat: bool = False
 
 

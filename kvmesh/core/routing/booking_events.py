@@ -5,13 +5,16 @@ subject.
 """
 
 from math import isfinite
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import Epoch, Name, Sequence
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.health.outcomes import Attempt, Verdict
+from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
 
 BOOKING_VERSION: Final = 1
@@ -24,6 +27,9 @@ MOST_SECONDS: Final = 86_400.0
 MAX_HASHES: Final = 4096
 """Block hashes told of one prompt, 32 KiB: with 16 tokens a block, of its first 65,536."""
 
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+Packed = Annotated[bytes, Meta(max_length=MAX_HASHES * HASH_BYTES)]
+
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`).
@@ -33,28 +39,28 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     turn.
     """
 
-    request_id: str
-    worker: str
-    prompt_tokens: int
-    uncached_tokens: int
-    expected_blocks: int = 0
+    request_id: Name
+    worker: Name
+    prompt_tokens: Tokens
+    uncached_tokens: Tokens
+    expected_blocks: Tokens = 0
     keys: bytes = b""
     streams: bool = True
-    hashes: bytes = b""
+    hashes: Packed = b""
     turn: bool = False
 
 
 class Prefilled(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A request's first token came."""
 
-    request_id: str
+    request_id: Name
 
 
 class Grew(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A request has `output_tokens` in total."""
 
-    request_id: str
-    output_tokens: int
+    request_id: Name
+    output_tokens: Tokens
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -63,7 +69,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
     A replica of an older version tells no outcome: then it counts as served.
     """
 
-    request_id: str
+    request_id: Name
     verdict: int = Verdict.SERVED
     kind: str = ""
     lost_s: float = 0.0
@@ -95,8 +101,8 @@ class BookingBatch(msgspec.Struct, frozen=True, array_like=True):
     """
 
     version: int
-    epoch: int
-    first_seq: int
+    epoch: Epoch
+    first_seq: Sequence
     events: list[BookingEvent]
     shares: Shares | None = None
 

@@ -1,10 +1,9 @@
 from kvmesh.core.admission.ledger import (
     MAX_ACCOUNTS,
-    MAX_ROWS,
     PASSED_QUANTA,
     Ledger,
 )
-from kvmesh.core.admission.shares import REST, LedgerStatistics, ShareRow, Shares, key_of
+from kvmesh.core.admission.shares import MAX_ROWS, REST, LedgerStatistics, ShareRow, Shares, key_of
 
 A, B = key_of("a"), key_of("b")
 

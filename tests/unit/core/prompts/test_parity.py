@@ -4,6 +4,9 @@ import msgspec
 import pytest
 
 from kvmesh.core.prompts.parity import (
+    MOST_MODELS,
+    MOST_NAMED,
+    OTHERS,
     ParityOptions,
     ParityProbe,
     ask_for_ids,
@@ -54,6 +57,54 @@ def test_models_are_judged_apart() -> None:
     assert "bad" in probe.doubted
     assert "good" not in probe.doubted
     assert probe.statistics().untrusted == ("bad",)
+
+
+def test_agreements_of_another_model_restore_no_trust() -> None:
+    probe = ParityProbe(OPTIONS)
+    for model in ("a", "b"):
+        probe.observe(model, [1], [2])
+        probe.observe(model, [1], [1])
+
+    assert probe.doubted == {"a", "b"}
+
+
+def test_each_answer_is_asked_where_the_sample_is_one_in_one() -> None:
+    probe = ParityProbe(ParityOptions(first=0, sample_every=1))
+
+    assert asked(probe, 3) == [1, 2, 3]
+
+
+def test_only_ids_known_to_be_cut_may_be_fewer() -> None:
+    probe = ParityProbe(OPTIONS)
+
+    assert probe.observe("m", [1], [1, 2], truncated=True).trusted
+    assert not probe.observe("m", [1], [1, 2]).trusted
+    assert first_difference([1], [1, 2]) == 1
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_report_of_an_early_difference_shows_the_ids_from_the_first(position: int) -> None:
+    ours = list(range(20))
+    engine = [99 if at == position else token for at, token in enumerate(ours)]
+
+    report = ParityProbe(OPTIONS).observe("m", ours, engine)
+
+    assert report.our_ids == tuple(range(position + 6))
+    assert report.engine_ids[position] == 99
+
+
+def test_a_report_of_an_agreement_shows_no_ids() -> None:
+    report = ParityProbe(OPTIONS).observe("m", [1, 2], [1, 2])
+
+    assert (report.our_ids, report.engine_ids) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("body", "whole"),
+    [(b'{"a":{"b":1}}', b'{"x":1,"a":{"b":1}}'), (b"{ } ", b'{"x":1 } ')],
+)
+def test_fields_go_in_front_of_a_body_of_any_shape(body: bytes, whole: bytes) -> None:
+    assert ask_for_ids(body, {"x": b"1"}) == whole
 
 
 def test_a_report_says_where_and_how_the_ids_differ() -> None:
@@ -121,3 +172,47 @@ def test_asking_keeps_the_clients_own_wish_and_bytes() -> None:
 @pytest.mark.parametrize("body", [b"", b"[{}]", b"{", b"null"])
 def test_a_body_that_is_no_object_stays_as_it_is(body: bytes) -> None:
     assert ask_for_ids(body, {"tell": b"true"}) == body
+
+
+def test_names_of_clients_do_not_pile_up() -> None:
+    probe = ParityProbe(ParityOptions(sample_every=1000))
+    probe.observe("served", [1], [2])
+
+    for number in range(10 * MOST_MODELS):
+        probe.wants(f"no-such-model-{number}")
+
+    assert len(probe) == MOST_MODELS
+    assert probe.doubted == {"served"}
+
+
+def test_a_model_that_is_asked_for_again_and_again_is_remembered_among_others() -> None:
+    probe = ParityProbe(ParityOptions(first=3, sample_every=1000))
+
+    asked = 0
+    for number in range(10 * MOST_MODELS):
+        asked += probe.wants("served")
+        probe.wants(f"no-such-model-{number}")
+
+    assert asked == 3 + 10 * MOST_MODELS // 1000
+
+
+def test_models_in_doubt_are_no_more_than_are_remembered() -> None:
+    probe = ParityProbe(OPTIONS)
+
+    for number in range(10 * MOST_MODELS):
+        probe.observe(f"any-name-{number}", [1], [2])
+
+    assert len(probe) == len(probe.doubted) == MOST_MODELS
+
+
+def test_of_many_models_in_doubt_some_are_named_and_the_others_counted() -> None:
+    probe = ParityProbe(OPTIONS)
+    probe.observe("m", [1], [2])
+    assert probe.statistics().by_model() == {"m": 1.0}
+
+    for number in range(99):
+        probe.observe(f"any-name-{number}", [1], [2])
+
+    named = probe.statistics().by_model()
+    assert len(named) == MOST_NAMED + 1
+    assert named[OTHERS] == 100.0 - MOST_NAMED
