@@ -21,6 +21,7 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events.dialect_fields import (
+    as_list,
     block_hash,
     block_hashes,
     extras,
@@ -135,8 +136,8 @@ def _events(events: list[object]) -> tuple[list[EngineEvent], int, int]:
 
 def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
     """Return an event's tag, its fields by name, and how many of them are unknown."""
-    if isinstance(raw, list) and raw:
-        items = cast("list[object]", raw)
+    items = as_list(raw)
+    if items:
         tag = text(items[0], "an event's tag")
         names = _ARRAY_FIELDS.get(tag)
         if names is None:
@@ -147,7 +148,7 @@ def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
         tag = text(named.get("type"), "an event's type")
         known = _MAP_FIELDS.get(tag)
         return tag, named, 0 if known is None else sum(name not in known for name in named)
-    raise CodecError(f"engine event is neither an array nor a map: {told(cast('object', raw))}")
+    raise CodecError(f"engine event is neither an array nor a map: {told(raw)}")
 
 
 def _stored(fields: Mapping[str, object]) -> EngineStored:

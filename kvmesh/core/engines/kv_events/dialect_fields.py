@@ -18,8 +18,13 @@ def told(value: object) -> str:
     """Return what an event holds as an error message shows it: short, whatever it is."""
     if isinstance(value, str | int | float):
         return shown(value)
-    kind = type(cast("object", value)).__name__
+    kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, Sized) else kind
+
+
+def as_list(value: object) -> list[object] | None:
+    """Return `value` if it is a list, else None."""
+    return cast("list[object]", value) if isinstance(value, list) else None
 
 
 def text(value: object, name: str) -> str:
@@ -78,9 +83,10 @@ def tokens(value: object) -> bytes:
 
 
 def _first(pair: object) -> object:
-    if isinstance(pair, list) and pair:
-        return cast("list[object]", pair)[0]
-    raise CodecError(f"engine event: token_ids mixes pairs and {told(cast('object', pair))}")
+    items = as_list(pair)
+    if not items:
+        raise CodecError(f"engine event: token_ids mixes pairs and {told(pair)}")
+    return items[0]
 
 
 def extras(
