@@ -54,7 +54,19 @@ HEADERS: Final = (
 )
 TEXTS: Final = (
     *(b"", b"0", b"nan", b"-inf", b"1.7e308", b"1e-320", b"9" * 20, b"9" * 25, b"9" * 400),
-    *(b"9" * 9000, b"-" + b"9" * 30, b"\xff\xfe", b"\xd9\xa1", b"1_0", b"w0", b",", b"gzip"),
+    *(
+        b"a\x00b",
+        b"a\x7fb",
+        b"a\x01",
+        b"9" * 9000,
+        b"-" + b"9" * 30,
+        b"\xff\xfe",
+        b"\xd9\xa1",
+        b"1_0",
+        b"w0",
+        b",",
+        b"gzip",
+    ),
     b",".join(b"%d" % number for number in range(3000)),
 )
 Bodies = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from((*NUMBERS, *STRINGS)), max_size=2)
@@ -70,6 +82,7 @@ def only_warnings() -> None:
 def door(request: pytest.FixtureRequest) -> Iterator[Front]:
     with front(request.param) as serving:
         yield serving
+        assert serving.internal_errors() == 0
 
 
 def written(fields: Mapping[str, str], wishes: Mapping[str, str] | None = None) -> bytes:
@@ -86,13 +99,12 @@ def check(answer: Answer) -> None:
 
 
 def check_alive(door: Front) -> None:
-    """Hold that requests are still decided with the index's word, and nothing crashed."""
+    """Hold that requests are still decided with the index's word."""
     plain = door.send(written({}))
 
     assert plain.status == 200, plain.body[:300]
     assert "x-kvmesh-index" not in plain.headers
-    assert door.get("/health").status_code == 200
-    assert door.internal_errors() == 0
+    assert door.send(b"", target=b"/health", method="GET").status == 200
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -117,7 +129,7 @@ def test_no_header_is_an_error_of_ours(door: Front, name: str) -> None:
 
 
 @settings(
-    max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(
     fields=Bodies,
@@ -137,6 +149,49 @@ def test_nor_is_any_of_them_together(
     path: bytes,
 ) -> None:
     check(door.send(written(fields, wishes), headers, path))
+    check_alive(door)
+
+
+PROMPTS: Final = (
+    *("null", "5", '""', "[]", "[[]]", "{}", '["a", 1]', '[1, "a"]', "[[1, 2], [3]]", "[[1, 1.5]]"),
+    *("[-1]", "[4294967296]", "[2147483648]", "[1e300]", "[true]", "[null]", '[{"a": 1}]'),
+    *("[1" + "0" * 30 + "]", "[" * 20_000 + "]" * 20_000, "[[" + "9" * 400 + "]]"),
+    *('[{"role": 5, "content": {}}]', '[{"type": "message"}]', '["\\ud800"]', '["\\u0000"]'),
+)
+TURNS: Final = (
+    *("[]", "[null]", "[[]]", "[5]", '["a"]', "[{}]", '[{"role": null}]', '[{"content": 1e999}]'),
+    *('[{"role": "user", "content": [5, null, []]}]', '[{"role": 1e30, "content": true}]'),
+    '[{"role": "user", "content": [{"type": "image_url", "image_url": -1e308}]}]',
+    '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": [1]}}]}]',
+    '[{"role": "user", "content": [{"type": 5, "text": {"a": 1}}]}]',
+    '[{"role": "assistant", "tool_calls": [{"function": {"name": 1, "arguments": "{"}}]}]',
+    '[{"role": "assistant", "tool_calls": 5, "tool_call_id": [[]]}]',
+    '[{"role": "user", "content": ' + "[" * 20_000 + "]" * 20_000 + "}]",
+    '[{"role": "' + "x" * 100_000 + '", "content": "a"}]',
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (b"/v1/completions", "prompt"),
+        (b"/v1/embeddings", "input"),
+        (b"/v1/responses", "input"),
+        (b"/v1/route", "prompt"),
+    ],
+)
+def test_no_prompt_is_an_error_of_ours(door: Front, path: bytes, field: str) -> None:
+    for prompt in PROMPTS:
+        check(door.send(f'{{"model": "m", "{field}": {prompt}}}'.encode(), target=path))
+    check_alive(door)
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/messages", b"/v1/route"])
+def test_no_conversation_is_an_error_of_ours(door: Front, path: bytes) -> None:
+    for turns in TURNS:
+        check(door.send(f'{{"model": "m", "messages": {turns}}}'.encode(), target=path))
+        tools = f'{{"model": "m", "messages": [], "tools": {turns}, "system": {turns}}}'
+        check(door.send(tools.encode(), target=path))
     check_alive(door)
 
 
