@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from kvmesh.app.nats.accounts import AccountsOptions, plan_members
+from kvmesh.app.nats.members import AccountsOptions, plan_members
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.cli import COMMANDS
