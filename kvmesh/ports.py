@@ -223,6 +223,15 @@ class Control(Protocol):
         ...
 
 
+class Refusals(msgspec.Struct, frozen=True):
+    """What was not believed. `counts` since the start, by reason and kind of message; `skews_s`:
+    whose clock is wrong now, and by how many seconds it is ahead.
+    """
+
+    counts: Mapping[tuple[str, str], int] = {}
+    skews_s: Mapping[str, float] = {}
+
+
 class EventPlane(Protocol):
     """A process's one connection to its mesh, and everything that goes over it.
 
@@ -259,7 +268,11 @@ class EventPlane(Protocol):
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the server refuses now, one line each."""
+        """Return what the server refuses now, and what is not believed, one line each."""
+        ...
+
+    def unverified(self) -> Refusals:
+        """Return what came and was not believed; nothing where nothing is signed."""
         ...
 
     async def journal(self, bucket: str, *, ensure: bool = True) -> Journal:

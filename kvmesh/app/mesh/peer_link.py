@@ -15,7 +15,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS, PeerCounts
+from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS, TRUST, PeerCounts
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
@@ -152,6 +152,7 @@ class PeerLink:
         yield PEERS.of(self._count)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
+        yield TRUST.of(self.plane.unverified)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of the siblings that take requests."""

@@ -13,20 +13,23 @@ import msgspec
 
 from kvmesh.app.nats.keys import SEED_BYTES, write_secret
 from kvmesh.app.nats.members import AccountsOptions, keyed_members, plan_members
+from kvmesh.app.nats.trust import write_trust
 from kvmesh.errors import ConfigError
 from kvmesh.settings.types import Flat
 
 
 def write_accounts(options: AccountsOptions) -> Path:
-    """Write seeds, accounts.conf and nats.conf; return the last one's path.
+    """Write seeds, trust.json, accounts.conf and nats.conf; return the last one's path.
 
     A seed that exists is kept; delete its file and run again to give that process a new key.
     Raises `ConfigError` when a file cannot be written or a seed is not one.
     """
     try:
+        members = keyed_members(options)
+        write_trust(options.out, members)
         users = [
             {"nkey": member.public_key, "permissions": member.rights.to_config()}
-            for member in keyed_members(options)
+            for member in members
         ]
         accounts = {"KVMESH": {"jetstream": "enabled", "users": users}, "SYS": {}}
         text = msgspec.json.format(msgspec.json.encode(accounts), indent=2).decode()
