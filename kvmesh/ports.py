@@ -224,12 +224,15 @@ class Control(Protocol):
 
 
 class Refusals(msgspec.Struct, frozen=True):
-    """What was not believed. `counts` since the start, by reason and kind of message; `skews_s`:
-    whose clock is wrong now, and by how many seconds it is ahead.
+    """What was not believed. `verifies`: whether this process looks at signatures; None: it signs
+    nothing itself. `counts` since the start, by reason and kind of message; `skews_s`: whose clock
+    is wrong now, and by how many seconds it is ahead. `lines` say what goes on now.
     """
 
+    verifies: bool | None = None
     counts: Mapping[tuple[str, str], int] = {}
     skews_s: Mapping[str, float] = {}
+    lines: tuple[str, ...] = ()
 
 
 class EventPlane(Protocol):

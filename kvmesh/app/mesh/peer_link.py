@@ -147,6 +147,11 @@ class PeerLink:
         """Return what of the plane makes routing worse than it could be, one line each."""
         return (*self.registry.hearing.warnings(), *self.plane.warnings())
 
+    def signatures(self) -> dict[str, object]:
+        """Return whether this process looks at signatures, and what it refuses now, in words."""
+        told = self.plane.unverified()
+        return {"verifies": told.verifies, "refused": told.lines}
+
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)

@@ -8,6 +8,7 @@ from kvmesh.app.nats.members import Member
 from kvmesh.transport.nats.trust.anchors import Anchor, encode_anchors
 
 NAME: Final = "trust.json"
+READABLE: Final = 0o644
 
 
 def write_trust(out: Path, members: Iterable[Member]) -> Path:
@@ -20,4 +21,5 @@ def write_trust(out: Path, members: Iterable[Member]) -> Path:
     path, data = out / NAME, encode_anchors(anchors)
     if not path.exists() or path.read_bytes() != data:
         path.write_bytes(data)
+        path.chmod(READABLE)
     return path

@@ -341,8 +341,11 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
         await eventually(lambda: indexer.find_matches([7] * 320) == {"w7": 20})
         ready = (await client.get("/ready")).json()
         metrics = (await client.get("/metrics")).text
+        signatures = (await client.get("/v1/status")).json()["mesh"]["signatures"]
     await engine.stop()
     assert 'kvmesh_unverified_messages_total{kind="lease",reason="unsigned"}' in metrics
     overridden = [line for line in metrics.splitlines() if "keys_overridden_total " in line]
     assert float(overridden[-1].split()[-1]) >= 2
     assert any(f"{META}.{lease}" in line for line in ready["warnings"])
+    assert signatures["verifies"]
+    assert set(signatures["refused"]) <= set(ready["warnings"])

@@ -5,7 +5,6 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from kvmesh.ports import Refusals
 from kvmesh.transport.nats.trust.claim import KINDS, Kind
 from kvmesh.transport.nats.trust.judgement import REASONS, Message, Reason, Refusal
 
@@ -56,11 +55,14 @@ class Alarms:
             )
         last.at_s, last.text = now, text
 
-    def statistics(self, now: float) -> Refusals:
-        """Return the counts since the start, and the clocks that are wrong now."""
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return how many were refused since the start, by reason and kind."""
+        return dict(self._counts)
+
+    def skews_s(self, now: float) -> dict[str, float]:
+        """Return whose clocks are wrong now, and what they are ahead by."""
         self._expire(now)
-        skews = {who: skew_s for who, (skew_s, _) in self._skews.items()}
-        return Refusals(dict(self._counts), skews)
+        return {who: skew_s for who, (skew_s, _) in self._skews.items()}
 
     def warnings(self, now: float) -> tuple[str, ...]:
         """Return what was refused within a minute, one line for each reason, kind and clock."""

@@ -2,6 +2,7 @@
 
 import re
 from base64 import b32decode, b32encode
+from binascii import crc_hqx
 from pathlib import Path
 from typing import Final
 
@@ -52,4 +53,4 @@ def read_seed(creds: Path | None, nkey_seed: Path | None) -> SigningKey | None:
 
 
 def _checksum(data: bytes) -> bytes:
-    return int(nkeys.crc16(data)).to_bytes(2, "little")
+    return crc_hqx(data, 0).to_bytes(2, "little")

@@ -1,7 +1,8 @@
 """A seal: the signature that goes with a message as a NATS header, and what it is made over."""
 
 import hashlib
-from base64 import b64decode, b64encode
+from base64 import b64encode
+from binascii import a2b_base64
 from typing import Final
 
 import msgspec
@@ -85,7 +86,11 @@ def parse_seal(text: str) -> Seal:
     try:
         key, session, time_ms, counter, signature = parts
         seal = Seal(
-            key, session, _number(time_ms), _number(counter), b64decode(signature, validate=True)
+            key,
+            session,
+            _number(time_ms),
+            _number(counter),
+            a2b_base64(signature, strict_mode=True),
         )
     except ValueError as error:
         raise CodecError(f"{HEADER}: {text[:60]!r}: not a signature: {error}") from error

@@ -52,4 +52,6 @@ class Signing:
 
     def unverified(self) -> Refusals:
         """Return what came and was not believed."""
-        return Refusals() if self.guard is None else self.guard.statistics()
+        if self.guard is not None:
+            return self.guard.statistics()
+        return Refusals(verifies=None if self.signer is None else False)

@@ -26,6 +26,7 @@ def test_an_unchanged_file_is_not_written_and_a_changed_one_in_place(tmp_path: P
     options = AccountsOptions(out=tmp_path, router=("chat/r0",))
     path = write_trust(tmp_path, keyed_members(options))
     before = path.stat()
+    assert before.st_mode & 0o777 == 0o644
 
     write_trust(tmp_path, keyed_members(options))
     assert path.stat().st_mtime_ns == before.st_mtime_ns

@@ -14,7 +14,7 @@ def of(member: str) -> Message:
 
 
 def test_counts_are_there_before_anything_was_refused() -> None:
-    counts = Alarms(get_logger()).statistics(0.0).counts
+    counts = Alarms(get_logger()).counts()
 
     assert counts == {(reason, kind): 0 for reason in REASONS for kind in KINDS}
 
@@ -26,7 +26,7 @@ def test_a_flood_of_one_kind_is_counted_and_logged_now_and_then() -> None:
         for number in range(1_000):
             alarms.note(of(f"w{number}"), UNSIGNED, number * 2 * QUIET_S / 1_000)
 
-    assert alarms.statistics(20.0).counts["unsigned", "worker heartbeat"] == 1_000
+    assert alarms.counts()["unsigned", "worker heartbeat"] == 1_000
     assert len(logs) == 2
     assert logs[0]["subject"] == "kvmesh.hb.chat.w0"
     assert alarms.warnings(20.0) == (
@@ -43,14 +43,14 @@ def test_each_wrong_clock_is_logged_at_once_and_shown_while_it_lasts() -> None:
         for name in (*names, *names):
             alarms.note(of(name), Refusal("stale", "late", "U", -600_000), 1.0)
 
-    skews = alarms.statistics(1.0).skews_s
+    skews = alarms.skews_s(1.0)
     assert skews == {f"chat/{name}": -600.0 for name in names[:MOST_SKEWS]}
     assert len(logs) == MOST_SKEWS
     assert (
         "the clock of chat/w0 is 600 s behind: what it says is refused; set it (NTP)"
         in alarms.warnings(1.0)
     )
-    assert not alarms.statistics(1.1 + LAPSE_S).skews_s
+    assert not alarms.skews_s(1.1 + LAPSE_S)
 
 
 def test_a_wrong_clock_of_who_is_no_member_of_a_subject_is_shown_by_its_key() -> None:
@@ -59,5 +59,5 @@ def test_a_wrong_clock_of_who_is_no_member_of_a_subject_is_shown_by_its_key() ->
 
     alarms.note(command, Refusal("stale", "late", "UKEY", 90_000), 1.0)
 
-    assert alarms.statistics(1.0).skews_s == {"UKEY": 90.0}
+    assert alarms.skews_s(1.0) == {"UKEY": 90.0}
     assert "the clock of UKEY is 90 s ahead" in alarms.warnings(1.0)[1]

@@ -33,6 +33,7 @@ def test_with_a_key_only_the_process_signs_and_says_that_it_does_not_verify() ->
     assert signing.signer is not None
     assert signing.guard is None
     assert "--nats-trust" in logs[0]["event"]
+    assert signing.unverified() == Refusals(verifies=False)
 
 
 def test_with_both_what_is_not_signed_counts_no_more(tmp_path: Path) -> None:
@@ -41,8 +42,10 @@ def test_with_both_what_is_not_signed_counts_no_more(tmp_path: Path) -> None:
     signing.begin("kvmesh", SECRETS["r0"], path)
 
     assert not signing.admits_value(MANIFEST, b"", b"{}", "")
-    assert signing.unverified().counts["unsigned", "manifest"] == 1
-    assert len(signing.warnings()) == 1
+    told = signing.unverified()
+    assert told.counts["unsigned", "manifest"] == 1
+    assert (told.verifies, told.lines) == (True, signing.warnings())
+    assert len(told.lines) == 1
 
 
 def test_a_trust_file_without_a_key_is_refused(tmp_path: Path) -> None:
