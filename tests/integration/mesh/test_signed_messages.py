@@ -14,8 +14,8 @@ import pytest
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
 from kvmesh.actors.journal.snapshotter import lease_key, manifest_key
-from kvmesh.actors.messages import Drain
-from kvmesh.actors.wire import Subjects
+from kvmesh.actors.messages import Drain, RouterHeartbeat
+from kvmesh.actors.wire import Subjects, encode
 from kvmesh.app.nats.accounts import write_accounts
 from kvmesh.app.nats.members import AccountsOptions, keyed_members
 from kvmesh.app.nats.plane import nats_plane
@@ -29,7 +29,7 @@ from kvmesh.transport.nats.layout import meta_bucket
 from kvmesh.transport.nats.plane import NatsPlane
 from kvmesh.transport.nats.trust.nkey import read_seed
 from kvmesh.transport.nats.trust.signer import Signer
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import meta_router, router
 
 pytestmark = pytest.mark.integration
 
@@ -268,6 +268,30 @@ async def test_a_new_key_counts_when_the_trust_file_has_it(mesh: Mesh, eventuall
     worker.connection.signing.signer = renewed
     heard.data.clear()
     await eventually(speaks)
+
+
+async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
+    await (await mesh.plane("admin")).homes(60, 100)
+    thief = await mesh.plane("worker.code.w8")
+    beat = RouterHeartbeat("r1", "code", "http://127.0.0.1:9", ready=True, epoch=1)
+    async with (
+        meta_router([], nats=mesh.settings("meta-router"), path="/health") as url,
+        httpx.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+
+        async def warned() -> bool:
+            thief.bus.publish(CODE.routers("r1"), encode(beat))
+            ready = (await client.get("/ready")).json()
+            return any(CODE.routers("r1") in line for line in ready.get("warnings", ()))
+
+        async with asyncio.timeout(60):
+            while not await warned():  # noqa: ASYNC110  over HTTP
+                await asyncio.sleep(0.02)
+        metrics = (await client.get("/metrics")).text
+        replicas = (await client.get("/v1/status")).json()["replicas"]
+    told = 'kvmesh_unverified_messages_total{kind="router heartbeat",reason="foreign"} '
+    assert float(metrics.split(told)[1].split()[0]) >= 1
+    assert not replicas
 
 
 async def test_a_trust_file_needs_a_key_and_must_be_one(mesh: Mesh, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class NatsConnection:
             options = self.options
             login.check_files(options.creds, options.nkey_seed, options.tls_ca, self.shown_url)
             seed = read_seed(options.creds, options.nkey_seed)
-            self.signing.begin(options.namespace, seed, options.trust)
+            self.signing.begin(options.namespace, seed, options.trust, serves=self.patient)
             with login.config_errors(self.shown_url):
                 attempt = asyncio.ensure_future(self.client.connect(**self._arguments()))
                 await first_done({attempt, fatal}, limit_s, self._wait)

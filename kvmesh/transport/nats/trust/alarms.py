@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from kvmesh.transport.nats.trust.claim import KINDS, Kind
+from kvmesh.transport.nats.trust.claim import KINDS, Claim, Kind
 from kvmesh.transport.nats.trust.judgement import REASONS, Message, Reason, Refusal
 
 QUIET_S: Final = 10.0
@@ -55,6 +55,11 @@ class Alarms:
             )
         last.at_s, last.text = now, text
 
+    def note_good(self, message: Message) -> None:
+        """Take that a message was believed: the clock of whom it is of is right."""
+        if self._skews:
+            self._skews.pop(_whose(message.claim, ""), None)
+
     def counts(self) -> dict[tuple[str, str], int]:
         """Return how many were refused since the start, by reason and kind."""
         return dict(self._counts)
@@ -77,8 +82,7 @@ class Alarms:
 
     def _is_new_skew(self, message: Message, refusal: Refusal, now: float) -> bool:
         self._expire(now)
-        claim = message.claim
-        who = f"{claim.bucket}/{claim.member}" if claim.member else refusal.key
+        who = _whose(message.claim, refusal.key)
         known = who in self._skews
         if not known and len(self._skews) >= MOST_SKEWS:
             return False
@@ -88,3 +92,7 @@ class Alarms:
     def _expire(self, now: float) -> None:
         for who in [who for who, (_, at_s) in self._skews.items() if now - at_s > LAPSE_S]:
             del self._skews[who]
+
+
+def _whose(claim: Claim, key: str) -> str:
+    return f"{claim.bucket}/{claim.member}" if claim.member else key

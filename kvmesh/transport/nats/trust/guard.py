@@ -103,7 +103,9 @@ class Guard:
     def _pass(self, message: Message, refusal: Refusal | None) -> bool:
         if refusal is not None:
             self._alarms.note(message, refusal, self._monotonic())
-        return refusal is None
+            return False
+        self._alarms.note_good(message)
+        return True
 
     def _look(self) -> None:
         now = self._monotonic()

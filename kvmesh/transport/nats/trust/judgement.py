@@ -77,6 +77,8 @@ def _find_late(
     skew_ms = seal.time_ms - now_ms
     if abs(skew_ms) > STALE_MS:
         whose = f"{claim.bucket}/{claim.member}" if claim.member else anchors.describe(seal.key)
+        if claim.kind in ("lease", "manifest"):
+            whose += " or of the NATS server"
         text = (
             f"the clock of {whose} is {abs(skew_ms) / 1000:.0f} s "
             f"{'ahead' if skew_ms > 0 else 'behind'}: set it (NTP), or it is a recording"

@@ -22,14 +22,18 @@ class Signing:
         self.guard: Guard | None = None
         self._log = log
 
-    def begin(self, namespace: str, seed: SigningKey | None, trust: Path | None) -> None:
-        """Sign and guard from now on. Raises `ConfigError` for an unusable trust file, and for one
-        without a key: the others would refuse what this process says.
+    def begin(
+        self, namespace: str, seed: SigningKey | None, trust: Path | None, *, serves: bool = True
+    ) -> None:
+        """Sign and guard from now on; a process that `serves`, unlike a tool, says if it does not.
+
+        Raises `ConfigError` for an unusable trust file, and for one without a key: the others would
+        refuse what this process says.
         """
         if seed is not None:
             self.signer = Signer(namespace, seed)
         if trust is None:
-            if seed is not None:
+            if seed is not None and serves:
                 self._log.warning(
                     "messages of others are not verified: give --nats-trust the trust.json that "
                     "kvmesh nats-accounts writes"

@@ -53,6 +53,18 @@ def test_each_wrong_clock_is_logged_at_once_and_shown_while_it_lasts() -> None:
     assert not alarms.skews_s(1.1 + LAPSE_S)
 
 
+def test_a_clock_that_is_right_again_is_shown_no_more() -> None:
+    alarms = Alarms(get_logger())
+    alarms.note(of("w0"), Refusal("stale", "late", "U", -600_000), 1.0)
+
+    alarms.note_good(of("w1"))
+    assert alarms.skews_s(1.0) == {"chat/w0": -600.0}
+
+    alarms.note_good(of("w0"))
+    assert alarms.skews_s(1.0) == {}
+    alarms.note_good(of("w0"))
+
+
 def test_a_wrong_clock_of_who_is_no_member_of_a_subject_is_shown_by_its_key() -> None:
     alarms = Alarms(get_logger())
     command = Message(Claim("command", "chat"), "kvmesh.ctl.chat.w0", "", b"")

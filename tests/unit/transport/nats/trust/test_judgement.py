@@ -8,6 +8,7 @@ from tests.unit.transport.nats.trust.keys import ANCHORS, SECRETS
 
 NOW_MS = 1_700_000_000_000
 HEART = "kvmesh.hb.chat.w0"
+LEASE = "$KV.kvmesh_meta.lease.snap.chat"
 COMMAND = "kvmesh.ctl.chat.w0"
 CLAIMS = Claims("kvmesh")
 
@@ -62,13 +63,14 @@ def test_a_changed_payload_is_forged_and_not_remembered() -> None:
 def test_a_wrong_clock_is_told_by_name_and_seconds(off_ms: int, word: str) -> None:
     refusals = [
         judge(message(who, subject, NOW_MS + off_ms), ANCHORS, NOW_MS)
-        for who, subject in (("w0", HEART), ("r0", COMMAND))
+        for who, subject in (("w0", HEART), ("r0", COMMAND), ("r0", LEASE))
     ]
 
-    assert [one and one.skew_ms for one in refusals] == [off_ms] * 2
+    assert [one and one.skew_ms for one in refusals] == [off_ms] * 3
     texts = [one.text for one in refusals if one is not None]
     assert texts[0].startswith(f"the clock of chat/w0 is 30 s {word}")
     assert texts[1].startswith(f"the clock of router chat/r0 is 30 s {word}")
+    assert texts[2].startswith(f"the clock of router chat/r0 or of the NATS server is 30 s {word}")
 
 
 @pytest.mark.parametrize("off_ms", [-STALE_MS, 0, STALE_MS])

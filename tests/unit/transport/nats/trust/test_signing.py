@@ -28,6 +28,8 @@ def test_with_a_key_only_the_process_signs_and_says_that_it_does_not_verify() ->
     signing = Signing(get_logger())
 
     with capture_logs() as logs:
+        Signing(get_logger()).begin("kvmesh", SECRETS["r0"], None, serves=False)
+        assert not logs
         signing.begin("kvmesh", SECRETS["r0"], None)
 
     assert signing.signer is not None
