@@ -88,6 +88,7 @@ BAD = {
     "empty": (file(), "names no members"),
     "a seed": (file({"role": "admin", "key": "SU" + "A" * 56}), r"member 0 \(admin /\).*no public"),
     "no bucket": (file({"role": "worker", "key": KEYS["w0"]}), "needs a bucket and a name"),
+    "no name": (file({"role": "router", "key": KEYS["r0"], "bucket": "b"}), "and a name"),
     "many ranks": (
         file({"role": "worker", "key": KEYS["w0"], "bucket": "b", "name": "n", "ranks": 10**6}),
         "ranks 1000000: use 1 to 9999",
