@@ -91,8 +91,9 @@ def test_the_holder_writes_over_garbage_at_once_and_holds_the_lease_meanwhile() 
 
     assert (lease.expected, lease.holds(11.0), lease.fence) == (4, True, 3)
     lease.granted(5, 11.0)
-    assert (lease.fence, lease.overridden) == (3, 1)
-    assert lease.refused(GARBAGE, 6, 12.0), "it is news again"
+    lease.granted(6, 11.5)
+    assert (lease.fence, lease.taken, lease.overridden) == (3, 6, 1)
+    assert lease.refused(GARBAGE, 7, 12.0), "it is news again"
 
 
 def test_another_holders_name_is_written_over_only_where_it_should_have_expired() -> None:
