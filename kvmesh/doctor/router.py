@@ -108,7 +108,7 @@ def _check_refused(router: RouterFacts) -> Iterator[Finding]:
 
 def _check_signatures(signatures: Signatures) -> Iterator[Finding]:
     for line in signatures.refused:
-        remedy = "see the rows of `refused:` in docs/runbook.md"
+        remedy = "see the row `signature refused` of docs/runbook.md"
         yield Finding(Level.FAIL, "signatures", line, remedy)
     if signatures.verifies is False:
         text = (

@@ -218,7 +218,8 @@ class NatsClient(Client):
         guard = self._signing.guard
         if guard is not None and subject.startswith(guard.claims.raw_prefixes):
             try:
-                if not guard.admits(sid, subject.decode(), headers, data):
+                text = subject.decode("utf-8", "backslashreplace")
+                if not guard.admits(sid, text, headers, data):
                     return
             except Exception as error:  # noqa: BLE001  a bug here must not end the read loop
                 report("subscription", error, detail=f"guard of {subject!r}")
@@ -230,6 +231,7 @@ class NatsClient(Client):
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
         try:
-            deliver(subject.decode(), reply, data, headers)
+            # The server takes any bytes for a subject: one that is no text must not stop a tail.
+            deliver(subject.decode("utf-8", "backslashreplace"), reply, data, headers)
         except Exception as error:  # noqa: BLE001  a listener's bug must not end the read loop
             report("subscription", error, detail=f"listener on {subject!r}")

@@ -45,7 +45,7 @@ class Alarms:
         if last is None or now - last.said_s > QUIET_S or news:
             last = self._last[which] = _Last(now, now, text)
             self._log.error(
-                "message refused",
+                "signature refused",
                 reason=refusal.reason,
                 kind=kind,
                 subject=subject,
@@ -78,7 +78,7 @@ class Alarms:
             "what it says is refused; set it (NTP)"
             for who, (skew_s, _) in sorted(self._skews.items())
         )
-        return (*(f"refused: {text}" for text in recent), *clocks)
+        return (*(f"signature refused: {text}" for text in recent), *clocks)
 
     def _is_new_skew(self, message: Message, refusal: Refusal, now: float) -> bool:
         self._expire(now)

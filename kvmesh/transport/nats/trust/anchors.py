@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError
 from kvmesh.transport.nats.trust.claim import Claim
 from kvmesh.transport.nats.trust.nkey import raw_key
@@ -121,7 +122,7 @@ def decode_anchors(data: bytes, place: str) -> Anchors:
     """Return what the trust file in `data` says. Raises `ConfigError` naming the place."""
     try:
         file = msgspec.json.decode(data, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ConfigError(
             f"{place}: {error}; it must be trust.json as kvmesh nats-accounts writes it"
         ) from error

@@ -10,6 +10,7 @@ from nacl.bindings import crypto_sign, crypto_sign_open
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey
 
+from kvmesh.bounds import MAX_ORDINAL, shown, whole_number
 from kvmesh.errors import CodecError
 from kvmesh.transport.nats.trust.nkey import user_key
 
@@ -21,7 +22,6 @@ MAX_SEAL: Final = 512
 STALE_MS: Final = 30_000
 """What was signed longer ago, or that far in the future, is refused."""
 
-MAX_NUMBER: Final = 2**62
 MAX_SESSION: Final = 16
 KEY_LETTERS: Final = 56
 
@@ -119,9 +119,7 @@ def _signed(head: str, subject: str, payload: bytes) -> bytes:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_NUMBER)):
-        raise ValueError(f"{text[:20]!r} is not a number")
-    number = int(text)
-    if number > MAX_NUMBER:
-        raise ValueError(f"{text} is larger than 2^62")
+    number = whole_number(text, 0, MAX_ORDINAL)
+    if number is None:
+        raise ValueError(f"{shown(text)} is no number from 0 to 2^62")
     return number

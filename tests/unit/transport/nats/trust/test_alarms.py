@@ -30,7 +30,7 @@ def test_a_flood_of_one_kind_is_counted_and_logged_now_and_then() -> None:
     assert len(logs) == 2
     assert logs[0]["subject"] == "kvmesh.hb.chat.w0"
     assert alarms.warnings(20.0) == (
-        "refused: worker heartbeat on kvmesh.hb.chat.w999, key none: it has no signature",
+        "signature refused: worker heartbeat on kvmesh.hb.chat.w999, key none: it has no signature",
     )
     assert alarms.warnings(20.0 + LAPSE_S) == ()
 
