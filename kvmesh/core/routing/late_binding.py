@@ -25,10 +25,12 @@ PAUSE_S: Final = 0.002
 
 
 class Released(msgspec.Struct, frozen=True):
-    """A request that waits no longer, and why: its worker, or none that could ever take it."""
+    """A request that waits no longer, and why: its worker, none that could ever take it, or an
+    error of ours, which is this request's alone.
+    """
 
     request_id: str
-    verdict: Decision | NoWorkerError
+    verdict: Decision | Exception
 
 
 class LateBinding:
@@ -81,13 +83,18 @@ class LateBinding:
     def release(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
         """Choose and book for those whose turn it is. Call it whenever load may have fallen.
 
-        `weigh_all` says whether the next decision shall carry every candidate.
+        `weigh_all` says whether the next decision shall carry every candidate. A request that
+        cannot be decided about leaves the queue with its error; those behind it are asked.
         """
         verdicts: list[Released] = []
 
         def admit(held: WaitingRequest) -> bool:
-            self._scheduler.trace = weigh_all()
-            verdict = self._try(self.waiting[held.request_id], now)
+            verdict: Decision | Exception | None
+            try:
+                self._scheduler.trace = weigh_all()
+                verdict = self._try(self.waiting[held.request_id], now)
+            except Exception as error:  # noqa: BLE001  one of many: the others wait behind it
+                verdict = error
             if verdict is None:
                 return False
             verdicts.append(Released(held.request_id, verdict))
