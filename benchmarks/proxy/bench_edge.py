@@ -34,7 +34,7 @@ class IndexSide:
         self._link.send(Go(message.n, WorkerId("w0"), "http://127.0.0.1:8000", [], TOLD))
 
     def on_unsent(self, message: ToEdge, error: Exception) -> None:
-        raise error
+        raise AssertionError(message) from error
 
     def on_lost(self) -> None:
         pass
@@ -54,7 +54,7 @@ class EdgeSide:
             self.whole.set()
 
     def on_unsent(self, message: FromEdge, error: Exception) -> None:
-        raise error
+        raise AssertionError(message) from error
 
     def on_lost(self) -> None:
         pass
