@@ -175,3 +175,5 @@ class AdmissionGate:
                 scope.enter(told, Problem.from_error(verdict))
             case _:
                 scope.crash(verdict)
+        if isinstance(verdict, Exception):
+            verdict.__traceback__ = None

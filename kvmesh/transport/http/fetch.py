@@ -32,10 +32,13 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class _Answer:
-    """A sink that keeps the whole answer."""
+    """A sink that keeps the whole answer; `done` has why there is none, "" otherwise.
+
+    An exception in `done` would hold itself by the frame that waits for it, and with it the body.
+    """
 
     def __init__(self) -> None:
-        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.on_chunk: OnChunk | None = None
         self.status = 0
         self._parts: list[bytes] = []
@@ -49,19 +52,22 @@ class _Answer:
         if self._size <= MAX_BODY_BYTES:
             self._parts.append(data)
 
+    def body(self) -> bytes:
+        return b"".join(self._parts)
+
     def on_end(self) -> None:
         if not self.done.done():
-            self.done.set_result(b"".join(self._parts))
+            self.done.set_result("")
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         if not self.done.done():
             words = failure.message.removeprefix(f"{failure.origin}: ")
-            self.done.set_exception(TransportError(f"{failure.origin}: {words}"))
+            self.done.set_result(f"{failure.origin}: {words}")
 
     def crash(self, error: Exception) -> None:
         get_logger().error("request crashed", exc_info=error)
         if not self.done.done():
-            self.done.set_exception(TransportError(f"internal error: {error!r}"))
+            self.done.set_result(f"internal error: {error!r}")
 
 
 async def fetch(
@@ -85,12 +91,14 @@ async def fetch(
     call = pool.send(request, answer)
     try:
         async with asyncio.timeout(timeout_s):
-            body = await answer.done
+            failure = await answer.done
     except TimeoutError as error:
         raise SlowError(f"{origin}{path}: no answer in {timeout_s:g} s") from error
     finally:
         call.cancel()
-    return answer.status, body
+    if failure:
+        raise TransportError(failure)
+    return answer.status, answer.body()
 
 
 async def fetch_ok(

@@ -78,9 +78,8 @@ async def test_what_the_work_raises_is_raised_and_the_body_let_go(eventually: Ev
     def read() -> None:
         raise ValueError("no JSON")
 
-    with ThreadPoolExecutor(1) as threads:
-        with pytest.raises(ValueError, match="no JSON"):
-            await run_holding(threads, request, read)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ValueError, match="no JSON"):
+        await run_holding(threads, request, read)
     await eventually(lambda: not request.holders)
     request.uncharge()
 
