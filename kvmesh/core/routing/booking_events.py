@@ -3,6 +3,7 @@
 One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender's own subject.
 """
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import Final
 
@@ -102,6 +103,19 @@ _decoder = msgspec.msgpack.Decoder(BookingBatch)
 def encode_bookings(batch: BookingBatch) -> bytes:
     """Return the message of `batch`."""
     return _encoder.encode(batch)
+
+
+def encode_booking(event: BookingEvent) -> msgspec.Raw:
+    """Return one event as it travels. Raises `CodecError` for what cannot: a number too large."""
+    try:
+        return msgspec.Raw(_encoder.encode(event))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise CodecError(f"{type(event).__name__} of a request cannot be told: {error}") from error
+
+
+def join_bookings(epoch: int, first_seq: int, events: Sequence[msgspec.Raw]) -> bytes:
+    """Return the message of a batch of encoded events."""
+    return _encoder.encode((BOOKING_VERSION, epoch, first_seq, events))
 
 
 def decode_bookings(data: bytes) -> BookingBatch:
