@@ -20,6 +20,7 @@ from kvmesh.core.blocks.events import (
     Stored,
     WorkerId,
     decode_batch,
+    encode_batch,
 )
 from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
 from kvmesh.core.journal import event_sender
@@ -38,7 +39,7 @@ class SenderMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.trial = Trial()
         self.encoded = 0
-        plain = event_sender.encode_batch
+        plain = encode_batch
 
         def encode(batch: Batch) -> bytes:
             self.trial.count("encode_batch")

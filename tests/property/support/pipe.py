@@ -80,3 +80,9 @@ class Pipe(asyncio.Transport):
         del self.written[:most]
         if data:
             to.data_received(data)
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
