@@ -10,6 +10,7 @@ import gc
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.routed import RoutedRequest
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
@@ -143,6 +145,10 @@ async def assert_clean(stage: Stage, way: Way, sees: set[int]) -> list[str]:
         wrong.append(f"held {held}")
     if (tasks := len(asyncio.all_tasks())) > stage._tasks + MOST_TASKS:
         wrong.append(f"{tasks} tasks, {stage._tasks} before")
+    for context in stage.inside._contexts:
+        ends = sum(number for _, number in context.counters.ends.items())
+        if ends != context.counters.requests:
+            wrong.append(f"{ends} ends of {context.counters.requests} requests")
     for pool in stage.inside._pools:
         connections = pool.statistics().open_connections
         if connections > MOST_CONNECTIONS:
@@ -515,6 +521,30 @@ async def test_every_way_out_of_the_queue_leaves_nothing_behind(
                 wrong += await assert_clean(stage, way, sees)
 
     assert wrong == []
+
+
+async def test_a_failed_attempt_keeps_no_booking_while_the_next_is_at_work(tmp_path: Path) -> None:
+    kept: list[tuple[int, Exchange]] = []
+
+    def answer(number: int, one: Exchange) -> None:
+        kept.append((number, one))
+        if len(kept) == 1:
+            close_unanswered(one)
+
+    async with failing_engines(2) as engines, alone(engines, tmp_path) as stage:
+        for number, engine in enumerate(engines):
+            engine.answer = partial(answer, number)
+        (context,) = stage.inside._contexts
+        asked = asyncio.create_task(exchange(stage.url, stage.body()))
+        await stage.until(lambda: len(kept) == 2, "the second has it")
+        (first, _), (second, waiting) = kept
+
+        (booking,) = context.scheduler.sequences.owned()
+        assert (first != second, booking.worker) == (True, f"w{second}")
+        assert context.scheduler.sequences.loads(WorkerId(f"w{first}")).active_requests == 0
+        answer_well(waiting)
+        assert await asked == 200
+        await stage.until(lambda: not context.scheduler.sequences.owned(), "nothing is booked")
 
 
 # What cannot be told over the link between an edge and the index process.

@@ -90,7 +90,7 @@ class HostMachine(RuleBasedStateMachine):
         protocol.connection_made(pipe)
         self.pipes.append((protocol, pipe))
 
-    def forget(self, data: bytes) -> None:
+    def forget(self, data: bytes | bytearray | memoryview) -> None:
         """Take what is written: the engine has read it."""
 
     @rule(at=raises_at, many=st.integers(1, 4))
