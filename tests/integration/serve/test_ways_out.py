@@ -54,6 +54,10 @@ BODY_BYTES: Final = 1 << 20
 KEPT_BYTES: Final = BODY_BYTES // 2
 """Of two bodies of 1 MiB nothing may be kept; what else is made takes less than this."""
 
+MOST_TASKS: Final = 4
+"""Probes of members come and go."""
+
+MOST_CONNECTIONS: Final = 8
 TIMES: Final = 2
 MAX_BODY_BYTES: Final = 3 << 20
 CHAT: Final = "/v1/chat/completions"
@@ -117,6 +121,24 @@ class Stage:
 Way = Callable[[Stage], Awaitable[int]]
 
 
+async def still_held(stage: Stage) -> list[str]:
+    """Return what is held of requests that are over, by the counters of all that serves here."""
+    wrong: list[str] = []
+    if held := await stage.inside.all_released():
+        wrong.append(f"held {held}")
+    if (tasks := len(asyncio.all_tasks())) > stage._tasks + MOST_TASKS:
+        wrong.append(f"{tasks} tasks, {stage._tasks} before")
+    for context in stage.inside._contexts:
+        ends = sum(number for _, number in context.counters.ends.items())
+        if ends != context.counters.requests:
+            wrong.append(f"{ends} ends of {context.counters.requests} requests")
+    for pool in stage.inside._pools:
+        connections = pool.statistics().open_connections
+        if connections > MOST_CONNECTIONS:
+            wrong.append(f"{connections} connections to engines")
+    return wrong
+
+
 async def assert_clean(stage: Stage, way: Way, sees: set[int]) -> list[str]:
     """Go a way out three times, count from the first on; return what is wrong behind it.
 
@@ -141,25 +163,8 @@ async def assert_clean(stage: Stage, way: Way, sees: set[int]) -> list[str]:
         kept = tracemalloc.get_traced_memory()[0] - before
     else:
         wrong.append(f"{kept} bytes kept of {TIMES} requests")
-    if held := await stage.inside.all_released():
-        wrong.append(f"held {held}")
-    if (tasks := len(asyncio.all_tasks())) > stage._tasks + MOST_TASKS:
-        wrong.append(f"{tasks} tasks, {stage._tasks} before")
-    for context in stage.inside._contexts:
-        ends = sum(number for _, number in context.counters.ends.items())
-        if ends != context.counters.requests:
-            wrong.append(f"{ends} ends of {context.counters.requests} requests")
-    for pool in stage.inside._pools:
-        connections = pool.statistics().open_connections
-        if connections > MOST_CONNECTIONS:
-            wrong.append(f"{connections} connections to engines")
+    wrong += await still_held(stage)
     return [f"{way.__name__}: {one}" for one in wrong]
-
-
-MOST_TASKS: Final = 4
-"""Probes of members come and go."""
-
-MOST_CONNECTIONS: Final = 8
 
 
 @contextlib.contextmanager
