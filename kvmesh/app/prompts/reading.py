@@ -1,9 +1,10 @@
 """From an HTTP request to what the router decides on: its tokens, hashes and wishes, one value."""
 
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Container
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import inf
 
 import msgspec
@@ -26,6 +27,7 @@ from kvmesh.transport.http.openai import (
     read_request,
 )
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.held_body import run_holding
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
@@ -57,6 +59,7 @@ class Reader:
         self._secret = secret
         self._numbers = itertools.count(1)
         self._seconds = seconds or Histogram(MICROSECONDS)
+        self._threads = ThreadPoolExecutor(thread_name_prefix="read")
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
@@ -84,7 +87,8 @@ class Reader:
     ) -> None:
         began = time.perf_counter()
         try:
-            request = await asyncio.to_thread(self.make, exchange, endpoint, parsed)
+            work = partial(self.make, exchange, endpoint, parsed)
+            request = await run_holding(self._threads, exchange.request, work)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
         except KvMeshError as error:

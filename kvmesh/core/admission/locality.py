@@ -167,6 +167,7 @@ class FairTurns:
 
     def enter(self, rank: Rank, held: WaitingRequest, hashes: Hashes) -> None:
         """Take in a request that the queue holds."""
+        self._groups.enter(held.request_id, hashes)
         line = self._lines.get(held.tenant)
         key = self.ledger.begin_waiting(held.tenant)
         if line is None:
@@ -175,7 +176,6 @@ class FairTurns:
         line.entries[held.request_id] = _Entry(order)
         line.order[order] = held.request_id
         self._tenants[held.request_id] = held.tenant
-        self._groups.enter(held.request_id, hashes)
         self._refresh[held.request_id] = None
         self._refresh.move_to_end(held.request_id, last=False)
 

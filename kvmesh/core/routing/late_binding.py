@@ -37,10 +37,12 @@ MOST_RESERVED: Final = 4096
 
 
 class Released(msgspec.Struct, frozen=True):
-    """A request that waits no longer, and why: its worker, or none that could ever take it."""
+    """A request that waits no longer, and why: its worker, none that could ever take it, or an
+    error of ours, which is this request's alone.
+    """
 
     request_id: str
-    verdict: Decision | NoWorkerError
+    verdict: Decision | Exception
 
 
 class LateBinding:
@@ -86,12 +88,11 @@ class LateBinding:
         Raises `NoWorkerError` when waiting would not help.
         """
         if not self.waiting and not (self._shares and self._turns.gives_way(request.tenant)):
-            verdict = self._try(request, now)
-            if isinstance(verdict, NoWorkerError):
-                raise verdict
-            if verdict is not None:
-                self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
-                return verdict
+            decision = self._try(request, now)
+            if decision is not None:
+                key = self._ledger.account(request.tenant)
+                self._ledger.charge(key, cost_of(request, decision))
+                return decision
         held = WaitingRequest(
             request.request_id, self._work(request, now), request.tenant, request.priority
         )
@@ -99,22 +100,22 @@ class LateBinding:
         if refusal is None:
             self.waiting[request.request_id] = request
             if self._shares:
-                self._turns.enter(*self._queue.find(request.request_id), request.hashes)
+                self._take_turns(request)
         return refusal
 
     def release(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
         """Choose and book for those whose turn it is. Call it whenever load may have fallen.
 
-        `weigh_all` says whether the next decision shall carry every candidate.
+        `weigh_all` says whether the next decision shall carry every candidate. A request that
+        cannot be decided about leaves the queue with its error; those behind it are asked.
         """
         if self._shares:
             return self._release_shares(now, weigh_all)
         verdicts: list[Released] = []
 
         def admit(held: WaitingRequest) -> bool:
-            self._scheduler.trace = weigh_all()
             request = self.waiting[held.request_id]
-            verdict = self._try(request, now)
+            verdict = self.attempt(request, now, weigh_all)
             if verdict is None:
                 return False
             if isinstance(verdict, Decision):
@@ -135,6 +136,13 @@ class LateBinding:
             self._ledger.charge(self._ledger.account(request.tenant), OUTPUT_WEIGHT * used)
         elif used < 0:
             self._ledger.give_back(request.tenant, -OUTPUT_WEIGHT * used)
+
+    def _take_turns(self, request: RouteRequest) -> None:
+        try:
+            self._turns.enter(*self._queue.find(request.request_id), request.hashes)
+        except BaseException:
+            self.cancel(request.request_id)
+            raise
 
     def _release_shares(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
         verdicts: list[Released] = []
@@ -172,16 +180,29 @@ class LateBinding:
     def _shares(self) -> bool:
         return self._queue.options.fairness == "locality"
 
-    def attempt(self, request: RouteRequest, now: float) -> Decision | NoWorkerError | None:
-        """Choose and book; None while the request had better wait."""
-        return self._try(request, now)
+    def attempt(
+        self, request: RouteRequest, now: float, weigh_all: Callable[[], bool]
+    ) -> Decision | Exception | None:
+        """Do as `_try`, and return what that raises.
 
-    def _try(self, request: RouteRequest, now: float) -> Decision | NoWorkerError | None:
+        Whoever is told of the error drops its traceback: through its frames and their callers an
+        error that was returned holds itself, and the request, until the collector comes.
+        """
+        try:
+            self._scheduler.trace = weigh_all()
+            return self._try(request, now)
+        except Exception as error:  # noqa: BLE001  one of many: the others wait behind it
+            return error
+
+    def _try(self, request: RouteRequest, now: float) -> Decision | None:
+        """Choose and book; None when waiting may help. Raises `NoWorkerError` when it will not."""
         bound = self._queue.options.max_backlog_ms
         try:
             return self._scheduler.schedule_within(request, now, bound or inf)
         except NoWorkerError as error:
-            return None if error.busy and bound else error
+            if error.busy and bound:
+                return None
+            raise
 
     def _work(self, request: RouteRequest, now: float) -> int:
         """Return the prompt tokens that no worker has cached."""
@@ -206,16 +227,21 @@ class _Places:
         self._weigh_all = weigh_all
         self._bound = binding.options.max_backlog_ms or inf
         self._room = scheduler.with_room(now, self._bound)
-        self.verdicts: dict[str, Decision | NoWorkerError] = {}
+        self.verdicts: dict[str, Decision | Exception] = {}
 
     def has_room(self) -> bool:
         """Return whether any worker's backlog is below the bound."""
         return bool(self._room)
 
     def cached(self, request_id: str) -> Cached:
-        """Return how much of a waiting request is cached."""
+        """Return how much of a waiting request is cached; of one that cannot be looked up nothing,
+        and `place` tells why.
+        """
         hashes, room = self._binding.waiting[request_id].hashes, self._room
-        _, groups = self._scheduler.overlaps.find_groups(hashes, self._now)
+        try:
+            _, groups = self._scheduler.overlaps.find_groups(hashes, self._now)
+        except Exception:  # noqa: BLE001  one of many: the others are next to it
+            return NOTHING_CACHED
         if not groups:
             return NOTHING_CACHED
         near = (depth for depth, workers in groups if not room.isdisjoint(workers))
@@ -229,12 +255,11 @@ class _Places:
             everyone = self._scheduler.workers.everyone(self._now)
             full = self._room.symmetric_difference(everyone)
             asked = msgspec.structs.replace(request, excluded=request.excluded | full)
-        self._scheduler.trace = self._weigh_all()
-        verdict = self._binding.attempt(asked, self._now)
+        verdict = self._binding.attempt(asked, self._now, self._weigh_all)
         if verdict is None or (anywhere and isinstance(verdict, NoWorkerError)):
             return None
         self.verdicts[request_id] = verdict
-        if isinstance(verdict, NoWorkerError):
+        if isinstance(verdict, Exception):
             return 0
         if self._scheduler.wait_ms(verdict.worker, self._now) > self._bound:
             self._room.discard(verdict.worker)

@@ -1,4 +1,5 @@
 import random
+from array import array
 
 import pytest
 
@@ -337,3 +338,79 @@ def test_a_new_request_gives_way_to_who_waits_at_a_sibling() -> None:
     assert released_ids(binding, 0.0) == []
     ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
     assert released_ids(binding, 0.0) == ["r2"]
+
+
+def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    binding, scheduler = make_binding(W1)
+    binding.ask(make_request("r1"), 0.0)
+    for number, name in enumerate(("poison", "next"), 1):
+        assert binding.ask(make_request(name, family=number), 0.0) is None
+    scheduler.first_token("r1", 1.0)
+    plain = scheduler.schedule_within
+
+    def schedule_within(request: RouteRequest, now: float, most_ms: float) -> Decision | None:
+        if request.request_id == "poison":
+            raise ArithmeticError("nan")
+        return plain(request, now, most_ms)
+
+    monkeypatch.setattr(scheduler, "schedule_within", schedule_within)
+    first, second = release(binding, 1.0)
+
+    assert (first.request_id, repr(first.verdict)) == ("poison", "ArithmeticError('nan')")
+    assert (second.request_id, type(second.verdict)) == ("next", Decision)
+    assert len(binding) == 0
+
+
+class BrokenHashes:
+    """A prompt that cannot be hashed any more, once `broken`."""
+
+    blocks = 4
+    broken = False
+
+    def upto(self, count: int) -> "array[int]":
+        del count
+        if self.broken:
+            raise RuntimeError("broken")
+        return array("Q", [11, 12, 13, 14])
+
+
+def test_a_request_that_cannot_be_looked_up_ends_alone() -> None:
+    binding, scheduler = make_binding(W1, fairness="locality")
+    binding.ask(make_request("r1"), 0.0)
+    hashes = BrokenHashes()
+    ask_held(
+        binding,
+        RouteRequest("broken", hashes, 4000, tenant="a"),
+        make_request("whole", family=2, tenant="a"),
+    )
+    hashes.broken = True
+    scheduler.first_token("r1", 0.8)
+
+    verdicts = {one.request_id: one.verdict for one in release(binding, 0.8)}
+
+    assert isinstance(verdicts["broken"], RuntimeError)
+    assert isinstance(verdicts["whole"], Decision)
+    assert not binding.waiting
+
+
+def test_a_request_that_cannot_take_its_place_is_not_held() -> None:
+    binding, scheduler = make_binding(W1, fairness="locality")
+    binding.ask(make_request("r1"), 0.0)
+    before = binding.statistics().queued
+    hashes = BrokenHashes()
+    work = binding._work
+
+    def breaking(request: RouteRequest, now: float) -> int:
+        del request
+        hashes.broken = True
+        return work(make_request("any"), now)
+
+    binding._work = breaking  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="broken"):
+        binding.ask(RouteRequest("broken", hashes, 4000, tenant="a"), 0.0)
+
+    assert binding.statistics().queued == before
+    assert not binding.waiting
+    assert scheduler.ledger.statistics().waiting == 0
