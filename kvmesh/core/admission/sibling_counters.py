@@ -31,6 +31,10 @@ class SiblingCounters:
         self.most = most
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
+    def sizes(self) -> list[int]:
+        """Return of how many tenants each sibling's counters are remembered."""
+        return [len(one.rows) for one in self._peers.values()]
+
     def meet(self, peer: str, epoch: int, serial: int) -> bool:
         """Take note of a message of a sibling; return whether it is of its present life."""
         known = self._peers.get(peer)

@@ -12,7 +12,7 @@ from kvmesh.core.admission.queue import WaitingRequest
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.hashing import BlockHashes
 
-TENANTS = ("a", "b", "c")
+TENANTS: tuple[str, ...] = ("a", "b", "c")
 QUANTUM = 20
 LARGEST = 10
 LOOK_S = 0.02

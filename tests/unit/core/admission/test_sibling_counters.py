@@ -57,5 +57,4 @@ def test_siblings_and_their_tenants_are_bounded() -> None:
         for key in range(9):
             counters.take(f"r{number}", row(1, key=key))
 
-    assert len(counters._peers) == MAX_PEERS
-    assert all(len(one.rows) == 3 for one in counters._peers.values())
+    assert counters.sizes() == [3] * MAX_PEERS

@@ -6,7 +6,8 @@ import pytest
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
+from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -395,19 +396,18 @@ def test_a_request_that_cannot_be_looked_up_ends_alone() -> None:
     assert not binding.waiting
 
 
-def test_a_request_that_cannot_take_its_place_is_not_held() -> None:
+def test_a_request_that_cannot_take_its_place_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     binding, scheduler = make_binding(W1, fairness="locality")
     binding.ask(make_request("r1"), 0.0)
     before = binding.statistics().queued
     hashes = BrokenHashes()
-    work = binding._work
+    find = scheduler.overlaps.find_groups
 
-    def breaking(request: RouteRequest, now: float) -> int:
-        del request
+    def breaking(asked: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
         hashes.broken = True
-        return work(make_request("any"), now)
+        return find(NO_HASHES, now) if asked is hashes else find(asked, now)
 
-    binding._work = breaking  # type: ignore[method-assign]
+    monkeypatch.setattr(scheduler.overlaps, "find_groups", breaking)
     with pytest.raises(RuntimeError, match="broken"):
         binding.ask(RouteRequest("broken", hashes, 4000, tenant="a"), 0.0)
 
