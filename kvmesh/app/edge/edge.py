@@ -16,6 +16,7 @@ from kvmesh.app.edge.remote_request import RemoteRequest
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.front.front import FrontDoor, Routes, answer_json, upstream_pool, url_guard
 from kvmesh.app.front.tracing import Tracer, tracer_for
+from kvmesh.app.front.viewers import Viewers, viewers_of
 from kvmesh.app.process.part import RouterPart
 from kvmesh.app.process.running import Stop, first_of
 from kvmesh.app.prompts.reading import Reader, within_patience
@@ -78,6 +79,7 @@ class EdgeGateway:
         fixed_headers: Headers,
         tracer: Tracer | None,
     ) -> None:
+        self.viewers = Viewers("")
         self._link = link
         self._tracer = tracer
         self._reader = reader
@@ -110,6 +112,7 @@ class EdgeGateway:
         )
         if self._tracer is not None:
             plan = self._tracer.watch(exchange, plan)
+        plan = self.viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
     def _pass_on(self, exchange: Exchange) -> None:
@@ -154,7 +157,9 @@ class EdgeServer:
             tracer = tracer_for(settings.log.otlp_endpoint, "router")
             if tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, tracer.close)
-            EdgeGateway(link, reader, pool, options, fixed_headers, tracer).mount(routes)
+            gateway = EdgeGateway(link, reader, pool, options, fixed_headers, tracer)
+            gateway.viewers = viewers_of(settings, settings.admission.tenant_header)
+            gateway.mount(routes)
             http = dataclasses.replace(settings.http, http_port=part.port)
             front = FrontDoor(
                 http,

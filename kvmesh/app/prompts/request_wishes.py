@@ -4,6 +4,7 @@ from typing import Final, cast, get_args
 
 import msgspec
 
+from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
@@ -105,7 +106,7 @@ class WishReader:
             if plain and head.timeout_s is None:
                 return NO_WISHES
             return RequestWishes(
-                session=session_key(session) if session else "",
+                session=session_key(session, tenant) if session else "",
                 tenant=tenant,
                 priority=-(parsed.priority or 0) if self._obeyed else 0,
                 timeout_s=head.timeout_s,
@@ -135,7 +136,7 @@ class WishReader:
             tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
             output_tokens=_output(given, extension),
             priority=_priority(given, extension, parsed) if self._obeyed else 0,
-            session=session_key(session) if session else "",
+            session=session_key(session, tenant) if session else "",
             tenant=tenant,
             timeout_s=head.timeout_s,
             named=head.named,
@@ -152,7 +153,7 @@ class WishReader:
                 tenant = value.decode("latin-1").strip()
             elif name == self._session:
                 session = value.decode("latin-1").strip()
-            elif name.startswith(_PREFIX):
+            elif name.startswith(_PREFIX) and name != ROLES_HEADER:
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
                 named = True

@@ -6,10 +6,14 @@ from typing import Protocol
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.front import TOKENS
 from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.router_view import MOST_RECORDS
+from kvmesh.app.views.tenant_view import TenantStatus
+from kvmesh.core.insight.decision_record import count_states
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
@@ -54,6 +58,7 @@ class RouterAdmin:
         self._check = check
         self._policy = policy
         self.parts: dict[str, Callable[[], object]] = {}
+        self.viewers = Viewers("")
         self._page = MetricsPage(
             *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
         )
@@ -93,8 +98,15 @@ class RouterAdmin:
         answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
 
     def _status(self, exchange: Exchange) -> None:
-        """Answer everything this replica knows of itself and its workers."""
+        """Answer everything this replica knows of itself and its workers; a tenant what it may."""
         context = self._context
+        viewer = self.viewers.of(exchange.request)
+        if viewer is not None:
+            ready, tenant = not self._mesh.why_not(), viewer.tenant
+            states = count_states(context.decisions.latest(MOST_RECORDS), tenant)
+            own = TenantStatus(context.router_id, ready, tenant, states)
+            answer_json(exchange, own)
+            return
         now = context.clock()
         scheduler = context.scheduler
         membership = scheduler.workers.membership

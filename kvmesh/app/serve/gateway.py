@@ -5,11 +5,12 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.errors import MODEL_NOT_FOUND, RequestError
@@ -41,7 +42,9 @@ class Gateway:
         pool: UpstreamPool,
         options: ForwardOptions,
         split: SplitOptions,
+        viewers: Viewers | None = None,
     ) -> None:
+        self._viewers = viewers or Viewers("")
         self._context = context
         self._reader = reader
         self._pool = pool
@@ -69,6 +72,12 @@ class Gateway:
         if endpoint.kind == "models":
             self._models(exchange)
             return
+        if endpoint.prompt is None and self._viewers.apart:
+            raise RequestError(
+                f"{request.path:.80} is not served where tenants are kept apart "
+                "(--tenant-isolation): this router cannot salt what it does not read",
+                status=403,
+            )
         self._reader.read(exchange, endpoint, self._forward)
 
     def explain(self, exchange: Exchange) -> None:
@@ -94,6 +103,7 @@ class Gateway:
             plan = self._split_plan(exchange, request, routed)
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
+        plan = self._viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
     def _split_plan(
@@ -116,7 +126,7 @@ class Gateway:
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
-        answer_json(exchange, view)
+        answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
     def _models(self, exchange: Exchange) -> None:
         models = [

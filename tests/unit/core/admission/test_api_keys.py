@@ -1,5 +1,6 @@
 import pytest
 
+from kvmesh.core.admission.access import DEFAULT_ROLES
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, digest_of, parse_keys
 from kvmesh.errors import ConfigError, RequestError
 
@@ -100,5 +101,5 @@ def test_a_file_that_is_none_is_told_where(text: str, word: str) -> None:
 def test_keys_hold_no_secret() -> None:
     (key,) = parse_keys(f"[keys.a]\nsha256 = '{ANN}'", "file").values()
 
-    assert key == ApiKey(ANN, "a")
+    assert key == ApiKey(ANN, "a", DEFAULT_ROLES)
     assert "kvm-ann" not in repr(key)
