@@ -204,14 +204,9 @@ class RouterServer:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            gateway = Gateway(
-                context,
-                self._reader(context, check),
-                pool,
-                forward_options(settings),
-                split_options(settings),
-                self._viewers,
-            )
+            reader, options = self._reader(context, check), forward_options(settings)
+            split = split_options(settings)
+            gateway = Gateway(context, reader, pool, options, split, self._viewers)
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
