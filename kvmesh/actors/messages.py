@@ -6,6 +6,7 @@ from kvmesh.actors.kernel import Message
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust, as_share
@@ -136,6 +137,11 @@ class WorkerHeartbeat(Message, frozen=True):
     def engine_kind(self) -> str:
         """Return the kind of engine, "" where routers need not know it."""
         return "" if self.engine is msgspec.UNSET else self.engine
+
+    @property
+    def salts(self) -> bool:
+        """Return whether its engine may be of a kind that keeps prompts of two salts apart."""
+        return self.engine is msgspec.UNSET or bool(engine_of(self.engine).salt_fields)
 
     @property
     def leaving(self) -> bool:

@@ -27,7 +27,7 @@ from kvmesh.app.figures.mesh import INDEX
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.facts import EngineFacts
-from kvmesh.core.engines.registry import needs_naming
+from kvmesh.core.engines.registry import engine_of, needs_naming
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.disaggregation import role_marks
@@ -292,5 +292,12 @@ class StaticWorkers:
             taints=(*static.taints, *taints),
             bootstrap_port=bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path if facts else "/health",
-            engine=facts.kind if facts and needs_naming(facts.kind) else msgspec.UNSET,
+            engine=msgspec.UNSET if facts is None else _named(facts.kind),
         )
+
+
+def _named(kind: str) -> str | msgspec.UnsetType:
+    """Return the kind where this router must know it; nobody else hears of it."""
+    if needs_naming(kind) or not engine_of(kind).salt_fields:
+        return kind
+    return msgspec.UNSET

@@ -8,27 +8,22 @@ import msgspec
 from kvmesh.app.prompts.prompt_reader import Parsed
 from kvmesh.core.admission.access import tenant_of
 from kvmesh.core.admission.tenant_salt import Sharing, TenantSalts, parse_sharing
+from kvmesh.core.engines.registry import ENGINES
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.settings.requests import TenantSettings
 from kvmesh.settings.secret_file import SHORTEST_HASH_SECRET, read_secret
 from kvmesh.transport.http.server.request import Request
 
-REFUSED_FIELDS: Final = frozenset(
-    {
-        *("kv_transfer_params", "ec_transfer_params", "previous_response_id", "session_params"),
-        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "disagg_prefill_dp_rank"),
-    }
-)
+_KINDS: Final = tuple(ENGINES.values())
+
+REFUSED_FIELDS: Final = frozenset(name for one in _KINDS for name in one.foreign_fields)
 """Fields by which a client names what an engine keeps of other requests: blocks to fetch, a session
 or an answer to go on from. Engines do not ask whose it is.
 """
 
-_OWN: Final = ("cache_salt", "extra_key")
-"""Fields by which clients divide their own cache, of vLLM and SGLang."""
-
-_NESTED: Final = "vllm_xargs"
-"""A field whose fields vLLM takes as if they were `kv_transfer_params` and the like."""
-
+_OWN: Final = tuple(dict.fromkeys(name for one in _KINDS for name in one.salt_fields))
+_SALT: Final = "cache_salt"
+_NESTED: Final = tuple(name for one in _KINDS for name in one.nested_fields)
 _NULL: Final = b"null"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -60,7 +55,7 @@ class Isolation:
             salt = self.salts.public_salt()
         else:
             salt = self.salts.salt(tenant)
-        fields["cache_salt"] = msgspec.Raw(b'"%b"' % salt.encode())
+        fields[_SALT] = msgspec.Raw(b'"%b"' % salt.encode())
         return msgspec.structs.replace(parsed, cache_salt=salt), msgspec.json.encode(fields)
 
     def of_tenant(self, request: Request, parsed: Parsed) -> str:
@@ -71,11 +66,13 @@ class Isolation:
 
 def refuse_foreign(fields: dict[str, msgspec.Raw]) -> None:
     """Raise `RequestError` for a body that names what belongs to other requests."""
-    nested = fields.get(_NESTED, _NULL)
-    try:
-        within = {} if bytes(nested) == _NULL else _fields.decode(nested)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"{_NESTED}: {error}", param=_NESTED) from error
+    within: set[str] = set()
+    for name in _NESTED:
+        nested = fields.get(name, _NULL)
+        try:
+            within |= set() if bytes(nested) == _NULL else _fields.decode(nested).keys()
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"{name}: {error}", param=name) from error
     for name in sorted(REFUSED_FIELDS):
         if bytes(fields.get(name, _NULL)) != _NULL or name in within:
             raise RequestError(

@@ -1,8 +1,9 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.front import TOKENS
 from kvmesh.app.front.front import Routes, answer_json
@@ -17,6 +18,7 @@ from kvmesh.core.insight.decision_record import count_states
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
+UNSALTED = "tenants may share its cached blocks in spite of --tenant-isolation"
 
 
 class AdminMesh(Protocol):
@@ -76,7 +78,15 @@ class RouterAdmin:
 
     def warnings(self) -> list[str]:
         """Return what makes routing worse than it could be, one line each, sorted."""
-        return sorted({line for warner in self._warners for line in warner()})
+        lines = {line for warner in self._warners for line in warner()}
+        if self.viewers.apart:
+            lines.update(by_reason(self._unsalted(), UNSALTED))
+        return sorted(lines)
+
+    def _unsalted(self) -> Iterator[tuple[str, str]]:
+        for beat in self._context.router.workers():
+            if not beat.salts:
+                yield beat.worker, "its engine is of no kind known to take cache_salt"
 
     def mount_probes(self, routes: Routes) -> None:
         """Serve what balancers ask."""

@@ -1,12 +1,15 @@
 """Two tenants at every kind of front door: what one is told of the other's requests."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.support.live_router import events
+from kvmesh.settings.requests import TenantSettings
+from tests.integration.support.live_router import events, router
+from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.integration.support.two_tenants import SECRET, Kind, Tenants, cached, chat, tenants
 
 pytestmark = pytest.mark.integration
@@ -197,3 +200,18 @@ async def test_times_and_cached_tokens_tell_of_others_prompts_only_without_isola
         wrong = [-float(cached(await door.chat("ben", text))) for text in untold]
 
         assert auc(right, wrong) == (0.5 if apart else 1.0)
+
+
+async def test_an_engine_of_no_kind_that_takes_a_salt_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef")
+    kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
+    unknown = ReplayEndpoint(workers=1)
+    async with tenants("router, no keys", tmp_path, apart=True) as door, serve(unknown):
+        engines = [unknown.url, door.engine.url]
+        async with router(engines, tenant=kept, kv_events=True) as url:
+            warnings: list[str] = []
+            async with httpx.AsyncClient(base_url=url, timeout=60) as client, asyncio.timeout(20):
+                while not any("cache_salt" in line for line in warnings):
+                    warnings = (await client.get("/ready")).json().get("warnings", [])
+
+    assert [line.split(":")[0] for line in warnings if "cache_salt" in line] == ["w0"]
