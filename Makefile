@@ -86,16 +86,11 @@ bench-faults: $(VENV)/.peers
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
-FUZZ_S ?= 200
+FUZZ_S ?= 60
 
 fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
-	$(BIN)/python -m tests.fuzz engine $(FUZZ_S)
-	$(BIN)/python -m tests.fuzz journal 60
-	$(BIN)/python -m tests.fuzz load 60
-	$(BIN)/python -m tests.fuzz request 60
-	$(BIN)/python -m tests.fuzz response 60
-	$(BIN)/python -m tests.fuzz sse 60
+	$(BIN)/python -m tests.fuzz all $(FUZZ_S)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000
