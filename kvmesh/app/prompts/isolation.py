@@ -105,12 +105,14 @@ def isolation_of(settings: TenantSettings, header: str) -> Isolation | None:
         return None
     if not header:
         raise ConfigError("--tenant-isolation needs the name of a --tenant-header")
-    secret = read_secret(settings.tenant_secret_file, "--tenant-secret-file")
+    path = settings.tenant_secret_file
+    secret = read_secret(path, "--tenant-secret-file")
     if len(secret) < SHORTEST_HASH_SECRET:
+        has = f"{path} holds {len(secret)} bytes" if path is not None else "is not set"
         raise ConfigError(
-            f"--tenant-isolation: --tenant-secret-file {settings.tenant_secret_file} holds "
-            f"{len(secret)} bytes, fewer than {SHORTEST_HASH_SECRET}; make one for all routers of "
-            "the mesh: openssl rand -hex 32 > tenant.secret"
+            f"--tenant-isolation: --tenant-secret-file {has}; give a secret of at least "
+            f"{SHORTEST_HASH_SECRET} bytes, one for all routers of the mesh: "
+            "openssl rand -hex 32 > tenant.secret"
         )
     return Isolation(TenantSalts(secret, _sharing(settings.tenant_sharing_file)), header)
 

@@ -41,6 +41,7 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
@@ -269,6 +270,8 @@ class RouterServer:
         """Mount the probes on `routes`, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
         admin.viewers = self._viewers
+        if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
+            admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)

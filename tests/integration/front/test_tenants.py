@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.core.admission.tenant_salt import TenantSalts
 from kvmesh.settings.requests import TenantSettings
+from tests.integration.serve.test_disaggregation import engines, routed, until_idle
 from tests.integration.support.live_router import events, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.integration.support.two_tenants import SECRET, Kind, Tenants, cached, chat, tenants
@@ -74,6 +76,9 @@ async def test_with_isolation_each_tenant_is_told_of_its_own_blocks_and_no_other
             chat("x") | {"kv_transfer_params": {"do_remote_prefill": True}},
         )
         await nothing_of_ann(door, counts=True)
+        if not kind.startswith("meta"):
+            mark = (await door.get("boss", "/v1/status"))["tenant_secret"]
+            assert mark == TenantSalts(b"0123456789abcdef").mark
 
         assert (told["overlap_blocks"], probe.headers[OVERLAP], cached(probe)) == (0, "0", 0)
         assert [one["overlap_blocks"] for one in told["candidates"]] == [0]
@@ -206,12 +211,38 @@ async def test_an_engine_of_no_kind_that_takes_a_salt_is_warned_of(tmp_path: Pat
     (tmp_path / "secret").write_text("0123456789abcdef")
     kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
     unknown = ReplayEndpoint(workers=1)
-    async with tenants("router, no keys", tmp_path, apart=True) as door, serve(unknown):
-        engines = [unknown.url, door.engine.url]
-        async with router(engines, tenant=kept, kv_events=True) as url:
-            warnings: list[str] = []
-            async with httpx.AsyncClient(base_url=url, timeout=60) as client, asyncio.timeout(20):
-                while not any("cache_salt" in line for line in warnings):
-                    warnings = (await client.get("/ready")).json().get("warnings", [])
+    async with (
+        tenants("router, no keys", tmp_path, apart=True) as door,
+        serve(unknown) as first,
+        router([first, door.engine.url], tenant=kept, kv_events=True) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        asyncio.timeout(20),
+    ):
+        warnings: list[str] = []
+        while not any("cache_salt" in line for line in warnings):
+            warnings = (await client.get("/ready")).json().get("warnings", [])
 
     assert [line.split(":")[0] for line in warnings if "cache_salt" in line] == ["w0"]
+
+
+async def test_a_prompt_split_between_two_workers_is_split_by_the_tenants_own_blocks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef")
+    kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
+    async with engines("prefill", "decode") as mockers, routed(mockers, tenant=kept) as client:
+
+        async def ask(tenant: str) -> tuple[bool, int]:
+            headers = {"x-kvmesh-tenant": tenant}
+            body = chat(SECRET)
+            answer = await client.post("/v1/chat/completions", json=body, headers=headers)
+            return "x-kvmesh-prefill-worker" in answer.headers, cached(answer)
+
+        first = await ask("kitchen")
+        async with asyncio.timeout(20):
+            while (await ask("kitchen"))[0]:
+                await until_idle(client)
+        other = await ask("cellar")
+
+        assert first[0]
+        assert other == first
