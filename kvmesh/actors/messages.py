@@ -6,7 +6,6 @@ from kvmesh.actors.kernel import Message
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust, as_share
@@ -108,7 +107,8 @@ class WorkerHeartbeat(Message, frozen=True):
     meets others. `reading` counts the engine's reports of its load: with the same number `load` is
     old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
     answer there `answering` is False, and `draining` is True for routers that know only that.
-    `engine` names its kind where routers must know it (`needs_naming`).
+    `engine` names its kind where routers must know it (`needs_naming`), `unsalted` are paths at
+    which it takes no `cache_salt`, "/" for all.
     """
 
     worker: WorkerId
@@ -132,16 +132,12 @@ class WorkerHeartbeat(Message, frozen=True):
     health_path: str = "/health"
     answering: bool = True
     engine: str | msgspec.UnsetType = msgspec.UNSET
+    unsalted: tuple[str, ...] = ()
 
     @property
     def engine_kind(self) -> str:
         """Return the kind of engine, "" where routers need not know it."""
         return "" if self.engine is msgspec.UNSET else self.engine
-
-    @property
-    def salts(self) -> bool:
-        """Return whether its engine may be of a kind that keeps prompts of two salts apart."""
-        return self.engine is msgspec.UNSET or bool(engine_of(self.engine).salt_fields)
 
     @property
     def leaving(self) -> bool:

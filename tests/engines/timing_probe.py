@@ -55,11 +55,13 @@ class Prober:
         assert answer.status_code == 200, answer.text
         return answer
 
-    def post(self, tenant: str, text: str) -> httpx.Response:
-        """Return the answer to a completion written as `text`."""
+    def post(
+        self, tenant: str, text: str, path: str = "/v1/completions", status: int = 200
+    ) -> httpx.Response:
+        """Return the answer to a request written as `text`."""
         headers = self._headers[tenant] | {"content-type": "application/json"}
-        answer = self.http.post("/v1/completions", content=text, headers=headers)
-        assert answer.status_code == 200, answer.text
+        answer = self.http.post(path, content=text, headers=headers)
+        assert answer.status_code == status, answer.text
         return answer
 
     def secrets(self, rng: random.Random, count: int) -> list[list[int]]:

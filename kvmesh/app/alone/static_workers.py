@@ -292,12 +292,6 @@ class StaticWorkers:
             taints=(*static.taints, *taints),
             bootstrap_port=bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path if facts else "/health",
-            engine=msgspec.UNSET if facts is None else _named(facts.kind),
+            engine=facts.kind if facts and needs_naming(facts.kind) else msgspec.UNSET,
+            unsalted=engine_of(facts.kind).unsalted_paths if facts else (),
         )
-
-
-def _named(kind: str) -> str | msgspec.UnsetType:
-    """Return the kind where this router must know it; nobody else hears of it."""
-    if needs_naming(kind) or not engine_of(kind).salt_fields:
-        return kind
-    return msgspec.UNSET

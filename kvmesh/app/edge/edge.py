@@ -22,7 +22,7 @@ from kvmesh.app.process.running import Stop, first_of
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.request_wishes import read_timeout_s
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of
-from kvmesh.app.serve.gateway import SPLIT_PATHS
+from kvmesh.app.serve.gateway import SPLIT_PATHS, UNSALTED_PATHS
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
@@ -97,6 +97,9 @@ class EdgeGateway:
 
     def _infer(self, exchange: Exchange) -> None:
         request = exchange.request
+        if self.viewers.apart and request.path in UNSALTED_PATHS:
+            self._pass_on(exchange)
+            return
         if self._link.splits and self._link.origin and request.path in SPLIT_PATHS:
             options = within_patience(self._options, read_timeout_s(request))
             self._pass_to_index(exchange, options)

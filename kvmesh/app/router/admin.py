@@ -85,7 +85,7 @@ class RouterAdmin:
 
     def _unsalted(self) -> Iterator[tuple[str, str]]:
         for beat in self._context.router.workers():
-            if not beat.salts:
+            if "/" in beat.unsalted:
                 yield beat.worker, "its engine is of no kind known to take cache_salt"
 
     def mount_probes(self, routes: Routes) -> None:

@@ -10,6 +10,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
@@ -18,6 +19,7 @@ from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
+    ApiEndpoint,
     find_endpoint,
     prompt_endpoint,
 )
@@ -27,6 +29,9 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Where engines take a KV transfer's parameters."""
 
+
+UNSALTED_PATHS: Final = frozenset(path for kind in ENGINES.values() for path in kind.unsalted_paths)
+"""Where some kind of engine takes no `cache_salt`."""
 
 UNREAD: Final = frozenset({429, 503})
 """What a worker says before it begins: safe to ask another, whatever the request would do."""
@@ -72,13 +77,24 @@ class Gateway:
         if endpoint.kind == "models":
             self._models(exchange)
             return
-        if endpoint.prompt is None and self._viewers.apart:
+        if self._viewers.apart:
+            self._check_salted(request.path, endpoint)
+        self._reader.read(exchange, endpoint, self._forward)
+
+    def _check_salted(self, path: str, endpoint: ApiEndpoint) -> None:
+        """Raise `RequestError` 403 for a path at which tenants could not be kept apart."""
+        why = "this router cannot salt what it does not read" if endpoint.prompt is None else ""
+        if path in UNSALTED_PATHS:
+            workers = self._context.router.workers()
+            names = sorted(one.worker for one in workers if path in one.unsalted)
+            if names:
+                why = f"the engine of worker {names[0]} takes no cache_salt there"
+        if why:
             raise RequestError(
-                f"{request.path:.80} is not served where tenants are kept apart "
-                "(--tenant-isolation): this router cannot salt what it does not read",
+                f"{path:.80} is not served where tenants are kept apart (--tenant-isolation): "
+                f"{why}",
                 status=403,
             )
-        self._reader.read(exchange, endpoint, self._forward)
 
     def explain(self, exchange: Exchange) -> None:
         """Answer what would be decided, and why, without sending or booking anything.

@@ -89,7 +89,10 @@ def role_for(path: str) -> Role | None:
     found = PATHS.get(path)
     if found is not None:
         return found
-    return next((role for start, role in BELOW.items() if path.startswith(start)), "operate")
+    for start, role in BELOW.items():
+        if path.startswith(start):
+            return role
+    return "operate"
 
 
 def check_role(path: str, roles: tuple[Role, ...]) -> None:

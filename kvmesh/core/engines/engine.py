@@ -74,7 +74,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     `rank_headers` take a request to one data-parallel rank. `salt_fields`
     of a body are those by which a client divides its own cached blocks from others', the first is
     the one that routers set; `foreign_fields` name what belongs to other requests, and those within
-    one of `nested_fields` count as if they stood in the body.
+    one of `nested_fields` count as if they stood in the body. `unsalted_paths` are where it takes
+    no salt; "/" stands for all.
     """
 
     name: str
@@ -94,3 +95,4 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     salt_fields: tuple[str, ...] = ()
     foreign_fields: frozenset[str] = frozenset()
     nested_fields: tuple[str, ...] = ()
+    unsalted_paths: tuple[str, ...] = ("/",)

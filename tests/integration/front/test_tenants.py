@@ -9,6 +9,8 @@ import pytest
 
 from kvmesh.core.admission.tenant_salt import TenantSalts
 from kvmesh.settings.requests import TenantSettings
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.serve.test_disaggregation import engines, routed, until_idle
 from tests.integration.support.live_router import events, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
@@ -246,3 +248,30 @@ async def test_a_prompt_split_between_two_workers_is_split_by_the_tenants_own_bl
 
         assert first[0]
         assert other == first
+
+
+async def test_a_path_at_which_an_engine_takes_no_salt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef")
+    kept = TenantSettings(tenant_isolation=True, tenant_secret_file=tmp_path / "secret")
+    pages = {"/v1/models": b'{"data": [{"id": "mock"}]}', "/server_info": b'{"page_size": 16}'}
+
+    def answer(exchange: Exchange) -> None:
+        path = exchange.request.path
+        known = path in pages or path.startswith("/v1/")
+        exchange.respond(200 if known else 404, pages.get(path, b"{}"))
+
+    server = HttpServer(answer)
+    await server.start("127.0.0.1", 0)
+    try:
+        async with (
+            router([f"http://127.0.0.1:{server.port}"], tenant=kept, kv_events=True) as url,
+            httpx.AsyncClient(base_url=url, timeout=60) as client,
+        ):
+            statuses = {
+                path: (await client.post(path, json=chat("hi") | {"input": "hi"})).status_code
+                for path in ("/v1/messages", "/v1/embeddings", "/v1/chat/completions")
+            }
+    finally:
+        await server.close()
+
+    assert statuses == {"/v1/messages": 403, "/v1/embeddings": 403, "/v1/chat/completions": 200}

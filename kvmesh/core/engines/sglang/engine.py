@@ -42,6 +42,7 @@ SGLANG: Final = Engine(
     name="sglang",
     title="SGLang",
     salt_fields=("cache_salt", "extra_key"),
+    unsalted_paths=("/v1/messages", "/v1/embeddings"),
     foreign_fields=frozenset(
         {
             *("session_params", "previous_response_id", "disagg_prefill_dp_rank"),

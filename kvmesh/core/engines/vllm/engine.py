@@ -49,6 +49,7 @@ VLLM: Final = Engine(
     salt_fields=("cache_salt",),
     foreign_fields=frozenset({"kv_transfer_params", "ec_transfer_params", "previous_response_id"}),
     nested_fields=("vllm_xargs",),
+    unsalted_paths=(),
     recognise=recognise,
     identify=identify,
     chat=_chat,
