@@ -23,6 +23,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.request_wishes import read_timeout_s
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of
 from kvmesh.app.serve.gateway import SPLIT_PATHS, UNSALTED_PATHS
+from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
@@ -115,7 +116,8 @@ class EdgeGateway:
         )
         if self._tracer is not None:
             plan = self._tracer.watch(exchange, plan)
-        plan = self.viewers.veil(exchange.request, plan)
+        if exchange.request.header(ROLES_HEADER) is not None:
+            plan = self.viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
     def _pass_on(self, exchange: Exchange) -> None:

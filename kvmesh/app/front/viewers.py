@@ -35,7 +35,7 @@ class Viewers:
 
     def veil(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
         """Return the plan, without what would tell the request's client of others' prompts."""
-        if self.apart or request.header(ROLES_HEADER) is None or self.of(request) is None:
+        if self.apart or self.of(request) is None:
             return plan
         return VeiledPlan(plan)
 

@@ -10,6 +10,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.routing.decision import RouteRequest
@@ -119,7 +120,8 @@ class Gateway:
             plan = self._split_plan(exchange, request, routed)
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
-        plan = self._viewers.veil(exchange.request, plan)
+        if exchange.request.header(ROLES_HEADER) is not None:
+            plan = self._viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
     def _split_plan(
