@@ -22,6 +22,7 @@ from kvmesh.app.views.overview import (
 )
 from kvmesh.app.views.policy_view import merge_policies
 from kvmesh.app.views.tenant_view import TenantDetail, detail_for
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.buckets.placing import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
@@ -168,7 +169,7 @@ class MetaView:
         for body in await self._ask_all(path):
             try:
                 rows += msgspec.json.decode(body, type=_Rows).decisions
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
         return sorted(rows, key=lambda row: -row.decided_at)[:limit]
 
@@ -185,7 +186,7 @@ class MetaView:
         for body in await self._ask_all(path, (named, (ROLES_HEADER, b"view"))):
             try:
                 told = msgspec.json.decode(body, type=TenantDetail)
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
             if (seen := detail_for(told, viewer)) is not None:
                 return body if viewer.apart else seen
@@ -269,5 +270,5 @@ class MetaView:
 def _decode(body: bytes) -> Overview | None:
     try:
         return msgspec.json.decode(body, type=Overview)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

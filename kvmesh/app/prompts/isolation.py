@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.prompts.prompt_reader import Parsed
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import tenant_of
 from kvmesh.core.admission.tenant_salt import Sharing, TenantSalts, parse_sharing
 from kvmesh.core.engines.registry import ENGINES
@@ -44,7 +45,7 @@ class Isolation:
         tenant = tenant_of(request.headers, self._header)
         try:
             fields = _fields.decode(request.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise RequestError(f"the body is not a JSON object: {error}") from error
         refuse_foreign(fields)
         own = [bytes(fields.pop(name, b"")) for name in _OWN]
@@ -71,7 +72,7 @@ def refuse_foreign(fields: dict[str, msgspec.Raw]) -> None:
         nested = fields.get(name, _NULL)
         try:
             within |= set() if bytes(nested) == _NULL else _fields.decode(nested).keys()
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise RequestError(f"{name}: {error}", param=name) from error
     for name in sorted(REFUSED_FIELDS):
         if bytes(fields.get(name, _NULL)) != _NULL or name in within:
@@ -89,7 +90,7 @@ def _plain(raw: bytes) -> bytes:
         return b""
     try:
         return msgspec.json.encode(msgspec.json.decode(raw))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RequestError(f"cache_salt: {error}", param="cache_salt") from error
 
 

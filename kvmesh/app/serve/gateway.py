@@ -10,6 +10,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.bounds import shown
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
@@ -161,7 +162,7 @@ class Gateway:
                 answer_json(exchange, model)
                 return
         raise RequestError(
-            f"the model {wanted!r} does not exist: no worker serves it",
+            f"the model {shown(wanted)} does not exist: no worker serves it",
             status=404,
             param="model",
             code=MODEL_NOT_FOUND,

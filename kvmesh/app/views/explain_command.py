@@ -16,6 +16,7 @@ from rich.text import Text
 from kvmesh.app.views.ask import ask
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.tenant_view import TenantDetail
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.insight.explain import CandidateView, DecisionView, TenantChoice
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.errors import ConfigError, TransportError
@@ -130,7 +131,7 @@ def print_answer(body: bytes, console: Console, *, dry_run: bool) -> None:
             print_decision(msgspec.json.decode(body, type=DecisionView), console, "would go")
             return
         detail = msgspec.json.decode(body, type=DecisionDetail)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise TransportError(f"not a decision: {error}; is --url a kvmesh router?") from error
     print_decision(detail.decision, console, "went", detail.outcome)
     console.print(Text(detail.note, "dim"))

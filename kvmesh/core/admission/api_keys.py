@@ -2,10 +2,11 @@
 
 import tomllib
 from hashlib import sha256
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_NAME, Figure, is_name, shown
 from kvmesh.core.admission.access import DEFAULT_ROLES, OPEN_PATHS, ROLES, Role
 from kvmesh.errors import ConfigError, RequestError
 
@@ -13,7 +14,6 @@ PREFIX: Final = "kvm-"
 """What kvmesh's own keys begin with, so that scanners for leaked secrets know them."""
 
 _DIGEST_LENGTH: Final = 64
-_LONGEST_TENANT: Final = 128
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +28,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     tenant: str = ""
     roles: tuple[Role, ...] | None = None
-    requests_per_minute: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    requests_per_minute: Figure = 0.0
     proxy: bool = False
 
 
@@ -57,6 +57,12 @@ def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
         digest = key.sha256.lower()
         if len(digest) != _DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
             raise ConfigError(f"{source}: keys.{name}: sha256 is not 64 hexadecimal digits")
+        for told in (name, *filter(None, (key.tenant,))):
+            if not is_name(told):
+                raise ConfigError(
+                    f"{source}: keys.{shown(name)}: {shown(told)} is no name: write at most "
+                    f"{MAX_NAME} characters, none of them a control character"
+                )
         if digest in found:
             raise ConfigError(f"{source}: keys.{name}: another name has the same key")
         found[digest] = _completed(name, msgspec.structs.replace(key, sha256=digest), source)
@@ -69,16 +75,16 @@ def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
     A tenant travels as a header, so that none may be another's when it is read there.
     """
     tenant, roles = key.tenant or name, key.roles
-    if not tenant.isprintable() or tenant != tenant.strip() or len(tenant) > _LONGEST_TENANT:
+    if tenant != tenant.strip() or not is_name(tenant.encode().decode("latin-1")):
         raise ConfigError(
-            f"{source}: keys.{name:.40}: tenant {tenant!r:.80}: use at most {_LONGEST_TENANT} "
-            "printable characters, no blank at either end"
+            f"{source}: keys.{shown(name)}: tenant {shown(tenant)} cannot stand in a header: use "
+            f"at most {MAX_NAME} bytes, ASCII letters to be sure, no blank at either end"
         )
     if roles is None:
         roles = ROLES if key.proxy else DEFAULT_ROLES
     if not roles:
         raise ConfigError(
-            f"{source}: keys.{name:.40}: roles is empty; name some of {', '.join(ROLES)}, or "
+            f"{source}: keys.{shown(name)}: roles is empty; name some of {', '.join(ROLES)}, or "
             "delete the key"
         )
     return msgspec.structs.replace(key, tenant=tenant, roles=roles)

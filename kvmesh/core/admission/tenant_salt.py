@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError
 
 Sort = Literal["tenant", "group", "public"]
@@ -113,14 +114,14 @@ class TenantSalts:
     def _is_public_prompt(self, raw: msgspec.Raw) -> bool:
         try:
             prompt: str = _texts.decode(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             return False
         return bool(prompt) and any(one.startswith(prompt) for one in self._prompts)
 
     def _is_public_chat(self, raw: msgspec.Raw) -> bool:
         try:
             chat: tuple[Message, ...] = _chats.decode(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return False
         return bool(chat) and any(one[: len(chat)] == chat for one in self._chats)
 

@@ -110,6 +110,11 @@ def test_other_keys_count_at_once_and_spent_ones_stay_spent() -> None:
         ("[keys.a]\nsha256 = 5", "sha256"),
         ("[keys.a]\nsha256 = 'abc'", "keys.a: sha256 is not 64"),
         (f"[keys.a]\nsha256 = '{ANN}'\nrequests_per_minute = -1", "requests_per_minute"),
+        (f"[keys.a]\nsha256 = '{ANN}'\nrequests_per_minute = nan", "requests_per_minute"),
+        (f"[keys.a]\nsha256 = '{ANN}'\nrequests_per_minute = inf", "requests_per_minute"),
+        (f"[keys.a]\nsha256 = '{ANN}'\nrequests_per_minute = 1e308", "requests_per_minute"),
+        (f"[keys.a]\nsha256 = '{ANN}'\ntenant = \"a\\r\\nx: y\"", r"keys.'a': .* is no name"),
+        (f"[keys.{'a' * 600}]\nsha256 = '{ANN}'", "is no name"),
         (f"[keys.a]\nsha256 = '{ANN}'\nkey = 'oops'", "key"),
         (f"[keys.a]\nsha256 = '{ANN}'\n[keys.b]\nsha256 = '{ANN}'", "another name has the same"),
     ],
@@ -146,12 +151,14 @@ def test_a_key_has_the_roles_of_its_file_else_those_from_before_there_were_any(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ("roles = []", "keys.a: roles is empty"),
+        ("roles = []", "roles is empty"),
         ("roles = ['admin']", "admin"),
         ("roles = 'infer'", "roles"),
-        ("tenant = 'a\\r\\nx-admin: 1'", "printable characters"),
+        ("tenant = 'a\\r\\nx-admin: 1'", "is no name"),
         ("tenant = ' ann'", "no blank at either end"),
-        (f"tenant = '{'a' * 129}'", "at most 128"),
+        (f"tenant = '{'a' * 513}'", "at most 512"),
+        (f"tenant = '{'é' * 257}'", "at most 512 bytes"),
+        ("tenant = 'Ångström'", "cannot stand in a header"),
     ],
 )
 def test_roles_and_tenants_that_cannot_be_are_told_where(fields: str, words: str) -> None:
