@@ -1,5 +1,6 @@
-"""Descriptions of objects that somebody with a router's key wrote, which cannot be."""
+"""What a stolen key puts into a stream besides records, into objects besides snapshots."""
 
+import asyncio
 import base64
 import contextlib
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
-from tests.integration.nats.journal_load import connect
+from tests.integration.nats.journal_load import SUBJECT, connect, follow, open_journal
 from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
@@ -64,3 +65,29 @@ async def test_an_object_larger_than_it_says_is_given_up_early(
 
     with pytest.raises(TransportError, match="more than 10 bytes"):
         await store.get("large")
+
+
+async def publish_raw(url: str, subject: bytes, data: bytes) -> None:
+    """Publish as no client library would: any bytes make a subject."""
+    host, _, port = url.rpartition("//")[2].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await reader.readline()
+    writer.write(b'CONNECT {"verbose":false}\r\n')
+    writer.write(b"PUB %b %d\r\n%b\r\nPING\r\n" % (subject, len(data), data))
+    await writer.drain()
+    assert b"PONG" in await reader.readline()
+    writer.close()
+
+
+async def test_a_subject_that_is_no_text_does_not_stop_who_reads_the_stream(
+    fresh_server: Served, stack: contextlib.AsyncExitStack, eventually: Any
+) -> None:
+    journal = await open_journal(fresh_server.url, stack)
+    reader, tail = await follow(journal, stack)
+
+    await publish_raw(fresh_server.url, b"kvmesh.ev.code.\xff\xfe", b"odd")
+    journal.append(SUBJECT, b"good", lambda _: None)
+
+    await eventually(lambda: reader.seen == {1: b"odd", 2: b"good"})
+    assert tail.statistics().consumers == 1
+    assert reader.errors == []
