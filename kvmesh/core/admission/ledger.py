@@ -135,6 +135,12 @@ class Ledger:
         least = self.limit - self.quantum // 2
         return any(not one.here and one.position < least for one in self._claimants.values())
 
+    def held_back_elsewhere(self) -> bool:
+        """Return whether a tenant that waits at siblings alone has nothing left: they keep it
+        waiting for who has.
+        """
+        return any(not one.here and one.position >= self.limit for one in self._claimants.values())
+
     def pass_over(self) -> None:
         """Go on without the tenants that wait at siblings alone, until they are served there."""
         for account in [one for one in self._claimants.values() if not one.here]:

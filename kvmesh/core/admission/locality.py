@@ -3,30 +3,27 @@
 Source: Cao et al., Locality-aware Fair Scheduling in LLM Serving, 2025 (DLPM and D2LPM).
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
-from sortedcontainers import SortedDict
 
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.prefix_groups import PrefixGroups
 from kvmesh.core.admission.queue import MAX_ASKED, Rank, WaitingRequest
+from kvmesh.core.admission.tenant_line import TenantLine
 from kvmesh.core.blocks.hashing import Hashes
 
 MAX_TENANTS: Final = 16
-"""Tenants compared for one place: each costs up to `MAX_LOOKED` looks into the index."""
+"""Tenants compared for one place: each costs up to `MAX_LOOKED` requests' looks into the index."""
 
-MAX_LOOKED: Final = 4
-"""Requests of a tenant looked up for one place."""
+MAX_REFUSED: Final = 4
+"""A tenant is given up for its own choice of worker when so many of its requests were refused."""
 
 MAX_RAISED: Final = 16
 """Requests that begin like one just placed and are thought to be cached now."""
-
-MAX_OVERTAKEN: Final = 64
-"""So many later requests of its tenant may go before the oldest; then that is next."""
 
 REFRESHED: Final = 8
 """Requests looked up anew in each look, in turns: caches change without news of it here."""
@@ -54,6 +51,10 @@ class Places(Protocol):
 
     def cached(self, request_id: str) -> Cached:
         """Return how much of a waiting request is cached."""
+        ...
+
+    def would_take(self, request_id: str) -> bool:
+        """Return whether the worker of its choice would be given a request now."""
         ...
 
     def place(self, request_id: str, *, anywhere: bool) -> int | None:
@@ -86,48 +87,29 @@ def largest_gap(
     return ends + deaths * spread + lost + wrong
 
 
-class _Entry:
-    """One request: `order` sorts it in its line, `blocks` of it were cached when looked at last."""
-
-    __slots__ = ("blocks", "order")
-
-    def __init__(self, order: "_Order") -> None:
-        self.order = order
-        self.blocks = 0
-
-
-_Order = tuple[float, int, int]
-"""What the policy says, blocks cached (negative), order of arrival: the least is next."""
-
-
-class _Line:
-    """One tenant's requests, by order and by arrival. `overtaken` went before the oldest."""
-
-    __slots__ = ("entries", "key", "order", "overtaken")
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.entries: dict[str, _Entry] = {}
-        self.order: SortedDict[_Order, str] = SortedDict()
-        self.overtaken = 0
-
-    def oldest(self) -> str:
-        return next(iter(self.entries))
-
-
 class _Look:
-    """What was asked in vain in one look: requests, the tenants that were given up for their own
-    choice of worker (`stuck`), and those that no worker with room takes (`hopeless`).
+    """What was asked in vain in one look: requests, how often of each tenant (`refused`), and the
+    tenants that no worker with room takes (`hopeless`).
     """
 
-    __slots__ = ("asked", "hopeless", "now", "places", "stuck")
+    __slots__ = ("asked", "hopeless", "now", "places", "refused")
 
     def __init__(self, places: Places, now: float) -> None:
         self.places = places
         self.now = now
         self.asked: set[str] = set()
-        self.stuck: set[str] = set()
+        self.refused: Counter[str] = Counter()
         self.hopeless: set[str] = set()
+
+    def refuse(self, request_id: str, tenant: str) -> str:
+        """Note that a request would rather wait for a busy worker; return ""."""
+        self.asked.add(request_id)
+        self.refused[tenant] += 1
+        return ""
+
+    def stuck(self, tenant: str) -> bool:
+        """Return whether to ask no more of a tenant's requests for their own choice."""
+        return self.refused[tenant] >= MAX_REFUSED
 
 
 class FairTurns:
@@ -135,9 +117,9 @@ class FairTurns:
 
     A request costs its uncached tokens at its worker and its output. Of the tenants with a deficit
     in `ledger` the request with the longest prefix cached at a worker with room goes first, ties by
-    arrival. Where it would rather wait for a busy worker, it is placed where there is room: a
-    tenant with a deficit goes before one without. Only what no tenant with a deficit can take is
-    given to others.
+    arrival. Where all of these would rather wait for a busy worker they do, until others have gone
+    ahead by a quantum, or siblings hold others back: then they are placed where there is room. Only
+    what no tenant with a deficit can take is given to those beyond.
 
     `largest_gap` says how far the services of two tenants may part. Proof: `refill` puts the limit
     at most a quantum Q above the last claimant; who is served was less than Q above the limit and
@@ -151,7 +133,7 @@ class FairTurns:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._lines: OrderedDict[str, TenantLine] = OrderedDict()
         self._tenants: dict[str, str] = {}
         self._groups = PrefixGroups()
         self._refresh: OrderedDict[str, None] = OrderedDict()
@@ -171,10 +153,8 @@ class FairTurns:
         line = self._lines.get(held.tenant)
         key = self.ledger.begin_waiting(held.tenant)
         if line is None:
-            line = self._lines[held.tenant] = _Line(key)
-        order = (rank[0], 0, rank[1])
-        line.entries[held.request_id] = _Entry(order)
-        line.order[order] = held.request_id
+            line = self._lines[held.tenant] = TenantLine(key)
+        line.enter(held.request_id, *rank)
         self._tenants[held.request_id] = held.tenant
         self._refresh[held.request_id] = None
         self._refresh.move_to_end(held.request_id, last=False)
@@ -185,10 +165,11 @@ class FairTurns:
         if tenant is None:
             return
         line = self._lines[tenant]
-        if line.oldest() == request_id:
-            line.overtaken = 0
-        del line.order[line.entries.pop(request_id).order]
-        if not line.entries:
+        line.leave(request_id)
+        self._forget(request_id, tenant, line)
+
+    def _forget(self, request_id: str, tenant: str, line: TenantLine) -> None:
+        if not len(line):
             del self._lines[tenant]
         self._groups.leave(request_id)
         del self._refresh[request_id]
@@ -211,7 +192,7 @@ class FairTurns:
     def _next(self, look: _Look) -> str | None:
         """Return a request that was placed, "" when the one asked was not, None to end the look."""
         willing = [name for name, line in self._lines.items() if self.ledger.left(line.key) > 0]
-        found = self._best(look, (name for name in willing if name not in look.stuck))
+        found = self._best(look, (name for name in willing if not look.stuck(name)))
         if found is not None:
             return self._ask(look, found, anywhere=False)
         if not willing:
@@ -219,22 +200,26 @@ class FairTurns:
                 return None
             moved = self.ledger.refill()
             assert moved, "who waits here has nothing left, and who waits elsewhere little"
-            look.stuck.clear()
+            look.refused.clear()
             return ""
         return self._next_beyond(look, willing) if look.places.has_room() else None
 
     def _next_beyond(self, look: _Look, willing: list[str]) -> str | None:
         """Do as `_next` where those with a deficit would rather wait for a worker."""
         ledger, lines = self.ledger, self._lines
-        rest = [name for name in lines if name not in look.stuck]
+        rest = [name for name in lines if not look.stuck(name)]
         near = (name for name in rest if ledger.left(lines[name].key) > -ledger.quantum)
         if (found := self._best(look, near)) is not None:
             return self._ask(look, found, anywhere=False)
+        ahead = self._best(look, iter(rest))
+        if ahead is not None and not look.places.would_take(ahead):
+            return look.refuse(ahead, self._tenants[ahead])
+        if ahead is None and not ledger.held_back_elsewhere():
+            return None
         left = (name for name in willing if name not in look.hopeless)
         if (found := self._best(look, left, again=True)) is not None:
             return self._ask(look, found, anywhere=True)
-        found = self._best(look, iter(rest))
-        return None if found is None else self._ask(look, found, anywhere=False, ahead=True)
+        return None if ahead is None else self._ask(look, ahead, anywhere=False, ahead=True)
 
     def _keeps_room(self, look: _Look) -> bool:
         """Return whether to give way a little longer to who waits elsewhere: `YIELD_S` while there
@@ -259,19 +244,19 @@ class FairTurns:
         line = self._lines[tenant]
         tokens = look.places.place(request_id, anywhere=anywhere)
         if tokens is None:
-            look.asked.add(request_id)
-            (look.hopeless if anywhere else look.stuck).add(tenant)
-            return ""
+            if anywhere:
+                look.hopeless.add(tenant)
+            return look.refuse(request_id, tenant)
         if ahead:
             self.ledger.overdraw(line.key)
         self.ledger.charge(line.key, tokens)
         depth, alike = self._groups.alike(request_id, MAX_RAISED)
         for other in alike:
-            self._reorder(other, depth, at_least=True)
-        if line.oldest() != request_id:
-            line.overtaken += 1
+            self._lines[self._tenants[other]].sort_anew(other, depth, at_least=True)
         self._lines.move_to_end(tenant)
-        self.leave(request_id)
+        del self._tenants[request_id]
+        line.served(request_id)
+        self._forget(request_id, tenant, line)
         return request_id
 
     def _best(self, look: _Look, tenants: Iterator[str], *, again: bool = False) -> str | None:
@@ -282,37 +267,19 @@ class FairTurns:
         for name in islice(tenants, MAX_TENANTS):
             own: tuple[float, int, int, str] | None = None
             line = self._lines[name]
-            for request_id in self._candidates(look, line, again=again):
+            for request_id in line.next_ones(() if again else look.asked):
                 cached = look.places.cached(request_id)
-                self._reorder(request_id, cached.anywhere)
-                policy, _, arrival = line.entries[request_id].order
+                line.sort_anew(request_id, cached.anywhere)
+                policy, _, arrival = line.order(request_id)
                 order = policy, -cached.with_room, arrival, request_id
                 own = order if own is None else min(own, order)
             if own is not None:
                 best = own[1:] if best is None else min(best, own[1:])
         return None if best is None else best[2]
 
-    def _candidates(self, look: _Look, line: _Line, *, again: bool) -> list[str]:
-        """Return the requests of one tenant that come into question."""
-        oldest = line.oldest()
-        if line.overtaken >= MAX_OVERTAKEN and (again or oldest not in look.asked):
-            return [oldest]
-        first = (one for one in line.order.values() if again or one not in look.asked)
-        return list(islice(first, MAX_LOOKED))
-
-    def _reorder(self, request_id: str, blocks: int, *, at_least: bool = False) -> None:
-        """Sort a request anew, of which so many blocks are cached."""
-        line = self._lines[self._tenants[request_id]]
-        entry = line.entries[request_id]
-        if blocks == entry.blocks or (at_least and blocks < entry.blocks):
-            return
-        del line.order[entry.order]
-        entry.blocks = blocks
-        entry.order = (entry.order[0], -blocks, entry.order[2])
-        line.order[entry.order] = request_id
-
     def _refresh_some(self, look: _Look) -> None:
         for _ in range(min(REFRESHED, len(self._refresh))):
             request_id = next(iter(self._refresh))
             self._refresh.move_to_end(request_id)
-            self._reorder(request_id, look.places.cached(request_id).anywhere)
+            blocks = look.places.cached(request_id).anywhere
+            self._lines[self._tenants[request_id]].sort_anew(request_id, blocks)

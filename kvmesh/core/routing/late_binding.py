@@ -247,6 +247,14 @@ class _Places:
         near = (depth for depth, workers in groups if not room.isdisjoint(workers))
         return Cached(groups[0][0], next(near, 0))
 
+    def would_take(self, request_id: str) -> bool:
+        """Return whether the worker of its choice has room; True when only `place` can tell."""
+        try:
+            likeliest = self._scheduler.explain(self._binding.waiting[request_id], self._now)
+        except Exception:  # noqa: BLE001  one of many: `place` tells why
+            return True
+        return likeliest.chosen.wait_ms <= self._bound
+
     def place(self, request_id: str, *, anywhere: bool) -> int | None:
         """Book a request; return what it costs its tenant."""
         request = self._binding.waiting[request_id]

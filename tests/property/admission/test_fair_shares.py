@@ -19,13 +19,16 @@ LOOK_S = 0.02
 
 
 class Fleet:
-    """Room that all replicas share, and what was served of each tenant by whomsoever."""
+    """Room that all replicas share, and what was served of each tenant by whomsoever. Requests
+    about a document whose worker is `busy` would rather wait, but may go anywhere.
+    """
 
     def __init__(self) -> None:
         self.room = 0
         self.costs: dict[str, int] = {}
         self.tenants: dict[str, str] = {}
         self.warm: dict[str, int] = {}
+        self.busy: frozenset[int] = frozenset()
         self.service = dict.fromkeys(TENANTS, 0)
 
     def has_room(self) -> bool:
@@ -34,9 +37,11 @@ class Fleet:
     def cached(self, request_id: str) -> Cached:
         return Cached(self.warm[request_id], self.warm[request_id])
 
+    def would_take(self, request_id: str) -> bool:
+        return self.room > 0 and self.warm[request_id] not in self.busy
+
     def place(self, request_id: str, *, anywhere: bool) -> int | None:
-        del anywhere
-        if not self.room:
+        if not (self.room if anywhere else self.would_take(request_id)):
             return None
         self.room -= 1
         self.service[self.tenants[request_id]] += self.costs[request_id]
@@ -83,7 +88,7 @@ class SharesMachine(RuleBasedStateMachine):
         for _ in range(many):
             name = f"q{next(self.serial)}"
             self.fleet.costs[name], self.fleet.tenants[name] = cost, tenant
-            self.fleet.warm[name] = 4 * document
+            self.fleet.warm[name] = document
             held = WaitingRequest(name, cost, tenant, 0, self.now)
             hashes = BlockHashes.of([document + 1, 10 * document + 11], 16)
             replica.turns.enter((0.0, next(self.serial)), held, hashes)
@@ -94,9 +99,11 @@ class SharesMachine(RuleBasedStateMachine):
         room=st.integers(1, 4),
         looks=st.integers(1, 60),
         order=st.permutations(range(3)),
+        busy=st.frozensets(st.integers(0, 2), max_size=3),
     )
-    def work(self, room: int, looks: int, order: list[int]) -> None:
+    def work(self, room: int, looks: int, order: list[int], busy: frozenset[int]) -> None:
         """Have so many requests placed in each look by whoever is first; news is one look late."""
+        self.fleet.busy = busy
         for _ in range(looks):
             self.fleet.room = room
             for place in order:

@@ -4,7 +4,7 @@ from itertools import count
 from kvmesh.core.admission import locality
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.locality import (
-    MAX_OVERTAKEN,
+    MAX_REFUSED,
     NOTHING_CACHED,
     YIELD_S,
     Cached,
@@ -14,6 +14,7 @@ from kvmesh.core.admission.locality import (
 )
 from kvmesh.core.admission.queue import MAX_ASKED, WaitingRequest
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
+from kvmesh.core.admission.tenant_line import MAX_LOOKED, MAX_OVERTAKEN
 from kvmesh.core.blocks.hashing import BlockHashes
 
 
@@ -37,6 +38,9 @@ class Room(Places):
     def cached(self, request_id: str) -> Cached:
         self.looked.append(request_id)
         return self.depths.get(request_id, NOTHING_CACHED)
+
+    def would_take(self, request_id: str) -> bool:
+        return self.room > 0 and request_id not in self.wait and request_id not in self.nowhere
 
     def place(self, request_id: str, *, anywhere: bool) -> int | None:
         self.asked.append(request_id)
@@ -151,6 +155,42 @@ def test_who_would_rather_wait_lets_others_go_ahead_by_a_quantum_and_then_goes_a
     assert "a2" in released
 
 
+def test_a_worker_is_waited_for_while_nobody_would_go_ahead() -> None:
+    names = ("a1", "a2", *(f"b{number}" for number in range(40)))
+    held, room = Held(*names), Room(wait=names)
+
+    assert held.release(room) == []
+    assert held.release(room) == []
+
+
+def test_who_would_rather_wait_holds_nobody_back_at_siblings() -> None:
+    held, room = Held("a1"), Room(wait=["a1"])
+    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+
+    assert held.release(room) == []
+    held.ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 100, 0, 4)]))
+
+    assert held.release(room) == ["a1"]
+
+
+def test_who_goes_nowhere_holds_back_at_siblings_in_vain() -> None:
+    held, room = Held("a1"), Room(nowhere=["a1"])
+    for charged in (0, 100):
+        held.ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, charged, 0, 5)]))
+
+    assert held.release(room) == []
+    assert room.asked == ["a1", "a1"]
+
+
+def test_other_prefixes_of_a_tenant_are_asked_before_it_is_given_up() -> None:
+    names = [f"a{number}" for number in range(9)]
+    held = Held(*names)
+
+    assert held.release(Room(wait=names[: MAX_REFUSED - 1], room=1)) == [names[MAX_REFUSED - 1]]
+    left = [one for one in names if one != names[MAX_REFUSED - 1]]
+    assert held.release(Room(wait=left[:MAX_REFUSED], room=1)) == []
+
+
 def test_who_can_go_nowhere_keeps_a_claim_to_one_quantum() -> None:
     held, room = Held("a1", *(f"b{number}" for number in range(60))), Room(nowhere=("a1",))
 
@@ -200,7 +240,7 @@ def test_a_tenant_with_a_hundred_requests_costs_few_looks() -> None:
 
     held.release(room)
 
-    assert len(room.looked) <= locality.REFRESHED + 2 * locality.MAX_LOOKED
+    assert len(room.looked) <= locality.REFRESHED + 2 * MAX_LOOKED
 
 
 def test_the_bound_is_stated_for_one_replica_and_for_several() -> None:
