@@ -13,7 +13,7 @@ NATIVE := $(wildcard kvmesh/native/*.[ch])
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults mission chaos fuzz soak config coverage format clean help audit sbom
+.PHONY: up demo test test-pure native-check test-engines mutants check native-check bench bench-proxy bench-routers bench-faults mission chaos fuzz soak config coverage format clean help audit sbom lock
 .DEFAULT_GOAL := help
 
 help:
@@ -86,16 +86,11 @@ bench-faults: $(VENV)/.peers
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
-FUZZ_S ?= 200
+FUZZ_S ?= 60
 
 fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
-	$(BIN)/python -m tests.fuzz engine $(FUZZ_S)
-	$(BIN)/python -m tests.fuzz journal 60
-	$(BIN)/python -m tests.fuzz load 60
-	$(BIN)/python -m tests.fuzz request 60
-	$(BIN)/python -m tests.fuzz response 60
-	$(BIN)/python -m tests.fuzz sse 60
+	$(BIN)/python -m tests.fuzz all $(FUZZ_S)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak 1000000
@@ -134,15 +129,27 @@ config: $(VENV)/.run
 # vulnerability, and where the advisories cannot be read.
 $(VENV)-audit/.done:
 	$(PYTHON) -m venv $(VENV)-audit
-	$(VENV)-audit/bin/pip install --quiet 'pip-audit>=2.9' 'cyclonedx-bom>=7'
+	$(VENV)-audit/bin/pip install --quiet 'pip-audit>=2.9' 'cyclonedx-bom>=7' 'uv>=0.9'
 	@touch $@
 
 audit: $(VENV)/.run $(VENV)-audit/.done
 	$(BIN)/pip freeze --exclude-editable > $(VENV)-audit/installed.txt
 	$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps --requirement $(VENV)-audit/installed.txt
+	$(VENV)-audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement $(LOCK) --requirement deploy/docker/build.txt
 
 sbom: $(VENV)/.run $(VENV)-audit/.done
 	$(VENV)-audit/bin/cyclonedx-py environment $(BIN)/python --output-file sbom.json
+	$(VENV)-audit/bin/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --output-file sbom-image.json
+
+# What the image installs and what builds it, each with the hashes of its files, for every platform;
+# ARGS='--upgrade' takes newer versions, ARGS='--upgrade-package NAME' one.
+LOCK := deploy/docker/requirements.txt
+COMPILE := $(VENV)-audit/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+
+lock: $(VENV)-audit/.done
+	$(COMPILE) --output-file $(LOCK) $(ARGS) pyproject.toml
+	$(COMPILE) --output-file deploy/docker/build.txt $(ARGS) deploy/docker/build.in
 
 clean:
 	rm -rf $(VENV) .kvmesh build dist *.egg-info kvmesh/_native*.so .coverage* .pytest_cache .mypy_cache .ruff_cache

@@ -28,7 +28,7 @@ from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
-from tests.fuzz import http_targets
+from tests.fuzz import http_targets, mesh_targets, outside_targets
 from tests.fuzz.engine_batches import build_batches
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
@@ -85,30 +85,43 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "journal": journal,
     "load": load,
     **http_targets.TARGETS,
+    **mesh_targets.TARGETS,
+    **outside_targets.TARGETS,
 }
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """Yield inputs to begin with: every published schema, live captures, journal records."""
+    """Yield inputs to begin with: every published schema, live captures, what is well formed."""
     if target in http_targets.TARGETS:
-        yield from http_targets.seeds(target)
-    elif target == "engine":
-        schemas = json.loads((FIXTURES / "wire_fixtures.json").read_text())
-        for schema in schemas.values():
-            for name, payload in schema.items():
-                if name != "versions":
-                    yield b"\0" + bytes.fromhex(payload)
-        for path in sorted(FIXTURES.glob("*.jsonl")):
-            for line in path.read_text().splitlines():
-                yield b"\0" + bytes.fromhex(json.loads(line)["hex"])
-        yield bytes([STRUCTURED]) + bytes(range(256))
-    elif target == "journal":
-        for hashes in ([1, 2, 3], [4], []):
-            record = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes(hashes))]))
-            yield len(record).to_bytes(2, "big") + record
-    else:
-        yield bytes.fromhex("9ba84c6f6164537461740100cce0cd20000000cce0cd1000ccc8ce00016e3c")
-        yield msgspec.json.encode({"loads": [{"dp_rank": 0, "num_running_reqs": 3}]})
+        return http_targets.seeds(target)
+    if target in mesh_targets.TARGETS:
+        return mesh_targets.seeds(target)
+    if target in outside_targets.TARGETS:
+        return outside_targets.seeds(target)
+    return {"engine": _engine_seeds, "journal": _journal_seeds, "load": _load_seeds}[target]()
+
+
+def _engine_seeds() -> Iterator[bytes]:
+    schemas = json.loads((FIXTURES / "wire_fixtures.json").read_text())
+    for schema in schemas.values():
+        for name, payload in schema.items():
+            if name != "versions":
+                yield b"\0" + bytes.fromhex(payload)
+    for path in sorted(FIXTURES.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            yield b"\0" + bytes.fromhex(json.loads(line)["hex"])
+    yield bytes([STRUCTURED]) + bytes(range(256))
+
+
+def _journal_seeds() -> Iterator[bytes]:
+    for hashes in ([1, 2, 3], [4], []):
+        record = encode_batch(Batch(VERSION, 1, 1, [Stored(ROOT, pack_hashes(hashes))]))
+        yield len(record).to_bytes(2, "big") + record
+
+
+def _load_seeds() -> Iterator[bytes]:
+    yield bytes.fromhex("9ba84c6f6164537461740100cce0cd20000000cce0cd1000ccc8ce00016e3c")
+    yield msgspec.json.encode({"loads": [{"dp_rank": 0, "num_running_reqs": 3}]})
 
 
 def _split(data: bytes) -> Iterator[bytes]:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.corpus import kept
 from tests.fuzz.targets import STRUCTURED, TARGETS, seeds
 
-FOUND = Path(__file__).parents[1] / "fixtures" / "fuzz"
+BROKEN = Path(__file__).parent / "broken"
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -27,6 +28,14 @@ def test_well_formed_events_of_any_kind_break_nothing() -> None:
         TARGETS["engine"](bytes([STRUCTURED]) + rng.randbytes(rng.randrange(300)))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_kept_corpus_breaks_nothing(target: str) -> None:
+    inputs = kept(target)
+    assert inputs, "make fuzz keeps some"
+    for one in inputs:
+        TARGETS[target](one)
+
+
 def test_what_once_broke_a_target_no_longer_does() -> None:
-    for path in FOUND.glob("*"):
+    for path in BROKEN.glob("*-*"):
         TARGETS[path.name.partition("-")[0]](path.read_bytes())

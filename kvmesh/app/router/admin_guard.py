@@ -1,6 +1,9 @@
 """Who may change a running router: whoever has the token, or else only this machine."""
 
+import re
 from hmac import compare_digest
+from ipaddress import IPv6Address, ip_address
+from typing import Final
 
 from kvmesh.errors import RequestError
 from kvmesh.settings.requests import AdmissionSettings
@@ -8,9 +11,14 @@ from kvmesh.settings.secret_file import read_secret
 from kvmesh.transport.http.server.request import Request
 
 TOKEN_HEADER = b"x-kvmesh-admin-token"
-LOOPBACK = ("127.", "::1", "::ffff:127.")
 UNAUTHORIZED = 401
 FORBIDDEN = 403
+
+FORWARDED: Final = b"forwarded"
+LISTING: Final = frozenset({b"x-forwarded-for", b"x-real-ip"})
+"""Headers of addresses with commas between them."""
+
+_FOR: Final = re.compile(r'\bfor\s*=\s*("[^"]*"|[^;\s"]+)', re.IGNORECASE)
 
 
 class AdminGuard:
@@ -40,12 +48,39 @@ class AdminGuard:
 
 
 def hops(request: Request) -> list[str]:
-    """Return the addresses a request came by: its peer's, and those proxies tell."""
-    told = request.header(b"x-forwarded-for") or b""
-    listed = [one.strip() for one in told.decode("latin-1").split(",")]
-    return [request.client, *(one for one in listed if one)]
+    """Return the addresses a request came by: its peer's, and those that proxies tell of.
+
+    Every line of every such header counts, for a client may have sent the first one itself. What
+    names no address, or more than one, stands for itself: it is nobody's loopback.
+    """
+    found = [request.client]
+    for name, value in request.headers:
+        if name in LISTING or name == FORWARDED:
+            told = [one.strip() for one in value.decode("latin-1").split(",")]
+            found += [one if name in LISTING else forwarded_for(one) for one in told if one]
+    return found
+
+
+def forwarded_for(element: str) -> str:
+    """Return the node of one element of `Forwarded` (RFC 7239 §4), else the element.
+
+    Quotes do not protect a comma or a second `for`: a client could open a quote that swallows what
+    the proxy adds.
+    """
+    nodes = _FOR.findall(element)
+    return nodes[0] if len(nodes) == 1 else element
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is this machine's own."""
-    return address.startswith(LOOPBACK)
+    """Return whether an address, perhaps in quotes and with a port, is this machine's own."""
+    host = address.strip('"')
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback

@@ -138,6 +138,7 @@ class Forward:
         if exchange.started:
             if not head.events or status not in _SUCCESS:
                 self._error = []
+                self.on_body(body)
                 return
         else:
             exchange.pass_head(status, head.lines(ours=not added), added, head.length)

@@ -64,6 +64,27 @@ def test_a_rate_is_a_bucket_that_fills_evenly() -> None:
     assert status(keys, "kvm-ann", 1000.0) == 200
 
 
+def test_a_rate_of_one_a_minute_is_one_and_each_refusal_counts() -> None:
+    text = f'[keys.a]\nsha256 = "{ANN.upper()}"\nrequests_per_minute = 1'
+    keys = KeyRing(parse_keys(text, "file"))
+
+    assert [status(keys, "kvm-ann", now) for now in (0.0, 0.0, 59.9, 60.0)] == [200, 429, 429, 200]
+    assert status(keys, "kvm-x", 60.0) == 401
+    assert keys.refused == 3
+    with pytest.raises(RequestError, match="tenant 'a' has spent its 1 requests a minute"):
+        keys.admit("/v1/models", "kvm-ann", 60.0)
+
+
+def test_nobody_comes_in_without_a_key_though_the_empty_text_has_a_digest() -> None:
+    keys = KeyRing(parse_keys(f'[keys.a]\nsha256 = "{digest_of("")}"', "file"))
+
+    assert status(keys, "") == 401
+
+
+def test_a_key_that_is_no_text_is_unknown() -> None:
+    assert status(ring(), "kvm-\udcff") == 401
+
+
 def test_processes_that_share_a_port_share_the_rate() -> None:
     keys = ring(share=0.5)
 

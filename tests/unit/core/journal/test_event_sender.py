@@ -1,8 +1,12 @@
+from unittest.mock import ANY
+
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, decode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.journal.event_sender import EventSender, SenderLimits, Sends
+from kvmesh.core.journal.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
+from kvmesh.core.journal.ordering import NOTHING_FITS
+from kvmesh.core.journal.window import WindowStatistics
 
 STATE = [Stored(ROOT, pack_hashes([1, 2]))]
 LIMITS = SenderLimits(flush_events=2, window=2, max_pending_events=3)
@@ -171,6 +175,65 @@ def test_a_dump_under_way_answers_everybody() -> None:
     confirm(sender, dump, 2)
     sender.recover(7, 0, now=6.0)
     assert sender.is_waiting()
+
+
+def test_no_second_dump_is_made_while_the_last_batch_of_one_is_under_way() -> None:
+    sender = EventSender(7, lambda: STATE, SenderLimits(flush_events=1, window=2))
+    first, last = sender.send(0.0)
+    sender.acknowledge(first[0], 1, 0.0)
+
+    assert sender.recover(7, NOTHING_FITS, 9.0) == []
+
+    assert not sender.is_waiting()
+    sender.acknowledge(last[0], 2, 9.0)
+    sender.recover(7, NOTHING_FITS, 20.0)
+    assert sender.is_waiting()
+
+
+def test_a_replica_that_misses_the_next_event_or_asks_while_a_dump_waits_gets_nothing() -> None:
+    sender = started()
+    assert sender.recover(7, 3, 9.0) == []
+    assert sender.recover(7, 1, 9.0) != [], "and that was no answer"
+
+    waiting = EventSender(7, lambda: STATE, LIMITS)
+    assert waiting.recover(7, 0, 9.0) == []
+    confirm(waiting, waiting.send(9.0), 1)
+    assert waiting.recover(7, 1, 9.0) != [], "the first question had no answer of its own"
+
+
+def test_the_same_loss_is_answered_again_when_the_pause_is_over() -> None:
+    sender = started(SenderLimits(flush_events=2, window=2, resync_pause_s=1.0))
+    sender.recover(7, 1, 9.0)
+
+    assert sender.recover(7, 1, 10.0) != []
+
+
+def test_what_is_sent_again_has_a_whole_deadline_of_the_limits() -> None:
+    sender = started(SenderLimits(deadline_s=3.0, ring_s=5.0))
+
+    assert sender.recover(7, 1, 4.0) != []
+    assert sender.due_s() == 7.0
+
+
+def test_what_is_older_than_the_ring_of_the_limits_is_dumped() -> None:
+    sender = started(SenderLimits(ring_s=5.0))
+    sender.add([change(3)])
+    [(token, _)] = sender.send(6.0)
+    sender.acknowledge(token, 2, 6.0)
+
+    assert sender.recover(7, 1, 6.0) == []
+    assert sender.is_waiting()
+
+
+def test_statistics_count_events_batches_and_dumps() -> None:
+    sender = started()
+    sender.add([change(3), change(4), change(5)])
+    sender.send(0.0)
+    sender.add([change(6)])
+
+    assert sender.statistics() == SenderStatistics(
+        events=5, batches=3, dumps=1, pending=1, window=WindowStatistics(2, 1, ANY, 0)
+    )
 
 
 def test_a_later_epoch_in_the_journal_is_outrun() -> None:

@@ -69,6 +69,67 @@ def test_a_position_before_a_confirmed_one_proves_a_new_journal() -> None:
     assert window.confirmed_seq == 3
 
 
+def test_a_position_that_is_the_last_confirmed_one_proves_a_new_journal() -> None:
+    window = SendWindow()
+    [one] = sent(window, 1)
+    window.acknowledge(one, 1, 0.0)
+    [two] = sent(window, 2)
+
+    assert not window.acknowledge(two, 1, 0.0)
+
+
+def test_a_new_journal_may_store_at_its_first_position() -> None:
+    window = SendWindow()
+    [one] = sent(window, 1)
+    window.acknowledge(one, 100, 0.0)
+    window.abandon()
+    assert window.statistics() == WindowStatistics(0, 0, 0, 0)
+
+    [two] = sent(window, 2)
+
+    assert window.acknowledge(two, 1, 0.0)
+    assert window.confirmed_seq == 2
+
+
+def test_the_deadline_counts_from_the_first_message_in_flight() -> None:
+    window = SendWindow(deadline_s=1.0)
+    assert window.confirmed_seq == 0
+    [one] = sent(window, 1)
+    window.acknowledge(one, 1, 0.5)
+
+    window.send(parcel(2), 5.0)
+    window.send(parcel(3), 5.5)
+
+    assert window.due_s() == 6.0
+
+
+def test_sending_everything_again_is_counted_and_gets_a_whole_deadline() -> None:
+    window = SendWindow(deadline_s=1.0)
+    sent(window, 1, 2)
+    window.overdue(1.0)
+    window.overdue(3.0)
+
+    window.resend(4.0)
+
+    assert window.due_s() == 5.0
+    assert window.statistics().resends == 3
+
+
+def test_a_ring_keeps_what_just_fits_and_counts_what_is_rewound() -> None:
+    window = SendWindow(ring_bytes=30, ring_s=10.0)
+    for number in (1, 2, 3):
+        token = window.send(parcel(number, size=10), 0.0)
+        window.acknowledge(token, number, 0.0)
+    assert window.statistics() == WindowStatistics(0, 3, 30, 0)
+
+    assert window.rewind(3)
+
+    assert window.statistics() == WindowStatistics(1, 2, 20, 0)
+    [(again, _)] = window.resend(10.0)
+    window.acknowledge(again, 4, 10.0)
+    assert window.statistics().recent == 3
+
+
 def test_nothing_is_due_before_the_deadline_or_without_messages() -> None:
     window = SendWindow(deadline_s=1.0)
     assert window.due_s() is None

@@ -56,6 +56,54 @@ def test_models_are_judged_apart() -> None:
     assert probe.statistics().untrusted == ("bad",)
 
 
+def test_agreements_of_another_model_restore_no_trust() -> None:
+    probe = ParityProbe(OPTIONS)
+    for model in ("a", "b"):
+        probe.observe(model, [1], [2])
+        probe.observe(model, [1], [1])
+
+    assert probe.doubted == {"a", "b"}
+
+
+def test_each_answer_is_asked_where_the_sample_is_one_in_one() -> None:
+    probe = ParityProbe(ParityOptions(first=0, sample_every=1))
+
+    assert asked(probe, 3) == [1, 2, 3]
+
+
+def test_only_ids_known_to_be_cut_may_be_fewer() -> None:
+    probe = ParityProbe(OPTIONS)
+
+    assert probe.observe("m", [1], [1, 2], truncated=True).trusted
+    assert not probe.observe("m", [1], [1, 2]).trusted
+    assert first_difference([1], [1, 2]) == 1
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_report_of_an_early_difference_shows_the_ids_from_the_first(position: int) -> None:
+    ours = list(range(20))
+    engine = [99 if at == position else token for at, token in enumerate(ours)]
+
+    report = ParityProbe(OPTIONS).observe("m", ours, engine)
+
+    assert report.our_ids == tuple(range(position + 6))
+    assert report.engine_ids[position] == 99
+
+
+def test_a_report_of_an_agreement_shows_no_ids() -> None:
+    report = ParityProbe(OPTIONS).observe("m", [1, 2], [1, 2])
+
+    assert (report.our_ids, report.engine_ids) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("body", "whole"),
+    [(b'{"a":{"b":1}}', b'{"x":1,"a":{"b":1}}'), (b"{ } ", b'{"x":1 } ')],
+)
+def test_fields_go_in_front_of_a_body_of_any_shape(body: bytes, whole: bytes) -> None:
+    assert ask_for_ids(body, {"x": b"1"}) == whole
+
+
 def test_a_report_says_where_and_how_the_ids_differ() -> None:
     ours, engine = array("I", range(20)), [*range(10), 99, 98]
 

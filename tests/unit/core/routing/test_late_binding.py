@@ -158,6 +158,44 @@ def test_the_work_of_a_request_is_what_nobody_has_cached() -> None:
     assert [one.request_id for one in release(binding, 0.0)] == ["warm", "cold"]
 
 
+def test_the_least_bound_is_one_and_a_lifted_one_is_none() -> None:
+    binding, _ = make_binding(W1, max_backlog_ms=0.5)
+    assert binding.bounded is True
+
+    binding.change(AdmissionOptions(max_backlog_ms=0.0))
+
+    assert binding.bounded is False
+
+
+def test_tenants_take_turns_and_priorities_order_one_tenants_requests() -> None:
+    binding, scheduler = make_binding(W1, policy="priority", quantum_tokens=16_000)
+    binding.ask(make_request("r0"), 0.0)
+    for number, (tenant, priority) in enumerate([("a", 0), ("a", 5), ("b", 0)], start=1):
+        request = make_request(f"r{number}", family=number, tenant=tenant, priority=priority)
+        assert binding.ask(request, 0.0) is None
+
+    order: list[str] = []
+    for turn in range(3):
+        last = order[-1] if order else "r0"
+        scheduler.first_token(last, 0.8 + turn)
+        order += [one.request_id for one in release(binding, 0.8 + turn)]
+
+    assert order == ["r2", "r3", "r1"]
+
+
+def test_a_released_request_carries_every_candidate_when_it_is_traced() -> None:
+    binding, scheduler = make_binding(W1, W2)
+    for number in range(2):
+        binding.ask(make_request(f"r{number}", family=number), 0.0)
+    binding.ask(make_request("r3", family=3), 0.0)
+    scheduler.first_token("r0", 0.8)
+
+    [released] = binding.release(0.8, lambda: True)
+
+    assert isinstance(released.verdict, Decision)
+    assert len(released.verdict.candidates) == 2
+
+
 def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     binding, scheduler = make_binding(W1, max_wait_s=1.0)
     binding.ask(make_request("r1"), 0.0)

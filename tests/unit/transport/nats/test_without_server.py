@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import nats.errors
 import pytest
 
 from kvmesh.errors import ConfigError, TransportError
@@ -184,6 +185,36 @@ async def test_appends_that_nobody_answers_are_a_trouble_until_one_is_answered(
     await asyncio.sleep(0.01)
     assert connection.troubles.warnings() == ()
     assert append_at(67.0) == ()
+
+
+async def test_a_full_buffer_is_no_silence_of_the_servers() -> None:
+    connection = NatsConnection(NatsOptions())
+    journal = NatsJournal(connection, JOURNAL)
+    clock = [0.0]
+    journal._now = lambda: clock[0]
+
+    def publish(_subject: str, _data: bytes, _reply: str = "") -> None:
+        if clock[0] % 2:
+            raise nats.errors.OutboundBufferLimitError
+
+    journal._client.publish_nowait = publish  # type: ignore[assignment]
+    for second in range(20):
+        clock[0] = float(second)
+        journal.append("ev.w1", b"x", lambda _: None)
+
+    assert journal.statistics().unsent == 10
+    assert connection.troubles.warnings() == ()
+
+
+async def test_a_message_that_was_stored_before_is_acknowledged_too() -> None:
+    journal = await connected_journal()
+    acks: list[int] = []
+    journal.append("ev.w1", b"x", acks.append)
+
+    journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":4,"duplicate":true}', None)
+
+    assert acks == [4]
+    assert journal.statistics().duplicates == 1
 
 
 def test_a_shortage_is_told_from_other_refusals() -> None:

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.journal.pull import PullConsumer, PullSpec, parse_status
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
@@ -93,6 +94,42 @@ async def test_a_heartbeat_that_knows_of_more_deliveries_breaks_it(wire: Wire) -
     wire.status(IDLE % (3, 3))
 
     assert wire.listener.broken == ["deliveries 2..3 lost"]
+
+
+async def test_a_heartbeat_that_knows_of_one_more_delivery_breaks_it(wire: Wire) -> None:
+    wire.message(1, 1)
+    wire.status(IDLE % (2, 2))
+
+    assert wire.listener.broken == ["deliveries 2..2 lost"]
+    assert not wire.listener.idle
+
+
+async def test_more_is_pulled_when_half_the_window_has_come(wire: Wire) -> None:
+    wire.message(1, 1)
+    assert len(wire.pulls) == 2
+
+    wire.message(2, 2)
+
+    assert len(wire.pulls) == 3
+
+
+async def test_a_consumer_that_cannot_be_made_leaves_no_subscription(wire: Wire) -> None:
+    heard: list[int] = []
+
+    async def listen(_subject: str, _deliver: object) -> int:
+        heard.append(7)
+        return 7
+
+    async def unlisten(number: int) -> None:
+        heard.remove(number)
+
+    wire.consumer._client.listen = listen  # type: ignore[assignment]
+    wire.consumer._client.unlisten = unlisten  # type: ignore[method-assign]
+
+    with pytest.raises(TransportError):  # there is no server
+        await wire.consumer.open()
+
+    assert heard == []
 
 
 async def test_a_heartbeat_tells_where_the_consumer_stands(wire: Wire) -> None:

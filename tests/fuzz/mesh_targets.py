@@ -1,0 +1,158 @@
+"""What processes of a mesh tell each other and store, under any bytes.
+
+What is taken must be itself again after a round trip: a figure that is no number is not.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from xxhash import xxh3_64
+
+from kvmesh.actors.doubts import Reread
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import (
+    Drain,
+    Dump,
+    Reload,
+    Resync,
+    RouterHeartbeat,
+    StateWanted,
+    Status,
+    TakeSnapshot,
+    WorkerHeartbeat,
+)
+from kvmesh.actors.wire import decode, encode
+from kvmesh.app.edge.messages import (
+    Abandon,
+    Ask,
+    EdgeCodec,
+    Hello,
+    IndexCodec,
+    asked,
+)
+from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.url_rules import parse_url_rules
+from kvmesh.core.routing.booking_events import (
+    BOOKING_VERSION,
+    BookingBatch,
+    Ended,
+    Placed,
+    decode_bookings,
+    encode_bookings,
+)
+from kvmesh.core.snapshots.manifest import (
+    Manifest,
+    SnapshotGeneration,
+    decode_manifest,
+    encode_manifest,
+)
+from kvmesh.core.snapshots.reading import decode_snapshot
+from kvmesh.core.snapshots.writing import MAGIC, Position, encode_snapshot
+from kvmesh.errors import CodecError, ConfigError, KvMeshError
+from kvmesh.transport.http.upstream.messages import UpstreamFailure
+
+KINDS: Final[tuple[type[Message], ...]] = (
+    WorkerHeartbeat, RouterHeartbeat, Drain, Resync, Reload, StateWanted, Dump, Status,
+    TakeSnapshot, Reread,
+)  # fmt: skip
+RULES: Final = parse_url_rules(["10.0.0.0/8:8000", "*.engines.svc"], ["http://own:1"])
+BLOCK: Final = 4
+LATE: Final = UpstreamFailure("after_send", "timeout", "slow", "http://w:1")
+
+
+def message(data: bytes) -> None:
+    """Read a heartbeat or a command; the first byte chooses the kind."""
+    if not data:
+        return
+    kind = KINDS[data[0] % len(KINDS)]
+    with contextlib.suppress(CodecError):
+        taken = decode(data[1:], kind)
+        assert decode(encode(taken), kind) == taken, taken
+        if isinstance(taken, WorkerHeartbeat | RouterHeartbeat):
+            RULES.why_not(taken.url)
+
+
+def bookings(data: bytes) -> None:
+    """Read what a sibling booked."""
+    with contextlib.suppress(CodecError):
+        batch = decode_bookings(data)
+        assert len(decode_bookings(encode_bookings(batch)).events) == len(batch.events)
+        for event in batch.events:
+            if isinstance(event, Ended):
+                event.attempt()
+
+
+def manifest(data: bytes) -> None:
+    """Read a manifest."""
+    with contextlib.suppress(KvMeshError):
+        taken = decode_manifest(data)
+        assert decode_manifest(encode_manifest(taken)) == taken
+
+
+def snapshot(data: bytes) -> None:
+    """Load a snapshot whose checksum is right, whatever it says."""
+    content = MAGIC + data
+    with contextlib.suppress(CodecError):
+        decode_snapshot(content + xxh3_64(content).intdigest().to_bytes(8, "little"))
+
+
+def edge(data: bytes) -> None:
+    """Read frames of both directions between edge and index process."""
+    with contextlib.suppress(CodecError):
+        for one in IndexCodec().decode(memoryview(data)):
+            if isinstance(one, Ask):
+                asked(one, BLOCK)
+    with contextlib.suppress(CodecError):
+        EdgeCodec().encode(list(IndexCodec().decode(memoryview(data))))
+    with contextlib.suppress(CodecError):
+        IndexCodec().encode(list(EdgeCodec().decode(memoryview(data))))
+
+
+def url(data: bytes) -> None:
+    """Judge a URL, and read it as a rule."""
+    text = data.decode("utf-8", "replace")
+    RULES.why_not(text)
+    with contextlib.suppress(ConfigError):
+        parse_url_rules([text])
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    "message": message,
+    "bookings": bookings,
+    "manifest": manifest,
+    "snapshot": snapshot,
+    "edge": edge,
+    "url": url,
+}
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Yield one well-formed input of each kind."""
+    worker = WorkerHeartbeat(WorkerId("w"), "b", 1, 1, "http://w:1", ("m",), 16)
+    router = RouterHeartbeat("r", "b", "http://r:1", ready=True, epoch=1)
+    told: tuple[Message, ...] = (worker, router, Drain(), Resync(WorkerId("w"), 1, 1))
+    made = {
+        "message": [bytes([KINDS.index(type(one))]) + encode(one) for one in told],
+        "bookings": [
+            encode_bookings(
+                BookingBatch(BOOKING_VERSION, 1, 1, [Placed("q", "w", 8, 4), Ended("q")])
+            )
+        ],
+        "manifest": [
+            encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))
+        ],
+        "snapshot": [_snapshot()[len(MAGIC) : -8]],
+        "edge": [EdgeCodec().encode([Hello(1, 2)]), IndexCodec().encode([Abandon(1, LATE)])],
+        "url": [b"http://10.1.2.3:8000", b"https://[::ffff:169.254.169.254]:1", b"*.x:1-9"],
+    }
+    yield from made[target]
+
+
+def _snapshot() -> bytes:
+    index = KvIndex()
+    for worker in (WorkerId("a"), WorkerId("b")):
+        assert not index.apply(worker, Stored(ROOT, pack_hashes([1, 2, 3])))
+    return b"".join(encode_snapshot(index.freeze(), Position("today", 3)))
