@@ -51,6 +51,11 @@ def last_token(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
+def fixed_part(pattern: str) -> str:
+    """Return what every subject that matches `pattern` begins with."""
+    return pattern.partition("*")[0].partition(">")[0]
+
+
 def encode(message: Message) -> bytes:
     """Return `message` as a msgpack map, by field name, so that versions may add fields."""
     return _encoder.encode(message)
