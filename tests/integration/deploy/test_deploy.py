@@ -308,6 +308,8 @@ def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
     }
     assert wanted <= set(secrets)
     assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk"}
+    admins = {"admin.nk", "admin.chat.nk", "admin.code.nk"}
+    assert set(secrets["kvmesh-nats-admin"]["data"]) == admins
     config = secrets["kvmesh-nats-config"]["data"]
     assert "cluster.conf" in config
     assert b"http: 0.0.0.0:8222" in base64.b64decode(config["nats.conf"]), "kubelets probe the pod"
