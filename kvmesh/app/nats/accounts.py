@@ -19,14 +19,15 @@ from kvmesh.settings.types import Flat
 
 
 def write_accounts(options: AccountsOptions) -> Path:
-    """Write seeds, accounts.conf and nats.conf, with `operator` also credentials; return the path
-    of nats.conf.
+    """Write seeds, accounts.conf and nats.conf, return the last one's path.
 
-    A seed that exists is kept; delete its file and run again to give that process a new key.
+    In operator mode also credentials. A seed that exists is kept; delete its file and run again to
+    give that process a new key.
     Raises `ConfigError` when a file cannot be written or a seed is not one.
     """
     try:
-        return write_server(options, plan_accounts(keyed_members(options), options.namespace))
+        members = keyed_members(options)
+        return write_server(options, plan_accounts(members, options.namespace))
     except OSError as error:
         raise ConfigError(f"--out {options.out}: {error}") from error
 

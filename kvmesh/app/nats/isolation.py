@@ -64,7 +64,7 @@ def plan_accounts(members: Sequence[Member], namespace: str) -> list[Account]:
     heard = tuple(
         Import(Subjects(namespace, one).routers(), "stream", bucket_account(one)) for one in buckets
     )
-    accounts = []
+    accounts: list[Account] = []
     for bucket in buckets:
         subjects = Subjects(namespace, bucket)
         its = [member for member in members if member.bucket == bucket]

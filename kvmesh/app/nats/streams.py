@@ -1,7 +1,7 @@
 """`kvmesh nats-streams`: make the streams of some buckets, each as the admin of its account."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +75,7 @@ def login_as_admin(options: StreamsOptions, bucket: str) -> NatsSettings:
 
 
 @asynccontextmanager
-async def connected(settings: NatsSettings) -> AsyncIterator[NatsPlane]:
+async def connected(settings: NatsSettings) -> AsyncGenerator[NatsPlane]:
     """Give an admin's plane, connected. Raises `TransportError`."""
     plane = nats_plane(settings, "admin")
     await plane.connect()

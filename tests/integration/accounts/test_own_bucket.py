@@ -10,15 +10,27 @@ from typing import Any
 
 import pytest
 
-from kvmesh.actors.wire import Subjects
+from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.wire import Subjects, decode
 from kvmesh.app.nats.members import AccountsOptions
+from kvmesh.core.blocks.events import decode_batch
+from kvmesh.errors import CodecError
 from kvmesh.ports import Record
 from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.layout import session_bucket
+from kvmesh.transport.nats.layout import meta_bucket, session_bucket
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
-from tests.integration.support.pens import Attack, Thief, pull, use
+from tests.integration.support.pens import (
+    Attack,
+    Pen,
+    Thief,
+    ack,
+    api_answer,
+    message_read,
+    pull,
+    use,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +38,14 @@ CHAT = Subjects("kvmesh", "chat")
 SESSIONS = session_bucket(CHAT)
 FORGED, REAL = b"forged", b"real"
 THIEF = Thief(
-    label="router.chat.r0", names=(), home="", own="", heard_in="", stream=f"KV_{SESSIONS}"
+    label="router.chat.r0",
+    names=(),
+    home="",
+    own="",
+    heard_in="",
+    stored=f"$KV.{SESSIONS}.w1",
+    stream=f"KV_{SESSIONS}",
+    read=f"KV_{meta_bucket('kvmesh')}",
 )
 
 
@@ -103,3 +122,24 @@ async def test_a_record_that_a_pull_stores_as_an_event_is_passed_over(
     assert sequence == 2
     assert not heard.gaps
     assert tail.statistics().position == sequence
+
+
+@pytest.mark.parametrize("pen", [ack, api_answer, message_read])
+async def test_what_the_server_says_under_an_events_subject_is_no_event(
+    mesh: LockedMesh, eventually: Any, pen: Pen
+) -> None:
+    plane = await mesh.plane("router.chat.r1")
+    journal = await plane.journal("chat")
+    heard = Heard()
+    tail = await journal.tail(0, "", heard)
+
+    await use(pen, await steal(mesh), CHAT.events("w1"))
+
+    await eventually(lambda: heard.records, what="the server's words")
+    await tail.close()
+    [record] = heard.records
+    assert record.subject == CHAT.events("w1")
+    with pytest.raises(CodecError):
+        decode_batch(record.data)
+    with pytest.raises(CodecError):
+        decode(record.data, WorkerHeartbeat)

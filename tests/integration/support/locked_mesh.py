@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -148,7 +148,7 @@ class LockedMesh:
 @contextlib.asynccontextmanager
 async def locked_mesh(
     folder: Path, options: AccountsOptions, *, witnesses: bool, buckets: Sequence[str]
-) -> AsyncIterator[LockedMesh]:
+) -> AsyncGenerator[LockedMesh]:
     """Give a mesh that runs, its streams made."""
     mesh = LockedMesh(options, folder)
     mesh.write(witnesses=witnesses)
