@@ -6,12 +6,14 @@ import msgspec
 
 from kvmesh.actors.journal.indexer import Indexer
 from kvmesh.actors.journal.snapshotter import SnapshotterStatistics
+from kvmesh.actors.members.registry import RegistryStatistics
 from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Figure, Table
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.ports import Refusals
 
 DIGEST_BITS: Final = 32
 """Of the digest as many bits are shown as a float holds exactly."""
@@ -71,6 +73,8 @@ JOURNAL: Final = Table[JournalFacts](
            "Dumps asked of workers."),
     Figure("counter", "kvmesh_journal_garbage_messages", lambda one: one.folded.garbage,
            "Messages that could not be read."),
+    Figure("counter", "kvmesh_journal_crowded_messages", lambda one: one.folded.crowded,
+           "Messages of workers beyond --max-workers."),
     Figure("counter", "kvmesh_journal_redelivered_messages",
            lambda one: one.folded.redelivered,
            "Messages that came twice."),
@@ -89,6 +93,8 @@ SNAPSHOTS: Final = Table[SnapshotterStatistics](
            "Snapshots by how they ended.", ("how",)),
     Figure("counter", "kvmesh_journal_purged_messages", lambda one: one.purged_messages,
            "Journal messages purged behind snapshots."),
+    Figure("counter", "kvmesh_snapshot_keys_overridden", lambda one: one.overridden,
+           "Leases and manifests written over that were garbage, unsigned, or did not expire."),
     Figure("gauge", "kvmesh_snapshot_sequence",
            lambda one: one.newest.sequence if one.newest else None,
            "Journal sequence of the newest snapshot."),
@@ -109,6 +115,18 @@ BOOKINGS: Final = Table[ReplicaSyncStatistics](
            "Booking events by direction.", ("direction",)),
     Figure("counter", "kvmesh_booking_gaps", lambda one: one.gaps,
            "Booking messages of peers that never came."),
+    Figure("counter", "kvmesh_refused_bookings", lambda one: {
+               "garbage": one.garbage, "crowded": one.refused},
+           "Booking messages of no sense, and bookings of peers beyond what one may have.",
+           ("why",)),
+)
+
+HEARTBEATS: Final = Table[RegistryStatistics](
+    Figure("counter", "kvmesh_refused_heartbeats", lambda one: {
+               "garbage": one.garbage, "outdated": one.outdated, "url": one.refused,
+               "crowded": one.crowded},
+           "Heartbeats that did not count, by why; crowded: of newcomers beyond --max-workers.",
+           ("why",)),
 )
 
 PEERS: Final = Table[PeerCounts](
@@ -124,6 +142,14 @@ HEARING: Final = Table[Hearing](
            "of."),
     Figure("gauge", "kvmesh_silent_members", lambda one: one.silent(),
            "Workers and replicas that are not heard over NATS but answer over HTTP."),
+)
+
+TRUST: Final = Table[Refusals](
+    Figure("counter", "kvmesh_unverified_messages", lambda one: one.counts,
+           "Messages and stored values refused by --nats-trust: unsigned, foreign (of a key that "
+           "may not say it), stale (by its clock, or sent before), forged.", ("reason", "kind")),
+    Figure("gauge", "kvmesh_clock_skew_seconds", lambda one: one.skews_s,
+           "What members' clocks are ahead by whose messages are refused for it.", ("member",)),
 )
 
 APPROX: Final = Table[ApproxStatistics](

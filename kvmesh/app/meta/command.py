@@ -172,6 +172,7 @@ class MetaServer:
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
             INTERNAL_ERRORS.of(lambda: errors),
+            *self._feed.figures(),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
@@ -247,9 +248,11 @@ class MetaServer:
     def _warnings(self) -> tuple[str, ...]:
         return (
             *self.meta.hearing.warnings(),
+            *self.meta.warnings(time.monotonic()),
             *self._refusals.warnings(),
             *self._care.warnings(),
             *self._watch.warnings(),
+            *self._feed.warnings(),
             *by_reason(self._failing(), "gets no requests"),
         )
 

@@ -14,12 +14,13 @@ from kvmesh.app.nats.isolation import Account, plan_accounts
 from kvmesh.app.nats.members import AccountsOptions, keyed_members, plan_members
 from kvmesh.app.nats.operator import Operator
 from kvmesh.app.nats.server_conf import accounts_conf, limits_of, nats_conf, write_cluster
+from kvmesh.app.nats.trust import write_trust
 from kvmesh.errors import ConfigError
 from kvmesh.settings.types import Flat
 
 
 def write_accounts(options: AccountsOptions) -> Path:
-    """Write seeds, accounts.conf and nats.conf, return the last one's path.
+    """Write seeds, trust.json, accounts.conf and nats.conf, return the last one's path.
 
     In operator mode also credentials. A seed that exists is kept; delete its file and run again to
     give that process a new key.
@@ -27,6 +28,7 @@ def write_accounts(options: AccountsOptions) -> Path:
     """
     try:
         members = keyed_members(options)
+        write_trust(options.out, members)
         return write_server(options, plan_accounts(members, options.namespace))
     except OSError as error:
         raise ConfigError(f"--out {options.out}: {error}") from error

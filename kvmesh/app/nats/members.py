@@ -33,7 +33,7 @@ class AccountsOptions:
     """`kvmesh nats-accounts`."""
 
     out: Path = Path("nats-accounts")
-    """Directory for nats.conf, accounts.conf and seeds/ROLE.BUCKET.NAME.nk."""
+    """Directory for nats.conf, accounts.conf, trust.json and seeds/ROLE.BUCKET.NAME.nk."""
     worker: tuple[str, ...] = ()
     """`bucket/name`, or `bucket/name:RANKS` for data-parallel ranks; repeat. `bucket/*`: one key
     for all workers of a bucket, which then trust each other."""

@@ -9,6 +9,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.bounds import shown
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
@@ -133,7 +134,7 @@ class Gateway:
                 answer_json(exchange, model)
                 return
         raise RequestError(
-            f"the model {wanted!r} does not exist: no worker serves it",
+            f"the model {shown(wanted)} does not exist: no worker serves it",
             status=404,
             param="model",
             code=MODEL_NOT_FOUND,

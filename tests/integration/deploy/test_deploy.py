@@ -307,8 +307,10 @@ def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
         if "secret" in volume
     }
     assert wanted <= set(secrets)
-    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk"}
-    admins = {"admin.nk", "admin.chat.nk", "admin.code.nk"}
+    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk", "trust.json"}
+    clients = {name: one["data"] for name, one in secrets.items() if name != "kvmesh-nats-config"}
+    assert len({data["trust.json"] for data in clients.values()}) == 1
+    admins = {"admin.nk", "admin.chat.nk", "admin.code.nk", "trust.json"}
     assert set(secrets["kvmesh-nats-admin"]["data"]) == admins
     config = secrets["kvmesh-nats-config"]["data"]
     assert "cluster.conf" in config
