@@ -22,6 +22,7 @@ from kvmesh.app.nats.jwt import (
 from kvmesh.app.nats.keys import read_keys, replace_secret
 from kvmesh.app.nats.members import AccountsOptions, Member
 from kvmesh.app.nats.server_conf import Limits
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError
 
 CREDS = """\
@@ -169,7 +170,7 @@ class Operator:
             return Record(self._now_s, {})
         try:
             return msgspec.json.decode(path.read_bytes(), type=Record)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ConfigError(
                 f"{path}: {error}; it says which keys are revoked: restore it, or delete all of "
                 f"{self._folder} to begin anew with other accounts"

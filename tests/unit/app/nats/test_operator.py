@@ -81,9 +81,10 @@ def test_keys_of_the_wrong_kind_and_a_damaged_record_are_named(options: Accounts
     signing = options.out / "signing"
     seed = (options.out / "seeds/admin.nk").read_bytes()
 
-    (signing / "issued.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"issued\.json.*revoked: restore it"):
-        write_accounts(options)
+    for damaged in (b"{", b'{"since_s": 1, "users": {"\xff": 2}}'):
+        (signing / "issued.json").write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"issued\.json.*revoked: restore it"):
+            write_accounts(options)
     (signing / "operator.nk").write_bytes(seed)
     with pytest.raises(ConfigError, match=r"operator\.nk: the seed of another kind"):
         write_accounts(options)
