@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
@@ -66,6 +68,14 @@ class KeyGuard:
         if key is not None:
             self._sign(request, key)
         self._handler(exchange)
+
+    def screen(self, request: Request) -> Problem | None:
+        """Return why a request whose body is still to come need not send it."""
+        try:
+            self._ring.check(request.path, credential(request))
+        except KvMeshError as error:
+            return msgspec.structs.replace(Problem.from_error(error), challenge=_BEARER[1])
+        return None
 
     def _sign(self, request: Request, key: ApiKey) -> None:
         """Put the key's tenant on the request, and take off what is not to be passed on."""

@@ -26,7 +26,7 @@ class Problem(msgspec.Struct, frozen=True):
     """One error answer. `code` is a constant for programs, `message` is for people.
 
     `retry_after_s` > 0 adds a Retry-After header. `final` tells OpenAI's clients not to send the
-    request again.
+    request again. `challenge` is the WWW-Authenticate of a 401.
     """
 
     status: int
@@ -35,6 +35,7 @@ class Problem(msgspec.Struct, frozen=True):
     param: str | None = None
     retry_after_s: int = 0
     final: bool = False
+    challenge: bytes = b""
 
     @classmethod
     def from_error(cls, error: KvMeshError) -> "Problem":
@@ -80,4 +81,6 @@ class Problem(msgspec.Struct, frozen=True):
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
         wait = ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
+        if self.challenge:
+            wait = (*wait, (b"www-authenticate", self.challenge))
         return (*wait, NO_RETRY) if self.final else wait
