@@ -1,14 +1,17 @@
 """From an HTTP request to what the router decides on: its tokens, hashes and wishes, one value."""
 
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Container
+from functools import partial
 from math import inf
+from typing import Final
 
 import msgspec
 
+from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
+from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
@@ -21,6 +24,7 @@ from kvmesh.transport.http.openai import (
     ApiEndpoint,
     InferenceRequest,
     parse_model,
+    prompt_endpoint,
     read_chat,
     read_request,
 )
@@ -28,6 +32,9 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
+
+MOST_PACKED: Final = 1 << 20
+"""Token ids or hashes of a prompt sent packed: they are read on the event loop."""
 
 
 class Reader:
@@ -56,38 +63,51 @@ class Reader:
         self._secret = secret
         self._numbers = itertools.count(1)
         self._seconds = seconds or Histogram(MICROSECONDS)
+        self._threads = ReadingThreads()
 
-    def read(self, exchange: Exchange, endpoint: ApiEndpoint, then: Then) -> None:
+    def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
 
-        A long prompt is tokenised in a thread, so that other streams go on meanwhile.
+        A long body is parsed and tokenised in a thread, so that other streams go on meanwhile.
+        `endpoint` None: that whose prompt the body holds.
         """
         began = time.perf_counter()
         asked = exchange.request
-        long = len(asked.body) > self._prompts.tokenizer.inline_characters
-        parsed: Parsed | None = None
-        if endpoint.kind == "chat" and not long:
-            parsed = read_chat(asked.body)
-        elif endpoint.prompt is None:
-            parsed = InferenceRequest(model=parse_model(asked.body) or None)
-        parsed = parsed or read_request(asked, endpoint)
-        if long:
-            exchange.scope.start(self._read_in_thread(exchange, endpoint, parsed, then))
+        if (
+            len(asked.body) > self._prompts.tokenizer.inline_characters
+            or asked.items > INLINE_ITEMS
+        ):
+            exchange.scope.start(self._read_in_thread(exchange, endpoint, then))
             return
-        request = self.make(exchange, endpoint, parsed)
+        request = self._parse(exchange, endpoint)
         self._seconds.observe(time.perf_counter() - began)
         then(exchange, request)
 
     async def _read_in_thread(
-        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, then: Then
+        self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then
     ) -> None:
         began = time.perf_counter()
         try:
-            request = await asyncio.to_thread(self.make, exchange, endpoint, parsed)
+            work = partial(self._parse, exchange, endpoint)
+            request = await self._threads.run(exchange.request, work)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
+
+    def _parse(self, exchange: Exchange, endpoint: ApiEndpoint | None) -> RouteRequest:
+        """Return what `make` does of a request that is not parsed yet."""
+        asked = exchange.request
+        endpoint = endpoint or prompt_endpoint(asked.body)
+        parsed: Parsed | None = None
+        if endpoint.kind == "chat" and len(asked.body) <= MOST_READ_BYTES:
+            parsed = read_chat(asked.body)
+        elif endpoint.prompt is None:
+            parsed = InferenceRequest(model=parse_model(asked.body) or None)
+        try:
+            return self.make(exchange, endpoint, parsed or read_request(asked, endpoint))
+        except RecursionError:
+            raise RequestError("the body is nested too deeply to be read: flatten it") from None
 
     def make(self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed) -> RouteRequest:
         """Return what to route: tokenised, hashed as far as asked later, with its wishes.
@@ -146,6 +166,11 @@ class Reader:
         width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
         if width is None:
             raise RequestError(f"header x-kvmesh-body is {kind!r}: use tokens or hashes")
+        if len(request.body) > MOST_PACKED * width:
+            raise RequestError(
+                f"body has {len(request.body) // width} {kind}: ask about {MOST_PACKED} at most",
+                status=413,
+            )
         if len(request.body) % width:
             raise RequestError(
                 f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"

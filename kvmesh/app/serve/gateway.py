@@ -18,7 +18,6 @@ from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
     find_endpoint,
-    prompt_endpoint,
 )
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -80,7 +79,7 @@ class Gateway:
         if exchange.request.header(b"content-type") == b"application/octet-stream":
             self._answer_decision(exchange, self._reader.read_binary(exchange))
             return
-        self._reader.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
+        self._reader.read(exchange, None, self._answer_decision)
 
     def _forward(self, exchange: Exchange, request: RouteRequest) -> None:
         context = self._context
