@@ -5,7 +5,9 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -145,5 +147,9 @@ def _refuse(exchange: Exchange) -> None:
 
 
 def _may_split(exchange: Exchange, request: RouteRequest) -> bool:
-    """Return whether prefill and decode may be on two workers: one prompt, one answer."""
-    return exchange.request.path in SPLIT_PATHS and request.choices == 1
+    """Return whether prefill and decode may be on two workers: one prompt, one answer, and a body
+    that is rewritten on the event loop within some 10 ms.
+    """
+    asked = exchange.request
+    short = len(asked.body) <= MOST_READ_BYTES and asked.items <= INLINE_ITEMS
+    return asked.path in SPLIT_PATHS and request.choices == 1 and short
