@@ -47,6 +47,7 @@ class NoWorkerError(KvMeshError):
     `busy`: some would take it, were they not above a busy threshold; waiting may help.
     `unknown_model`: nobody serves the model it names, nor did before; waiting will not help.
     `unnamed`: mode direct, and the request names no worker; waiting will not help either.
+    `wished`: some would take it but for the workers and labels that the request itself asks for.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class NoWorkerError(KvMeshError):
         busy: bool = False,
         unknown_model: bool = False,
         unnamed: bool = False,
+        wished: bool = False,
     ) -> None:
         super().__init__(message)
         self.busy = busy
         self.unknown_model = unknown_model
         self.unnamed = unnamed
+        self.wished = wished
 
     @property
     def lasting(self) -> bool:

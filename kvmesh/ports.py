@@ -172,7 +172,9 @@ class TableListener(Protocol):
     """Where a followed table delivers. Calls come on the event loop, one at a time."""
 
     def on_value(self, key: str, value: bytes) -> None:
-        """Take the newest value of `key`; every key once at first, then each change."""
+        """Take the newest value of `key`; every key once at first, then each change. An empty
+        value marks an end, and is not told.
+        """
         ...
 
     def on_caught_up(self) -> None:

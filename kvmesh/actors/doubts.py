@@ -1,7 +1,7 @@
 """Messages about an index that answers have shown to be wrong."""
 
 from kvmesh.actors.kernel import Message
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId, WorkerName
 
 
 class Mispredicted(Message, frozen=True):
@@ -20,4 +20,4 @@ class Mispredicted(Message, frozen=True):
 class Reread(Message, frozen=True, tag="reread"):
     """Follow the engine of `worker` from the beginning of its history; sent as `Resync` is."""
 
-    worker: WorkerId
+    worker: WorkerName

@@ -3,12 +3,28 @@
 import msgspec
 
 from kvmesh.actors.kernel import Message
+from kvmesh.bounds import (
+    Count,
+    Epoch,
+    Figure,
+    Hash,
+    MaybeName,
+    Member,
+    Members,
+    Name,
+    Names,
+    Port,
+    Reading,
+    Sequence,
+    Text,
+    Tokens,
+)
 from kvmesh.core.admission.shared_limits import SharedLimits
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
-from kvmesh.core.workers.info import LoadReport, Trust, as_share
+from kvmesh.core.workers.info import LoadReport, Trust, as_count, as_share
 
 
 class Appended(Message, frozen=True):
@@ -55,33 +71,33 @@ class Tick(Message, frozen=True):
 class WorkerLoad(msgspec.Struct, frozen=True):
     """What an engine reports of itself. Blocks are KV blocks of `block_size` tokens.
 
-    `cache_hit_tokens` of `cache_queried_tokens` prompt tokens were cached since the engine started;
-    both 0 where it does not tell. The other figures are those of `LoadReport`.
+    Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
+    where it does not tell. The others are those of `LoadReport`.
     """
 
-    running_requests: int = 0
-    waiting_requests: int = 0
-    used_blocks: int = 0
-    total_blocks: int = 0
-    waiting_tokens: int | None = None
-    prefilled_tokens: int = 0
-    prefill_busy_us: int = 0
-    total_slots: int = 0
-    prefix_hit_rate: float = 0.0
-    cache_queried_tokens: int = 0
-    cache_hit_tokens: int = 0
+    running_requests: Reading = 0
+    waiting_requests: Reading = 0
+    used_blocks: Reading = 0
+    total_blocks: Reading = 0
+    waiting_tokens: Reading | None = None
+    prefilled_tokens: Reading = 0
+    prefill_busy_us: Reading = 0
+    total_slots: Reading = 0
+    prefix_hit_rate: Figure = 0.0
+    cache_queried_tokens: Reading = 0
+    cache_hit_tokens: Reading = 0
 
     def report(self) -> LoadReport:
-        """Return the figures as the core takes them."""
+        """Return the figures as the core takes them: each a `Count`, whatever was told."""
         return LoadReport(
-            running_requests=self.running_requests,
-            waiting_requests=self.waiting_requests,
-            used_blocks=self.used_blocks,
-            total_blocks=self.total_blocks,
-            waiting_tokens=self.waiting_tokens,
-            prefilled_tokens=self.prefilled_tokens,
-            prefill_busy_us=self.prefill_busy_us,
-            total_slots=max(0, self.total_slots),
+            running_requests=as_count(self.running_requests),
+            waiting_requests=as_count(self.waiting_requests),
+            used_blocks=as_count(self.used_blocks),
+            total_blocks=as_count(self.total_blocks),
+            waiting_tokens=None if (told := self.waiting_tokens) is None else as_count(told),
+            prefilled_tokens=as_count(self.prefilled_tokens),
+            prefill_busy_us=as_count(self.prefill_busy_us),
+            total_slots=as_count(self.total_slots),
             prefix_hit_rate=as_share(self._hit_rate()),
         )
 
@@ -99,38 +115,38 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 class WorkerHeartbeat(Message, frozen=True):
     """A worker's sign of life, each second on `<ns>.hb.<bucket>.<worker>` as msgpack map.
 
-    `last_seq` is the last event sequence of `epoch` that the journal acknowledged, so a lost tail
-    event shows. `url` is where requests go; `events` is False for a worker without KV events, and
-    `complete` is False while part of the engine's history is lost and overlap is counted too low.
-    `labels` and `taints` are `WorkerInfo`'s, `secret_mark` is `hashing.secret_mark`'s; `adapters`
-    are those of `models` that are LoRA adapters, `bootstrap_port` is where a prefill worker
-    meets others. `reading` counts the engine's reports of its load: with the same number `load` is
-    old news; 0 is not counted. `health_path` is what to ask the engine often; while it does not
-    answer there `answering` is False, and `draining` is True for routers that know only that.
-    `engine` names its kind where routers must know it (`needs_naming`).
+    `last_seq` is the last event of `epoch` that the journal acknowledged, so a lost tail event
+    shows. `url` is where requests go; `events` is False for a worker without KV events, `complete`
+    while part of the engine's history is lost and overlap is counted too low. `labels` and `taints`
+    are `WorkerInfo`'s, `secret_mark` `hashing`'s; `adapters` are those of `models` that are LoRA
+    adapters, `bootstrap_port` is where a prefill worker meets others. `reading` counts the engine's
+    reports of its load: with the same number `load` is old news; 0 is not counted. `health_path` is
+    what to ask often; while the engine does not answer there `answering` is False, `draining` True
+    for routers that know only that. `engine` names its kind where routers must know it
+    (`needs_naming`).
     """
 
-    worker: WorkerId
-    bucket: str
-    epoch: int
-    last_seq: int
-    url: str
-    models: tuple[str, ...]
-    block_size: int
+    worker: WorkerName
+    bucket: Name
+    epoch: Epoch
+    last_seq: Sequence
+    url: Text
+    models: Names
+    block_size: Tokens
     load: WorkerLoad = WorkerLoad()
     events: bool = True
-    dp_rank: int | None = None
+    dp_rank: Count | None = None
     draining: bool = False
     complete: bool = True
-    secret_mark: int = 0
-    labels: tuple[str, ...] = ()
-    taints: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
-    bootstrap_port: int = 0
-    reading: int = 0
-    health_path: str = "/health"
+    secret_mark: Hash = 0
+    labels: Names = ()
+    taints: Names = ()
+    adapters: Names = ()
+    bootstrap_port: Port = 0
+    reading: Sequence = 0
+    health_path: Text = "/health"
     answering: bool = True
-    engine: str | msgspec.UnsetType = msgspec.UNSET
+    engine: MaybeName | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def engine_kind(self) -> str:
@@ -147,29 +163,29 @@ class RouterHeartbeat(Message, frozen=True):
     """A router replica's sign of life, each second on `<ns>.rt.<bucket>.<router>`.
 
     `digest` is of its index at `applied_sequence` of the stream `created`, summed over the workers
-    it holds exactly; `scope` tells who these are: digests compare only under equal scopes.
-    `workers` are those of its bucket, so that meta-routers find a worker that a request names;
-    `left_out` are those of them that get nothing for failing requests, a few. A `follower` books
-    in the bucket but takes no requests: it is a peer to replicas and nothing to meta-routers.
-    `admission` and `policy` are what was changed while it ran.
+    it holds exactly; `scope` tells who these are: only under equal ones digests compare. `workers`
+    are those of its bucket, so that meta-routers find a worker that a request names; `left_out` are
+    some of them that get nothing for failing requests. A `follower` books in the bucket but takes
+    no requests: it is a peer to replicas and nothing to meta-routers. `admission`, `policy` are
+    what was changed while it ran.
     """
 
-    router: str
-    bucket: str
-    url: str
+    router: Member
+    bucket: Name
+    url: Text
     ready: bool
-    epoch: int
-    applied_sequence: int = 0
-    created: str = ""
-    digest: int = 0
-    active_requests: int = 0
-    models: tuple[str, ...] = ()
+    epoch: Epoch
+    applied_sequence: Sequence = 0
+    created: MaybeName = ""
+    digest: Hash = 0
+    active_requests: Count = 0
+    models: Members = ()
     draining: bool = False
-    scope: int = 0
+    scope: Hash = 0
     heat: BucketHeat = BucketHeat()
     admission: SharedLimits = SharedLimits()
-    workers: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    workers: Members = ()
+    left_out: Names = ()
     follower: bool = False
     policy: PolicyNews = NO_NEWS
 
@@ -203,10 +219,10 @@ class Resync(Message, frozen=True, tag="resync"):
     for all replicas: the missing batches while it still has them, else a full dump.
     """
 
-    worker: WorkerId
-    epoch: int
-    next_seq: int
-    router: str = ""
+    worker: WorkerName
+    epoch: Epoch
+    next_seq: Sequence
+    router: MaybeName = ""
 
 
 class Reload(Message, frozen=True, tag="reload"):
@@ -215,8 +231,8 @@ class Reload(Message, frozen=True, tag="reload"):
     A snapshot from before sequence `at_least` would not help: what follows it is purged.
     """
 
-    reason: str
-    at_least: int = 0
+    reason: Text
+    at_least: Sequence = 0
 
 
 class WorkerSeen(Message, frozen=True):
@@ -287,13 +303,13 @@ class Finished(Message, frozen=True):
 class StateWanted(Message, frozen=True, tag="state-wanted"):
     """Replica `router` misses bookings of the replica it asks on `<ns>.rctl.<bucket>.<router>`."""
 
-    router: str
+    router: Member
 
 
 class Dump(Message, frozen=True, tag="dump"):
     """Append all that is held to the journal anew, for every replica; `reason` is for the log."""
 
-    reason: str
+    reason: Text
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -1,11 +1,16 @@
 """Subjects and bytes of everything that travels on the bus."""
 
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import Final, TypeVar
 
 import msgspec
 
 from kvmesh.actors.kernel import Message
 from kvmesh.errors import CodecError
+
+MOST_MODELS_BYTES: Final = 128 * 1024
+MOST_WORKERS_BYTES: Final = 256 * 1024
+"""Of models' and workers' names in a router's heartbeat: a server may take 512 KiB a message."""
 
 _M = TypeVar("_M", bound=Message)
 _encoder = msgspec.msgpack.Encoder()
@@ -49,6 +54,17 @@ class Subjects(msgspec.Struct, frozen=True):
 def last_token(subject: str) -> str:
     """Return who a subject is about: its last token."""
     return subject.rpartition(".")[2]
+
+
+def fitting(names: Iterable[str], most_bytes: int) -> tuple[str, ...]:
+    """Return the first of `names`, as many as take `most_bytes` in a message."""
+    size, kept = 0, list[str]()
+    for name in names:
+        size += len(name.encode()) + 5
+        if size > most_bytes:
+            break
+        kept.append(name)
+    return tuple(kept)
 
 
 def encode(message: Message) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
 
 Request = Mapping[str, Any]
@@ -144,7 +145,7 @@ def read_object(response: httpx.Response) -> dict[str, Any]:
     """Return the JSON object of an answer. Raises `TransportError` for anything else."""
     try:
         return msgspec.json.decode(response.content, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise TransportError(f"{response.url}: the answer is no JSON object: {error}") from error
 
 
@@ -181,7 +182,7 @@ def read_chunk(response: httpx.Response, line: str) -> dict[str, Any] | None:
         return None
     try:
         chunk: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise TransportError(f"{response.url}: a chunk is no JSON object: {error}") from error
     if "error" in chunk:
         raise TransportError(f"{response.url}: {_message(chunk) or chunk['error']}")
@@ -192,7 +193,7 @@ def refusal(response: httpx.Response) -> RequestError | NoWorkerError:
     """Return what an answer of an error status means; its body must have been read."""
     try:
         message = _message(msgspec.json.decode(response.content))
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         message = None
     said = f"{response.url}: {response.text[:200] if message is None else message}"
     if response.status_code == UNAVAILABLE:

@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.app.engines.probe import given_endpoints, identify, read_facts
 from kvmesh.app.prompts.tokenizer import Tokenizer
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.engines.diagnosis import EngineSeen, ProbeSeen
 from kvmesh.core.engines.engine import Engine
@@ -136,7 +137,7 @@ async def look_at_router(
         state = msgspec.json.decode(body, type=_Status)
         _, body = await fetch(pool, url, "/ready")
         ready = msgspec.json.decode(body, type=_Ready)
-    except (TransportError, msgspec.MsgspecError) as error:
+    except (TransportError, *UNREADABLE) as error:
         return RouterFacts(url, error=str(error))
     mine = {one.worker for one in state.workers if one.url.rstrip("/") == engine.url.rstrip("/")}
     route = await _ask_route(pool, url, chat, mine) if chat else None
@@ -182,7 +183,7 @@ async def _probe(
             await until(lambda: any(one.stored_blocks for one in watches), EVENTS_TIMEOUT_S)
         again = await _post(pool, look.engine_url, "/v1/chat/completions", sent)
         usage = msgspec.json.decode(again, type=_Answer).usage
-    except (TransportError, msgspec.MsgspecError) as error:
+    except (TransportError, *UNREADABLE) as error:
         return ProbeSeen(error=str(error))
     details = usage.prompt_tokens_details
     theirs = engine_prompt_ids(body)
@@ -205,7 +206,7 @@ async def _ask_route(pool: UpstreamPool, url: str, chat: bytes, mine: set[str]) 
     while True:
         try:
             route = msgspec.json.decode(await _post(pool, url, "/v1/route", chat), type=_Route)
-        except (TransportError, msgspec.MsgspecError):
+        except (TransportError, *UNREADABLE):
             return None
         found = any(one.overlap_blocks for one in route.candidates if one.worker in mine)
         if found or not mine or asyncio.get_running_loop().time() > deadline:

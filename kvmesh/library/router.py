@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_TEMPERATURE, MAX_TOKENS, MAX_WEIGHT, shown
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens
 from kvmesh.core.cost.selection import Random
@@ -33,6 +34,9 @@ _SWEEP_BLOCKS: Final = 1 << 16
 _NO_INFO: Final = WorkerInfo()
 
 
+_MOST: Final = (MAX_TEMPERATURE, MAX_WEIGHT, MAX_TOKENS)
+
+
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one request asks for besides its tokens; None and empty: what the router does anyway.
 
@@ -42,7 +46,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     has all `labels` and no taint but `tolerations`; `worker_id` names the only one, which mode
     "direct" needs. `output_tokens`: how long the answer is expected to be. `streams` False: nobody
     will call `mark_prefill_completed`. `session`: keep it where that conversation's others went.
-    `root`: the namespace of its blocks (`namespace_root`).
+    `root`: the namespace of its blocks (`namespace_root`). Raises `RequestError` for a number
+    beyond the bounds of `kvmesh/bounds.py`.
     """
 
     mode: RouterMode | None = None
@@ -59,6 +64,14 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     streams: bool = True
     session: str = ""
     root: int = ROOT
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        names = ("temperature", "overlap_score_weight", "output_tokens")
+        for name, most in zip(names, _MOST, strict=True):
+            value: float | None = getattr(self, name)
+            if value is not None and not 0 <= value <= most:
+                raise RequestError(f"{name} is {shown(value)}: use a number from 0 to {most:g}")
 
 
 _NO_OPTIONS: Final = RequestOptions()

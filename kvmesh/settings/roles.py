@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from kvmesh.core.buckets.homes import DEFAULT_MAX_HOMES
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
+from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import (
     AdmissionSettings,
@@ -29,11 +29,13 @@ from kvmesh.settings.types import (
     BlockSize,
     Count,
     Flat,
+    Members,
     NonNegative,
     Port,
     Positive,
     Seconds,
     Share,
+    Temperature,
 )
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
@@ -92,7 +94,7 @@ class CostSettings:
     those it has and their ranges."""
     kv_overlap_score_weight: NonNegative | None = None
     """The same as --kv-weight overlap_score_weight=NUMBER; default: the formula's own."""
-    router_temperature: NonNegative = 0.0
+    router_temperature: Temperature = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
     kv_cache_block_size: BlockSize = None
     """Tokens a KV block; default: as the engines say, until then 16. Given, it must equal theirs:
@@ -145,6 +147,9 @@ class RouterSettings:
     discover: tuple[str, ...] = ()
     """Where more such engines are listed, again and again: file:PATH (one --worker a line),
     dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT]; repeat."""
+    max_workers: Members = MOST_WORKERS
+    """Workers known at a time, by heartbeats, events or --discover; beyond it a newcomer is refused
+    (`kvmesh_refused_heartbeats`), and nobody is given up for it."""
     probe_panic: bool = True
     """Alone: when no engine answers its probes, but some only too late, requests go to those all
     the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""
@@ -157,10 +162,10 @@ class RouterSettings:
     earlier messages."""
     tokenizer_engine: EngineKind = DEFAULT_KIND
     """Whose way of filling the chat template to follow: that of the engines served."""
-    parity_sample: Annotated[int, Parameter(validator=Number(gte=0))] = 1000
+    parity_sample: Count = 1000
     """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
     the first three of a model always; 0: none."""
-    vocab_size: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    vocab_size: Count = 0
     """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
     vocabulary of --tokenizer."""
     seed: int = 0

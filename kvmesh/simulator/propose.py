@@ -10,6 +10,7 @@ from typing import IO, Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.tuning.search import SearchTask
 from kvmesh.errors import ConfigError
 from kvmesh.simulator.proposer import LEAST_REQUESTS, Proposer
@@ -32,7 +33,7 @@ def propose(source: IO[bytes], limit: Callable[[float], None]) -> bytes:
     """
     try:
         task = msgspec.json.decode(source.readline(), type=SearchTask)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"the first line of standard input is no task: {error}") from error
     limit(task.seconds)
     requests = parse_trace(source, "standard input")

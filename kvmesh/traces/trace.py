@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 import xxhash
 
+from kvmesh.bounds import MAX_TOKENS, Figure, MaybeName, Tokens
 from kvmesh.errors import ConfigError
 
 COARSE_REQUESTS_PER_TIME: Final = 2
@@ -42,12 +43,12 @@ class TraceRequest(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    input_length: Annotated[int, msgspec.Meta(ge=1)]
-    output_length: Annotated[int, msgspec.Meta(ge=0)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
+    output_length: Tokens
     hash_ids: tuple[int, ...]
-    timestamp: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    session_id: str | int | None = None
-    delay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    timestamp: Figure | None = None
+    session_id: MaybeName | int | None = None
+    delay: Figure | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)

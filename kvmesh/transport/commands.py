@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from kvmesh.actors.kernel import Message
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import CodecError, KvMeshError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import Handler, T
@@ -86,5 +87,5 @@ def decode_reply(what: str, body: bytes, result: type[T]) -> T:
         if answer.error:
             raise TransportError(f"{what}: refused: {answer.error}")
         return msgspec.msgpack.decode(answer.result, type=result)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CodecError(f"{what}: unreadable answer: {error}") from error

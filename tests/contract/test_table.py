@@ -95,6 +95,18 @@ async def test_what_nobody_writes_again_expires(backend: Any, eventually: Any) -
     await eventually(lambda: late.caught_up)
 
     assert late.values == {}
+    assert bindings.values == {"a": b"w1"}, "the end of a value is none"
+
+
+async def test_an_empty_value_is_none(backend: Any, eventually: Any) -> None:
+    """It marks an end: learnt, it would bind a session to a worker without a name."""
+    table, _, bindings = await follower(backend)
+
+    table.put("a", b"")
+    table.put("b", b"w1")
+    await eventually(lambda: "b" in bindings.values)
+
+    assert bindings.values == {"b": b"w1"}
 
 
 async def test_homes_are_one_table_of_the_whole_mesh_that_keeps_the_last_written(

@@ -138,3 +138,27 @@ def test_tests_and_sources_that_tools_are_told_of_exist() -> None:
     ]
 
     assert not missing
+
+
+WHOLE = {"UNREADABLE", "UnicodeDecodeError", "UnicodeError", "ValueError", "Exception"}
+"""What a decoder raises for text that is no UTF-8 is among these; `msgspec.MsgspecError` is not."""
+
+
+@pytest.mark.parametrize("tree", ["kvmesh"])
+def test_bytes_that_cannot_be_decoded_are_caught_whatever_is_wrong_with_them(tree: str) -> None:
+    half = [
+        f"{file.path}:{block.lineno}"
+        for file in files_of(tree)
+        for block in ast.walk(file.syntax)
+        if isinstance(block, ast.Try) and catches_half(block)
+    ]
+
+    assert not half
+
+
+def catches_half(block: ast.Try) -> bool:
+    """Return whether a `try` decodes by msgspec and lets bad UTF-8 through."""
+    caught = " ".join(ast.unparse(one.type) for one in block.handlers if one.type is not None)
+    tried = " ".join(map(ast.unparse, block.body))
+    names = set(re.findall(r"\w+", caught))
+    return "msgspec." in caught and "decode(" in tried and not names & WHOLE

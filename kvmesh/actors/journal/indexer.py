@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kvmesh.actors.doubts import Mispredicted, Reread
-from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import (
     CaughtUp,
     JournalGap,
@@ -24,9 +24,11 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
     WorkerSeen,
 )
+from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.digest import Claim
+from kvmesh.core.journal.event_sender import is_followable
 from kvmesh.core.journal.recovery import Missing
 from kvmesh.core.journal.replica import IndexReplica, ReplicaStatistics
 from kvmesh.core.workers.info import Trust
@@ -78,6 +80,7 @@ class Indexer:
         self._told: dict[WorkerId, Trust] = {}
         self._heard: set[WorkerId] = set()
         self._unheard: dict[WorkerId, float] = {}
+        self._refusals = Refusals()
         self._read_s: float | None = None
         self._sweeping = False
         self._mismatch_s: float | None = None
@@ -129,12 +132,21 @@ class Indexer:
         )
 
     def _on_record(self, record: JournalRecord, now: float) -> Iterable[Effect]:
-        worker = record.worker
-        folded = self.replica.fold(record.sequence, worker, record.data, now)
+        worker, replica = record.worker, self.replica
+        room = () if replica.has_room(worker) else self._make_room(worker)
+        folded = replica.fold(record.sequence, worker, record.data, now)
+        if folded.refused:
+            return (*room, *self._refusals.note(worker, folded.refused, now))
         if worker not in self._heard and worker not in self._unheard:
             self._unheard[worker] = now
         sweep = self._sweep_soon() if folded.cleared else ()
-        return (*sweep, *self._tell(worker, now)) if folded.turned else sweep
+        return (*room, *sweep, *self._tell(worker, now)) if folded.turned else (*room, *sweep)
+
+    def _make_room(self, worker: WorkerId) -> Iterable[Effect]:
+        """Forget the longest unheard worker for one that is heard, never one that is heard."""
+        if worker not in self._heard or not self._unheard:
+            return ()
+        return self._forget(next(iter(self._unheard)))
 
     def _tell(self, worker: WorkerId, now: float) -> list[Effect]:
         """Tell the listeners when trust in the worker changed."""
@@ -195,7 +207,11 @@ class Indexer:
             if now >= since + self._options.retain_s:
                 effects += self._forget(worker)
         if self.caught_up:
-            effects += map(self._ask, self.replica.recovery.check(now))
+            for missing in self.replica.recovery.check(now):
+                if missing.outdated and not is_followable(missing.epoch):
+                    effects += self._forget_epoch(missing)
+                else:
+                    effects.append(self._ask(missing))
         effects += self._review(now)
         effects += self._sweep_soon()
         return (*effects, Wake(self._options.check_s, Tick("check")))
@@ -210,6 +226,12 @@ class Indexer:
         self._asked += 1
         request = Resync(missing.worker, missing.epoch, missing.next_seq, self._options.router)
         return Publish(self._subjects.control(missing.worker), encode(request))
+
+    def _forget_epoch(self, missing: Missing) -> Iterable[Effect]:
+        """Forget a worker whose last epoch was used up in its name: any later one counts as new."""
+        fields: Fields = {"worker": missing.worker, "epoch": missing.epoch}
+        log = Log("error", "worker used its last epoch, beginning anew", fields)
+        return (log, *self._forget(missing.worker))
 
     def _on_mispredicted(self, message: Mispredicted) -> Iterable[Effect]:
         """Ask the worker for all it holds: what is wrong in the index, no sequence shows."""

@@ -23,13 +23,20 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
     WorkerLoad,
 )
+from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.engines.kv_events.dialect import decoder_of
 from kvmesh.core.engines.registry import needs_naming
-from kvmesh.core.journal.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
+from kvmesh.core.journal.event_sender import (
+    EventSender,
+    SenderLimits,
+    SenderStatistics,
+    Sends,
+    is_followable,
+)
 from kvmesh.errors import CodecError
 
 
@@ -97,7 +104,8 @@ class Publisher:
         self._draining = False
         self._answering = True
         self._flush_set = self._retry_set = self._size_alarmed = False
-        self._garbage = self._remade = 0
+        self._refusals = Refusals()
+        self._remade = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -108,8 +116,8 @@ class Publisher:
                 return self._on_appended(token, sequence, now)
             case Tick(kind):
                 return self._on_tick(kind, now)
-            case BusMessage(_, data):
-                return self._on_bus(data, now)
+            case BusMessage(subject, data):
+                return self._on_bus(subject, data, now)
             case Started():
                 flush = self._flush(now) if self._options.events else ()
                 return (*flush, *self._beat())
@@ -150,7 +158,7 @@ class Publisher:
     def statistics(self) -> PublisherStatistics:
         """Return the present counts."""
         return PublisherStatistics(
-            garbage=self._garbage,
+            garbage=self._refusals.count,
             remade=self._remade,
             sender=self._sender.statistics(),
             cache=self._cache.statistics(),
@@ -261,16 +269,18 @@ class Publisher:
     def _beat(self) -> tuple[Effect, ...]:
         return (self._heartbeat(), Wake(self._options.heartbeat_s, Tick("heartbeat")))
 
-    def _on_bus(self, data: bytes, now: float) -> Iterable[Effect]:
+    def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         try:
             return self._on_resync(decode(data, Resync), now)
-        except CodecError:
-            self._garbage += 1
-            return ()
+        except CodecError as error:
+            return self._refusals.note(subject, error, now)
 
     def _on_resync(self, asked: Resync, now: float) -> Iterable[Effect]:
         """Send what a replica misses, to all of them, through the journal."""
         if asked.worker != self._options.worker or not self._options.events:
             return ()
+        if asked.epoch > self._sender.epoch and not is_followable(asked.epoch):
+            why = f"epoch {asked.epoch} has none behind it: replicas have to forget this worker"
+            return self._refusals.note(f"resync of {asked.router}", why, now)
         sends = self._sender.recover(asked.epoch, asked.next_seq, now)
         return (*self._append(sends, now), *self._pace(now))

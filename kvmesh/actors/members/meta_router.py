@@ -6,8 +6,11 @@ import msgspec
 
 from kvmesh.actors.asking import Answered
 from kvmesh.actors.kernel import Effect, Log, Message, Wake
+from kvmesh.actors.members.room import Room
 from kvmesh.actors.messages import AllHeard, BusMessage, RouterHeartbeat, Started, Tick
+from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, last_token
+from kvmesh.bounds import shown
 from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.buckets import BucketRoute, BucketTable
 from kvmesh.core.buckets.homes import HomeOptions, Homes
@@ -24,17 +27,22 @@ from kvmesh.errors import CodecError
 CHECK_S = 0.25
 
 MOST_EARLY = 4096
-"""Replicas whose heartbeats are kept while a meta-router only listens."""
+MOST_EARLY_BYTES = 64 << 20
+"""Replicas whose heartbeats are kept while a meta-router only listens, and bytes of them."""
+
+MOST_REPLICAS = 4096
+"""Replicas of all buckets that requests may go to."""
 
 
 class MetaRouterStatistics(msgspec.Struct, frozen=True):
-    """Heartbeats taken, dropped as garbage, dropped for their URL; replicas, and beginnings and
-    sessions whose bucket is known now; requests by what chose their bucket.
+    """Heartbeats taken, dropped as garbage, for their URL, for lack of room (`crowded`); replicas,
+    and beginnings and sessions whose bucket is known now; requests by what chose their bucket.
     """
 
     heartbeats: int
     garbage: int
     refused: int
+    crowded: int
     replicas: int
     homes: int
     placed: dict[str, int]
@@ -65,13 +73,15 @@ class MetaRouter:
         self.table = BucketTable(membership, list(rules), policy, homes)
         self.listening = False
         self._early: dict[str, bytes] = {}
+        self._early_bytes = 0
         self.guard = guard or UrlGuard()
         self.hearing = Hearing(self.table.membership)
         self._namespace = namespace
         self._heartbeats = 0
         self._beats: dict[str, RouterHeartbeat] = {}
         self.silent = SilentMembers(self.table.membership, self._beats.get)
-        self._garbage = 0
+        self._garbage = Refusals()
+        self._room = Room(membership, MOST_REPLICAS, "replicas", "rotate a router's key")
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -79,9 +89,7 @@ class MetaRouter:
             case BusMessage(subject, data):
                 if not self.listening:
                     return self._on_bus(subject, data, now)
-                if subject in self._early or len(self._early) < MOST_EARLY:
-                    self._early[subject] = data
-                return ()
+                return self._keep(subject, data)
             case AllHeard():
                 return self._on_all_heard(now)
             case Tick() | Started():
@@ -149,31 +157,48 @@ class MetaRouter:
         """Return the present counts."""
         return MetaRouterStatistics(
             heartbeats=self._heartbeats,
-            garbage=self._garbage,
+            garbage=self._garbage.count,
             refused=self.guard.refusals,
+            crowded=self._room.refused,
             replicas=len(self.table.membership),
             homes=len(self.homes),
             placed=dict(self.table.reasons),
         )
 
+    def warnings(self, now: float) -> tuple[str, ...]:
+        """Return that replicas are turned down for lack of room, in a line, while that is so."""
+        return self._room.warnings(now)
+
+    def _keep(self, subject: str, data: bytes) -> Iterable[Effect]:
+        """Keep a heartbeat that comes while this meta-router only listens, if there is room."""
+        early = self._early
+        more = len(data) - len(early.get(subject, b""))
+        crowded = subject not in early and len(early) >= MOST_EARLY
+        if not crowded and self._early_bytes + more <= MOST_EARLY_BYTES:
+            self._early_bytes += more
+            early[subject] = data
+        return ()
+
     def _on_all_heard(self, now: float) -> Iterable[Effect]:
         """Take the heartbeats that came while listening, the newest of each replica."""
         self.listening = False
-        early, self._early = self._early, {}
+        early, self._early, self._early_bytes = self._early, {}, 0
         return [one for beat in early.items() for one in self._on_bus(*beat, now)]
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         """Take a replica's heartbeat; one that speaks for another than its subject is garbage."""
         try:
             beat = decode(data, RouterHeartbeat)
-        except CodecError:
-            self._garbage += 1
-            return ()
+        except CodecError as error:
+            return self._garbage.note(subject, error, now)
+        return self._on_beat(subject, beat, now)
+
+    def _on_beat(self, subject: str, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
         if subject != Subjects(self._namespace, beat.bucket).routers(last_token(subject)) or (
             beat.router != last_token(subject)
         ):
-            self._garbage += 1
-            return ()
+            reason = f"a heartbeat of {shown(beat.router)} in {shown(beat.bucket)}"
+            return self._garbage.note(subject, reason, now)
         self._heartbeats += 1
         self.hearing.heard(now)
         if beat.follower:
@@ -182,6 +207,8 @@ class MetaRouter:
         if refusal := self.guard.judge(name, beat.url, now):
             fields = {"member": name, "reason": refusal.reason}
             return (Log("error", "replica refused", fields),) if refusal.new else ()
+        if not self._room.has_room_for(name):
+            return self._room.refuse(name, now)
         change = self.table.membership.observe(
             name, beat.epoch, now, ready=beat.ready, draining=beat.draining
         )
@@ -217,7 +244,7 @@ class MetaRouter:
     def _on_answered(self, replica: str, answer: Answer, now: float) -> Iterable[Effect]:
         """Keep a silent replica that is ready, give up one that is not there; see who is back."""
         beat = self.silent.answered(replica, answer, now)
-        if beat is None:
+        if beat is None or not self._room.has_room_for(replica):
             return self._expire(now)
         change = self.table.membership.readmit(replica, beat.epoch, now)
         self._take(replica, beat)

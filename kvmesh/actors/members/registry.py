@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.actors.asking import WORKER, Answered
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
 from kvmesh.actors.members.load_readings import LoadReadings
+from kvmesh.actors.members.room import MOST_ROUTERS, Room
 from kvmesh.actors.messages import (
     BusMessage,
     RouterGone,
@@ -20,8 +21,10 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
     WorkerSeen,
 )
+from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
 from kvmesh.core.members.silent_members import SilentMembers
@@ -35,7 +38,8 @@ ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or
 class RegistryOptions(msgspec.Struct, frozen=True):
     """Who this replica is, and which actors want to hear of workers and of other replicas.
 
-    Without `kv_events` no worker is known better than by what was sent to it.
+    Without `kv_events` no worker is known better than by what was sent to it. With `max_workers`
+    workers, or `max_routers` replicas, a newcomer is refused, and who is there stays.
     """
 
     router: str
@@ -44,18 +48,23 @@ class RegistryOptions(msgspec.Struct, frozen=True):
     workers_to: tuple[str, ...] = ()
     routers_to: tuple[str, ...] = ()
     kv_events: bool = True
+    max_workers: int = MOST_WORKERS
+    max_routers: int = MOST_ROUTERS
     heartbeat_s: float = 1.0
     check_s: float = 0.25
 
 
 class RegistryStatistics(msgspec.Struct, frozen=True):
-    """Heartbeats taken, and those dropped: garbage, an older incarnation's, a refused URL's."""
+    """Heartbeats taken, and those dropped: garbage, an older incarnation's, a refused URL's, a
+    newcomer's for whom there is no room (`crowded`).
+    """
 
     worker_heartbeats: int
     router_heartbeats: int
     garbage: int
     outdated: int
     refused: int
+    crowded: int
 
 
 class Registry:
@@ -93,7 +102,11 @@ class Registry:
             workers.membership, lambda name: self._heartbeats.get(WorkerId(name))
         )
         self.silent_routers = SilentMembers(routers, self._replicas.get)
-        self._worker_count = self._router_count = self._garbage = self._outdated = 0
+        self._worker_count = self._router_count = self._outdated = 0
+        self._garbage = Refusals()
+        most, workers_in = options.max_workers, workers.membership
+        self._worker_room = Room(workers_in, most, "workers", "raise --max-workers")
+        self._router_room = Room(routers, options.max_routers, "routers", "rotate a router's key")
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -122,13 +135,19 @@ class Registry:
         return RegistryStatistics(
             self._worker_count,
             self._router_count,
-            self._garbage,
+            self._garbage.count,
             self._outdated,
             self.workers.guard.refusals,
+            self._worker_room.refused + self._router_room.refused,
         )
+
+    def warnings(self, now: float) -> tuple[str, ...]:
+        """Return that members are turned down for lack of room, in a line, while that is so."""
+        return (*self._worker_room.warnings(now), *self._router_room.warnings(now))
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         """Take a heartbeat; one that speaks for somebody else than its subject is garbage."""
+        reason = "it speaks for somebody else than its subject"
         try:
             if subject == self._subjects.heartbeats(last_token(subject)):
                 worker = decode(data, WorkerHeartbeat)
@@ -138,10 +157,9 @@ class Registry:
                 router = decode(data, RouterHeartbeat)
                 if router.router == last_token(subject):
                     return self._on_router(router, now)
-        except CodecError:
-            pass
-        self._garbage += 1
-        return ()
+        except CodecError as error:
+            reason = str(error)
+        return self._garbage.note(subject, reason, now)
 
     def _on_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         self._worker_count += 1
@@ -151,6 +169,8 @@ class Registry:
             fields = {"worker": worker, "reason": refusal.reason}
             return (Log("error", "worker refused", fields),) if refusal.new else ()
         members = self.workers.membership
+        if not self._worker_room.has_room_for(worker):
+            return self._worker_room.refuse(worker, now)
         change = members.observe(
             worker, beat.epoch, now, ready=beat.answering, draining=beat.leaving, why=ENGINE_HANGS
         )
@@ -184,7 +204,7 @@ class Registry:
         if not self._options.kv_events or beat.worker in self.workers.membership.signs.silent:
             trust = Trust.APPROX
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        info = WorkerInfo(beat.models, beat.load.total_blocks, trust, labels, taints)
+        info = WorkerInfo(beat.models, beat.load.report().total_blocks, trust, labels, taints)
         self.workers.describe(beat.worker, info)
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
@@ -192,6 +212,8 @@ class Registry:
         if beat.router == self._options.router:
             return self._on_namesake(beat)
         self._router_count += 1
+        if not self._router_room.has_room_for(beat.router):
+            return self._router_room.refuse(beat.router, now)
         change = self.routers.observe(
             beat.router, beat.epoch, now, ready=beat.ready, draining=beat.draining
         )
@@ -254,12 +276,12 @@ class Registry:
         name = message.member.partition("/")[2]
         if message.member.startswith(WORKER):
             worker = self.silent_workers.answered(name, message.answer, now)
-            if worker is not None:
+            if worker is not None and self._worker_room.has_room_for(name):
                 change = self.workers.membership.readmit(name, worker.epoch, now)
                 back = self._take_worker(worker, change)
         else:
             router = self.silent_routers.answered(name, message.answer, now)
-            if router is not None:
+            if router is not None and self._router_room.has_room_for(name):
                 back = self._take_router(router, self.routers.readmit(name, router.epoch, now))
         return (*back, *self._expire(now))
 

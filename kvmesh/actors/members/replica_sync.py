@@ -17,6 +17,7 @@ from kvmesh.actors.messages import (
     StateWanted,
     Tick,
 )
+from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.health.outcomes import Attempt, Verdict
@@ -36,7 +37,7 @@ from kvmesh.core.routing.booking_events import (
 )
 from kvmesh.core.routing.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.loads import Booking
+from kvmesh.core.workers.loads import MOST_TOKENS, Booking
 from kvmesh.errors import CodecError
 
 _EVENT_BYTES: Final = 128
@@ -64,7 +65,9 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
 
 
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start. `gaps` counts messages of peers that never came."""
+    """Counters since the start. `gaps` counts messages of peers that never came, `refused` those
+    and bookings for which there was no room.
+    """
 
     events_sent: int
     events_applied: int
@@ -72,6 +75,7 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     states_asked: int
     gaps: int
     garbage: int
+    refused: int
 
 
 class ReplicaSync:
@@ -97,7 +101,8 @@ class ReplicaSync:
         self._grown: dict[str, int] = {}
         self._state_s: float | None = None
         self._asked: dict[str, float] = {}
-        self._sent = self._states_sent = self._states_asked = self._garbage = 0
+        self._garbage = Refusals()
+        self._sent = self._states_sent = self._states_asked = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -129,7 +134,8 @@ class ReplicaSync:
             states_sent=self._states_sent,
             states_asked=self._states_asked,
             gaps=self._peers.gaps,
-            garbage=self._garbage,
+            garbage=self._garbage.count,
+            refused=self._peers.refused,
         )
 
     def _queue(self, event: BookingEvent) -> Iterable[Effect]:
@@ -168,12 +174,14 @@ class ReplicaSync:
             if subject == self._subjects.bookings(peer):
                 if peer == self._options.router:
                     return ()
-                complete = self._peers.apply(peer, decode_bookings(data), now)
+                batch = decode_bookings(data)
+                if not self._peers.admits(peer):
+                    return self._garbage.note(subject, "too many peers send bookings", now)
+                complete = self._peers.apply(peer, batch, now)
                 return () if complete else self._ask(peer, now)
             return self._on_state_wanted(decode(data, StateWanted), now)
-        except CodecError:
-            self._garbage += 1
-            return ()
+        except CodecError as error:
+            return self._garbage.note(subject, error, now)
 
     def _ask(self, peer: str, now: float) -> Iterable[Effect]:
         """Ask a peer for its whole state, not too often."""
@@ -210,6 +218,9 @@ class ReplicaSync:
                 return self._send_and_gather()
             self._gathering = False
             return ()
+        self._peers.forget_strangers(now)
+        late_s = now - self._options.state_pause_s
+        self._asked = {peer: asked_s for peer, asked_s in self._asked.items() if asked_s > late_s}
         own = self._sequences.owned()
         self._sequences.renew((one.request_id for one in own), now)
         for booking in self._sequences.expire(now):
@@ -228,6 +239,7 @@ class ReplicaSync:
             case Started():
                 return (Wake(self._options.beat_s, Tick("beat")),)
             case RouterSeen(heartbeat, joined):
+                self._peers.heard(heartbeat.router)
                 return self._ask(heartbeat.router, now) if joined else ()
             case RouterGone(router):
                 self._peers.remove(router)
@@ -243,13 +255,14 @@ class ReplicaSync:
         size = self._sequences.block_size
         end = booking.prompt_tokens + booking.output_tokens
         grown_blocks = -(-end // size) + (-booking.prompt_tokens // size)
+        expected = booking.expected_blocks + grown_blocks + booking.foreseen_blocks
         hashes = booking.hashes.upto(MAX_HASHES) if booking.hashes is not None else ()
         return Placed(
             request_id=booking.request_id,
             worker=booking.worker,
             prompt_tokens=booking.prompt_tokens,
             uncached_tokens=booking.uncached_tokens,
-            expected_blocks=booking.expected_blocks + grown_blocks + booking.foreseen_blocks,
+            expected_blocks=min(expected, MOST_TOKENS),
             keys=pack_hashes(booking.keys),
             streams=booking.streams,
             hashes=pack_hashes(hashes[:MAX_HASHES]),

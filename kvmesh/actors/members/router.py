@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
+from kvmesh.bounds import MAX_FIGURE
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
@@ -78,7 +79,8 @@ class Router:
             scheduler.sequences.loads(one).wait_ms(scheduler.speeds.ms_per_token(one), now)
             for one in usable
         ]
-        return BucketHeat(min(waits), scheduler.speeds.fleet_ms_per_token, len(usable))
+        fleet_ms = scheduler.speeds.fleet_ms_per_token
+        return BucketHeat(min(*waits, MAX_FIGURE), min(fleet_ms, MAX_FIGURE), len(usable))
 
     def left_out(self, now: float) -> tuple[str, ...]:
         """Return workers that get nothing since requests fail there, `MOST_LEFT_OUT` at most."""

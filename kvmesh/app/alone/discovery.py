@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
+from kvmesh.bounds import UNREADABLE, MaybeName, Port
+from kvmesh.core.journal.replica import MOST_WORKERS
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError, KvMeshError, TransportError
 from kvmesh.observe import get_logger
@@ -81,8 +84,8 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 class _Port(msgspec.Struct, frozen=True):
-    port: int
-    name: str = ""
+    port: Port
+    name: MaybeName = ""
 
 
 class _Slice(msgspec.Struct, frozen=True):
@@ -127,9 +130,9 @@ class KubernetesSource:
             raise TransportError(f"--discover {self._name}: API server answered {status}: {text}")
         try:
             slices = msgspec.json.decode(body, type=_Slices)
-        except msgspec.MsgspecError as error:
+            return sorted({text for one in slices.items for text in self._workers(one)})
+        except (*UNREADABLE, ValueError) as error:
             raise TransportError(f"--discover {self._name}: {error}") from error
-        return sorted({text for one in slices.items for text in self._workers(one)})
 
     def _workers(self, one: _Slice) -> list[str]:
         port = self._port_of(one.ports or ())
@@ -169,12 +172,19 @@ class KubernetesSource:
 class Discovery:
     """Lists all sources again and again, and tells when the workers are others.
 
-    A worker whose URL `guard` refuses is left out, unless it is one of the `fixed`.
+    A worker whose URL `guard` refuses is left out, unless it is one of the `fixed`. Of a source
+    that lists more than `most`, those known before stay and as many others come as there is room.
     """
 
     def __init__(
-        self, sources: Sequence[Source], fixed: Sequence[str], guard: UrlGuard | None = None
+        self,
+        sources: Sequence[Source],
+        fixed: Sequence[str],
+        guard: UrlGuard | None = None,
+        *,
+        most: int = MOST_WORKERS,
     ) -> None:
+        self._most = most
         self._sources = sources
         self._fixed = list(fixed)
         self._guard = guard or UrlGuard()
@@ -187,7 +197,7 @@ class Discovery:
         """Ask every source; one that cannot be asked keeps what it said before."""
         for source in self._sources:
             try:
-                texts = await source.find()
+                texts = self._admit(source, await source.find())
                 parse_workers([*self._fixed, *texts], empty=True)
                 self._known[source] = texts
                 self._wrong.pop(source, None)
@@ -202,6 +212,22 @@ class Discovery:
             self._log.warning("sources disagree, the known workers stay", error=str(error))
             return self._found
         return [one for one in workers if self._admits(one)]
+
+    def _admit(self, source: Source, texts: list[str]) -> list[str]:
+        """Return the texts for which there is room, and say what is left out, once."""
+        if len(texts) <= self._most:
+            return texts
+        listed, known = frozenset(texts), dict.fromkeys(self._known.get(source, ()))
+        kept = [text for text in known if text in listed]
+        kept += islice((text for text in texts if text not in known), self._most - len(kept))
+        if len(kept) != len(known):
+            self._log.error(
+                "too many workers listed",
+                listed=len(texts),
+                kept=len(kept),
+                remedy="raise --max-workers",
+            )
+        return sorted(kept)
 
     def _admits(self, worker: StaticWorker) -> bool:
         refusal = self._guard.judge(worker.worker, worker.url, time.monotonic())

@@ -6,11 +6,21 @@ Refuse, perhaps with a Held before it. Abandon may come while an attempt is unde
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.bounds import (
+    MAX_NAMES,
+    Count,
+    MaybeName,
+    Priority,
+    Temperature,
+    Tokens,
+    Weight,
+)
+from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.last_known import KnownWorker
@@ -23,21 +33,29 @@ from kvmesh.transport.http.wire.problem import Problem
 
 Pairs = list[tuple[bytes, bytes]]
 
+MOST_BLOCKS: Final = 1 << 17
+"""Blocks of a prompt that are told: 1 MiB, so that no few prompts fill a frame. With 16 tokens each
+they are 2 M tokens, more than any engine takes.
+"""
+
+Status = Annotated[int, Meta(ge=0, le=999)]
+Names = Annotated[frozenset[MaybeName], Meta(max_length=MAX_NAMES)]
+
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """An edge introduces itself."""
 
-    edge: int
-    pid: int
+    edge: Count
+    pid: Count
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
     """What few requests wish; the fields are `RouteRequest`'s."""
 
-    cost: str | None
-    allowed_workers: frozenset[WorkerId] | None
-    labels: frozenset[str]
-    tolerations: frozenset[str]
+    cost: MaybeName | None
+    allowed_workers: Annotated[frozenset[WorkerId], Meta(max_length=MAX_NAMES)] | None
+    labels: Names
+    tolerations: Names
     overridden: bool
 
 
@@ -45,23 +63,25 @@ _NOTHING: Final = Wanted(None, None, frozenset(), frozenset(), overridden=False)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Choose a worker and book. `hashes` is packed; the other fields are `RouteRequest`'s."""
+    """Choose a worker and book. `hashes` are packed, the first `MOST_BLOCKS`; the other fields are
+    `RouteRequest`'s.
+    """
 
-    n: int
+    n: Count
     visible_id: bytes
-    hashes: bytes
-    request_id: str
-    prompt_tokens: int
-    expected_output_tokens: int
-    model: str
+    hashes: Annotated[bytes, Meta(max_length=MOST_BLOCKS * HASH_BYTES)]
+    request_id: MaybeName
+    prompt_tokens: Tokens
+    expected_output_tokens: Tokens
+    model: MaybeName
     mode: RouterMode | None
-    temperature: float | None
-    overlap_score_weight: float | None
+    temperature: Temperature | None
+    overlap_score_weight: Weight | None
     pinned_worker: WorkerId | None
-    priority: int
+    priority: Priority
     streams: bool
-    tenant: str
-    session: str
+    tenant: MaybeName
+    session: MaybeName
     wanted: Wanted | None
     approximate: bool
 
@@ -69,34 +89,34 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class AttemptFailed(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The worker failed; its booking may go."""
 
-    n: int
+    n: Count
     failure: UpstreamFailure
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Choose another worker."""
 
-    n: int
+    n: Count
 
 
 class Answering(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """The worker answers."""
 
-    n: int
-    status: int
+    n: Count
+    status: Status
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """So many tokens have passed."""
 
-    n: int
-    tokens: int
+    n: Count
+    tokens: Tokens
 
 
 class RequestEnded(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """The request is over."""
 
-    n: int
+    n: Count
     outcome: Outcome
     usage: Usage | None
 
@@ -104,21 +124,21 @@ class RequestEnded(msgspec.Struct, frozen=True, array_like=True, tag=6):
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The edge did not wait for the choice and made its own."""
 
-    n: int
+    n: Count
 
 
 class EdgeReport(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """An edge's own counters, each second. `unguided` requests went without the index's word."""
 
     http: HttpStatistics
-    unguided: int
+    unguided: Count
     warnings: tuple[str, ...] = ()
 
 
 class Go(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Send the request there. `headers` go to the worker, `told` to the client."""
 
-    n: int
+    n: Count
     worker: WorkerId
     origin: str
     headers: Pairs
@@ -128,20 +148,20 @@ class Go(msgspec.Struct, frozen=True, array_like=True, tag=0):
 class Refuse(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Answer with `problem`; without one nothing is left to try."""
 
-    n: int
+    n: Count
     problem: Problem | None
 
 
 class Queued(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The request waits for its turn; the answer may take long."""
 
-    n: int
+    n: Count
 
 
 class Abandon(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Give up the attempt under way: its worker hangs."""
 
-    n: int
+    n: Count
     failure: UpstreamFailure
 
 
@@ -154,7 +174,7 @@ class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
     workers: list[KnownWorker]
     origin: str
-    block_size: int
+    block_size: Tokens
     splits: bool = False
 
 
@@ -187,7 +207,7 @@ class EdgeCodec:
         """Return the messages in a frame. Raises `CodecError`."""
         try:
             return _to_edge.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CodecError(f"frame from the index process: {error}") from error
 
 
@@ -202,12 +222,12 @@ class IndexCodec:
         """Return the messages in a frame. Raises `CodecError`."""
         try:
             return _from_edge.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CodecError(f"frame from an edge process: {error}") from error
 
 
 def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
-    """Return `request` as it travels: hashed to the end."""
+    """Return `request` as it travels: hashed to the end, or as far as is told."""
     hashes = request.hashes
     wanted = Wanted(
         request.cost,
@@ -219,7 +239,7 @@ def ask(n: int, request: RouteRequest, visible_id: bytes) -> Ask:
     return Ask(
         n=n,
         visible_id=visible_id,
-        hashes=pack_hashes(hashes.upto(hashes.blocks)),
+        hashes=pack_hashes(hashes.upto(MOST_BLOCKS))[: MOST_BLOCKS * HASH_BYTES],
         request_id=request.request_id,
         prompt_tokens=request.prompt_tokens,
         expected_output_tokens=request.expected_output_tokens,

@@ -1,18 +1,26 @@
 """What an engine says of its load when asked over HTTP."""
 
+from itertools import islice
+from typing import Final
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.actors.messages import WorkerLoad
+from kvmesh.bounds import whole_number
 from kvmesh.core.engines.facts import METRICS, EngineFacts
-from kvmesh.core.engines.load import EngineFigures, Gauges
+from kvmesh.core.engines.load import MAX_RANKS, EngineFigures, Gauges
 from kvmesh.core.engines.registry import ENGINES, engine_of
-from kvmesh.core.workers.info import as_share
+from kvmesh.core.workers.info import as_count, as_share
 from kvmesh.errors import CodecError
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 _GAUGES = {name: found for engine in ENGINES.values() for name, found in engine.gauges.items()}
 _WANTED = tuple(_GAUGES)
+
+MAX_LINES: Final = 8 * MAX_RANKS
+MAX_LINE: Final = 4096
+"""Lines of figures that are read of one page, and characters of each: 30 us a line."""
 
 
 async def read_loads(pool: UpstreamPool, url: str, facts: EngineFacts) -> dict[int, WorkerLoad]:
@@ -29,17 +37,17 @@ async def read_loads(pool: UpstreamPool, url: str, facts: EngineFacts) -> dict[i
 
 
 def load_of_figures(figures: EngineFigures, block_size: int) -> WorkerLoad:
-    """Return figures in tokens as a heartbeat carries them."""
-    size = max(1, block_size)
+    """Return figures in tokens as a heartbeat carries them, each within what one may carry."""
+    size, waiting = max(1, block_size), figures.waiting_tokens
     return WorkerLoad(
-        running_requests=figures.running_requests,
-        waiting_requests=figures.waiting_requests,
-        used_blocks=figures.used_tokens // size,
-        total_blocks=figures.total_tokens // size,
-        waiting_tokens=figures.waiting_tokens,
-        prefilled_tokens=figures.prefilled_tokens,
-        prefill_busy_us=figures.prefill_busy_us,
-        total_slots=figures.total_slots,
+        running_requests=as_count(figures.running_requests),
+        waiting_requests=as_count(figures.waiting_requests),
+        used_blocks=as_count(figures.used_tokens // size),
+        total_blocks=as_count(figures.total_tokens // size),
+        waiting_tokens=None if waiting is None else as_count(waiting),
+        prefilled_tokens=as_count(figures.prefilled_tokens),
+        prefill_busy_us=as_count(figures.prefill_busy_us),
+        total_slots=as_count(figures.total_slots),
         prefix_hit_rate=as_share(figures.prefix_hit_rate),
     )
 
@@ -54,14 +62,16 @@ def parse_gauges(page: str) -> dict[int, Gauges]:
     """Return the load figures of an engine's Prometheus page, whatever its kind, per rank."""
     ranks: dict[int, Gauges] = {}
     lines = (line for line in page.splitlines() if line.startswith(_WANTED))
+    short = islice((line for line in lines if len(line) <= MAX_LINE), MAX_LINES)
     try:
-        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except ValueError:
+        families = list(text_string_to_metric_families("\n".join(short) + "\n"))
+    except (ValueError, IndexError, KeyError):
         return {}
     for family in families:
         for sample in family.samples:
             label = sample.labels.get("engine") or sample.labels.get("dp_rank") or "0"
-            rank = ranks.setdefault(int(label) if label.isdigit() else 0, Gauges())
+            number = whole_number(label, 0, MAX_RANKS - 1)
+            rank = ranks.setdefault(number or 0, Gauges())
             for gauge in _GAUGES.get(sample.name, ()):
                 rank.take(gauge, sample.value, sample.labels)
     return ranks

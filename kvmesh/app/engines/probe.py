@@ -7,10 +7,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.engines.load import read_gauges
+from kvmesh.bounds import MAX_NAMES, UNREADABLE, is_name
 from kvmesh.core.engines.diagnosis import SourceSeen, check_ports
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.errors import ConfigError, SlowError, TransportError
+from kvmesh.observe import get_logger
 from kvmesh.transport.http.fetch import HTTP_OK, fetch, fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -24,6 +26,15 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model] = []
+
+    def served(self) -> "Served":
+        """Return what a heartbeat can carry of them: names, and not too many."""
+        kept = [one for one in self.data if is_name(one.id)][:MAX_NAMES]
+        if len(kept) < len(self.data):
+            get_logger().warning(
+                "engine names models that cannot be served", models=len(self.data), kept=len(kept)
+            )
+        return Served(tuple(one.id for one in kept), tuple(one.id for one in kept if one.parent))
 
 
 def given_endpoints(
@@ -82,12 +93,9 @@ async def ask_models(pool: UpstreamPool, url: str) -> Served | None:
     if status != HTTP_OK:
         return None
     try:
-        models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.MsgspecError:
+        return msgspec.json.decode(body, type=_Models).served()
+    except UNREADABLE:
         return None
-    return Served(
-        tuple(model.id for model in models), tuple(model.id for model in models if model.parent)
-    )
 
 
 async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:

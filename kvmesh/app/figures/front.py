@@ -54,6 +54,9 @@ META_HOMES: Final = Table[MetaRouterStatistics](
     Figure("counter", "kvmesh_meta_placed", lambda one: dict(one.placed),
            "Requests by what chose their bucket: named, rule, session, conversation, or the policy "
            "for one that begins.", ("why",)),
+    Figure("counter", "kvmesh_meta_refused_heartbeats", lambda one: {
+               "garbage": one.garbage, "url": one.refused, "crowded": one.crowded},
+           "Heartbeats of replicas that did not count, by why.", ("why",)),
 )
 
 META_REPLICAS: Final = Table[MetaReplica](
@@ -84,8 +87,9 @@ TOKENS: Final = Table[TokenCheckStatistics](
                "different": one.parity.disagreements, "untold": one.untold},
            "Sampled prompts whose token ids were compared with the engine's.", ("result",)),
     Figure("gauge", "kvmesh_token_parity_doubted",
-           lambda one: dict.fromkeys(one.parity.untrusted, 1.0),
-           "1 for a model that is not routed by our token ids: its engine's differ.", ("model",)),
+           lambda one: one.parity.by_model(),
+           "1 for a model that is not routed by our token ids: its engine's differ; of more than"
+           " 16 how many others, as model (others).", ("model",)),
     Figure("counter", "kvmesh_remote_prefixes", lambda one: {
                "known": one.prefixes.hits, "unknown": one.prefixes.misses},
            "Chats looked up among prefixes engines told.", ("was",)),

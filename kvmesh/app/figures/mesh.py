@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.actors.journal.indexer import Indexer
 from kvmesh.actors.journal.snapshotter import SnapshotterStatistics
+from kvmesh.actors.members.registry import RegistryStatistics
 from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Figure, Table
@@ -71,6 +72,8 @@ JOURNAL: Final = Table[JournalFacts](
            "Dumps asked of workers."),
     Figure("counter", "kvmesh_journal_garbage_messages", lambda one: one.folded.garbage,
            "Messages that could not be read."),
+    Figure("counter", "kvmesh_journal_crowded_messages", lambda one: one.folded.crowded,
+           "Messages of workers beyond --max-workers."),
     Figure("counter", "kvmesh_journal_redelivered_messages",
            lambda one: one.folded.redelivered,
            "Messages that came twice."),
@@ -109,6 +112,18 @@ BOOKINGS: Final = Table[ReplicaSyncStatistics](
            "Booking events by direction.", ("direction",)),
     Figure("counter", "kvmesh_booking_gaps", lambda one: one.gaps,
            "Booking messages of peers that never came."),
+    Figure("counter", "kvmesh_refused_bookings", lambda one: {
+               "garbage": one.garbage, "crowded": one.refused},
+           "Booking messages of no sense, and bookings of peers beyond what one may have.",
+           ("why",)),
+)
+
+HEARTBEATS: Final = Table[RegistryStatistics](
+    Figure("counter", "kvmesh_refused_heartbeats", lambda one: {
+               "garbage": one.garbage, "outdated": one.outdated, "url": one.refused,
+               "crowded": one.crowded},
+           "Heartbeats that did not count, by why; crowded: of newcomers beyond --max-workers.",
+           ("why",)),
 )
 
 PEERS: Final = Table[PeerCounts](

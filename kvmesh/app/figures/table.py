@@ -4,7 +4,16 @@ from typing import Final, Literal, Never
 
 from kvmesh.app.figures.figure import Shown, Table
 from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_HOMES, META_REPLICAS, TOKENS, URLS
-from kvmesh.app.figures.mesh import APPROX, BOOKINGS, HEARING, INDEX, JOURNAL, PEERS, SNAPSHOTS
+from kvmesh.app.figures.mesh import (
+    APPROX,
+    BOOKINGS,
+    HEARING,
+    HEARTBEATS,
+    INDEX,
+    JOURNAL,
+    PEERS,
+    SNAPSHOTS,
+)
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.requests import ADMISSION, FORMULAS, REQUESTS, SHADOWS, TOTALS
@@ -20,7 +29,8 @@ from kvmesh.app.figures.workers import (
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, ADMISSION, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
-    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, BOOKINGS, HEARING, TOKENS, URLS, EDGES),
+    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING),
+    *(TOKENS, URLS, EDGES),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
 )
 

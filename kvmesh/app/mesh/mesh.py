@@ -19,6 +19,7 @@ from kvmesh.actors.messages import (
     Status,
     TakeSnapshot,
 )
+from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
@@ -63,7 +64,7 @@ class RouterMesh:
         self._router = router
         self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
         self.indexer = Indexer(
-            IndexReplica(index),
+            IndexReplica(index, max_workers=settings.max_workers),
             IndexerOptions(
                 router=router_id,
                 bucket=settings.bucket,
@@ -130,12 +131,12 @@ class RouterMesh:
             digest=claim.digest,
             scope=claim.scope,
             active_requests=self._sequences.statistics().active_requests,
-            models=self._router.models(),
+            models=fitting(self._router.models(), MOST_MODELS_BYTES),
             draining=self.draining,
             heat=self._router.heat(time.monotonic()),
             admission=self._router.admission,
             policy=self._router.policy,
-            workers=self._known.membership.members(),
+            workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
             follower=follower,
         )

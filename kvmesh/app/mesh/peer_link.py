@@ -15,7 +15,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import BOOKINGS, HEARING, PEERS, PeerCounts
+from kvmesh.app.figures.mesh import BOOKINGS, HEARING, HEARTBEATS, PEERS, PeerCounts
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
@@ -71,6 +71,7 @@ class PeerLink:
                 workers_to=(router.name, *options.listeners),
                 routers_to=("replica_sync", *options.listeners),
                 kv_events=settings.kv_events,
+                max_workers=settings.max_workers,
             ),
             scheduler.workers if options.hears_workers else nobody,
             self.peers,
@@ -145,11 +146,14 @@ class PeerLink:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what of the plane makes routing worse than it could be, one line each."""
-        return (*self.registry.hearing.warnings(), *self.plane.warnings())
+        registry = self.registry
+        crowded = registry.warnings(time.monotonic())
+        return (*registry.hearing.warnings(), *crowded, *self.plane.warnings())
 
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)
+        yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
 

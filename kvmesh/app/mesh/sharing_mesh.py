@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
+from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.alone.static_workers import StaticWorkers
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
@@ -80,11 +81,11 @@ class SharingMesh:
             ready=not self.why_not(),
             epoch=self.link.epoch,
             active_requests=self._sequences.statistics().active_requests,
-            models=self._router.models(),
+            models=fitting(self._router.models(), MOST_MODELS_BYTES),
             draining=self.draining,
             admission=self._router.admission,
             policy=self._router.policy,
-            workers=self._known.membership.members(),
+            workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
         )
 

@@ -6,6 +6,7 @@ from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.prompts.session_names import SessionNames
+from kvmesh.bounds import MAX_NAME, is_name, shown
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.errors import RequestError
@@ -126,4 +127,11 @@ def _texts(headers: Headers) -> dict[str, str]:
 
 
 def _named(request: Request) -> str:
-    return (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
+    name = (request.header(b"x-kvmesh-bucket") or b"").decode("latin-1").strip()
+    if name and not is_name(name):
+        raise RequestError(
+            f"header x-kvmesh-bucket is {shown(name)}: a name has at most {MAX_NAME} characters, "
+            "none of them a control character",
+            param="x-kvmesh-bucket",
+        )
+    return name

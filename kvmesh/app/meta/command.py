@@ -284,6 +284,7 @@ class MetaServer:
     def _warnings(self) -> tuple[str, ...]:
         return (
             *self.meta.hearing.warnings(),
+            *self.meta.warnings(time.monotonic()),
             *self._refusals.warnings(),
             *self._care.warnings(),
             *self._watch.warnings(),

@@ -21,6 +21,7 @@ from kvmesh.app.views.overview import (
     sum_buckets,
 )
 from kvmesh.app.views.policy_view import merge_policies
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.buckets.placing import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
@@ -162,7 +163,7 @@ class MetaView:
         for body in await self._ask_all(path):
             try:
                 rows += msgspec.json.decode(body, type=_Rows).decisions
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
         return sorted(rows, key=lambda row: -row.decided_at)[:limit]
 
@@ -248,5 +249,5 @@ class MetaView:
 def _decode(body: bytes) -> Overview | None:
     try:
         return msgspec.json.decode(body, type=Overview)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

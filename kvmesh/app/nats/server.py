@@ -13,6 +13,7 @@ from subprocess import DEVNULL, Popen
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError, TransportError
 
 PR_SET_PDEATHSIG = 1
@@ -158,7 +159,7 @@ class NatsServer:
     def _read_ports(self, ports_path: Path) -> bool:
         try:
             ports = msgspec.json.decode(ports_path.read_bytes(), type=_Ports)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             return False
         self.port = _port_of(ports.nats)
         self.monitoring_port = _port_of(ports.monitoring)

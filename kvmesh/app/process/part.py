@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError
 
 VARIABLE: Final = "KVMESH_ROUTER_PART"
@@ -41,5 +42,5 @@ def read_part() -> RouterPart | None:
         return None
     try:
         return msgspec.json.decode(text, type=RouterPart)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{VARIABLE}={text!r}: {error}; it is only for children") from error

@@ -13,6 +13,7 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.bounds import MAX_TOKENS, shown
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
@@ -121,7 +122,8 @@ class Reader:
             root = self._root(parsed, model)
         prompt = self._prompts.read(request, endpoint, parsed, root)
         wishes = self._wishes.read(request, parsed)
-        output, choices = wishes.output_tokens, parsed.n or 1
+        output = wishes.output_tokens
+        choices = 1 if parsed.n is None else parsed.choices
         if output is None:
             output = parsed.output_limit or 0
         request_id = exchange.request_id.decode("latin-1")
@@ -132,7 +134,7 @@ class Reader:
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate,
-            expected_output_tokens=output * choices,
+            expected_output_tokens=min(output * choices, MAX_TOKENS),
             model=model,
             mode=wishes.mode,
             cost=wishes.cost,
@@ -165,7 +167,7 @@ class Reader:
         kind = (request.header(b"x-kvmesh-body") or b"tokens").decode("latin-1").strip()
         width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
         if width is None:
-            raise RequestError(f"header x-kvmesh-body is {kind!r}: use tokens or hashes")
+            raise RequestError(f"header x-kvmesh-body is {shown(kind)}: use tokens or hashes")
         if len(request.body) > MOST_PACKED * width:
             raise RequestError(
                 f"body has {len(request.body) // width} {kind}: ask about {MOST_PACKED} at most",
@@ -183,7 +185,7 @@ class Reader:
             count = len(request.body) // TOKEN_BYTES
         else:
             hashes = BlockHashes.unpack(request.body, block_size)
-            count = len(hashes) * block_size
+            count = min(len(hashes) * block_size, MAX_TOKENS)
         wishes = self._wishes.read(request)
         return RouteRequest(
             request_id=exchange.request_id.decode("latin-1"),

@@ -4,6 +4,19 @@ from typing import Final, cast, get_args
 
 import msgspec
 
+from kvmesh.bounds import (
+    MAX_NAME,
+    MAX_NAMES,
+    MAX_PRIORITY,
+    MAX_SECONDS,
+    MAX_TEMPERATURE,
+    MAX_TOKENS,
+    MAX_WEIGHT,
+    is_name,
+    real_number,
+    shown,
+    whole_number,
+)
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
@@ -107,25 +120,26 @@ class WishReader:
             return RequestWishes(
                 session=session_key(session) if session else "",
                 tenant=tenant,
-                priority=-(parsed.priority or 0) if self._obeyed else 0,
+                priority=parsed.urgency if self._obeyed else 0,
                 timeout_s=head.timeout_s,
                 named=head.named,
             )
         pinned = _pinned(given, extension)
         # A model's weight is one of its own formula.
         cost, weight = policy.kv_cost, policy.kv_overlap_score_weight
-        named = given.get("x-kvmesh-cost") or extension.cost
+        named = _named(given, "cost") or extension.cost
         if named is not None and named != cost:
             cost, weight = named, None
         return RequestWishes(
             mode=_mode(given, extension, policy),
             cost=cost,
-            temperature=_number(
-                given, "temperature", extension.temperature, policy.router_temperature
+            temperature=_first(
+                _number(given, "temperature", MAX_TEMPERATURE),
+                extension.temperature,
+                policy.router_temperature,
             ),
-            overlap_score_weight=_number(
-                given,
-                "overlap-score-weight",
+            overlap_score_weight=_first(
+                _number(given, "overlap-score-weight", MAX_WEIGHT),
                 extension.overlap_score_weight,
                 weight,
             ),
@@ -149,9 +163,9 @@ class WishReader:
         named = False
         for name, value in request.headers:
             if name == self._tenant:
-                tenant = value.decode("latin-1").strip()
+                tenant = _name(name, value)
             elif name == self._session:
-                session = value.decode("latin-1").strip()
+                session = _name(name, value)
             elif name.startswith(_PREFIX):
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
@@ -177,7 +191,8 @@ def read_timeout_s(request: Request) -> float | None:
     value = request.header(b"x-kvmesh-timeout-s")
     if value is None:
         return None
-    return _number({"x-kvmesh-timeout-s": value.decode("latin-1")}, "timeout-s", None, None) or None
+    told = {"x-kvmesh-timeout-s": value.decode("latin-1").strip()}
+    return _number(told, "timeout-s", MAX_SECONDS) or None
 
 
 def _overridden(given: _Given, extension: Extension) -> bool:
@@ -189,7 +204,16 @@ def _overridden(given: _Given, extension: Extension) -> bool:
 
 
 def _pinned(given: _Given, extension: Extension) -> str | None:
-    return given.get("x-kvmesh-worker-id") or extension.worker
+    return _named(given, "worker-id") or extension.worker
+
+
+def _named(given: _Given, name: str) -> str:
+    """Return the name in a header of ours, "" for none."""
+    header = f"x-kvmesh-{name}"
+    text = given.get(header, "")
+    if text:
+        _check_name(header, text)
+    return text
 
 
 def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMode | None:
@@ -200,37 +224,66 @@ def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMod
         if mode == text:
             return mode  # type: ignore[no-any-return]  # get_args forgets the literal's type
     raise RequestError(
-        f"header x-kvmesh-router-mode (or kvmesh.mode) is {text!r}: use one of {', '.join(_MODES)}",
+        f"header x-kvmesh-router-mode (or kvmesh.mode) is {shown(text)}: use one of "
+        f"{', '.join(_MODES)}",
         param="x-kvmesh-router-mode",
     )
 
 
-def _number(given: _Given, name: str, in_body: float | None, default: float | None) -> float | None:
-    text = given.get(f"x-kvmesh-{name}")
+def _number(given: _Given, name: str, most: float) -> float | None:
+    """Return the number from 0 to `most` in a header; None without it."""
+    header = f"x-kvmesh-{name}"
+    text = given.get(header)
     if text is None:
-        value, place = in_body, f"kvmesh.{name.replace('-', '_')}"
-        if value is None:
-            return default
-    else:
-        place = f"header x-kvmesh-{name}"
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise RequestError(f"{place} is {value if text is None else repr(text)}: use a number >= 0")
+        return None
+    value = real_number(text, 0.0, most)
+    if value is None:
+        raise RequestError(
+            f"header {header} is {shown(text)}: use a number >= 0, at most {most:g}", param=header
+        )
     return value
 
 
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
 def _output(given: _Given, extension: Extension) -> int | None:
-    tokens = _number(given, "output-tokens", extension.output_tokens, None)
-    return None if tokens is None else int(tokens)
+    tokens = _number(given, "output-tokens", MAX_TOKENS)
+    return extension.output_tokens if tokens is None else int(tokens)
 
 
 def _words(given: _Given, name: str, in_body: tuple[str, ...]) -> frozenset[str]:
-    text = given.get(f"x-kvmesh-{name}")
-    words = in_body if text is None else text.split(",")
-    return frozenset(word.strip() for word in words if word.strip())
+    header = f"x-kvmesh-{name}"
+    text = given.get(header)
+    if text is None:
+        return frozenset(word for one in in_body if (word := one.strip()))
+    words = frozenset(word for one in text.split(",") if (word := one.strip()))
+    if len(words) > MAX_NAMES:
+        raise RequestError(
+            f"header {header} has {len(words):,} names: at most {MAX_NAMES:,} are taken",
+            param=header,
+        )
+    for word in words:
+        _check_name(header, word)
+    return words
+
+
+def _name(header: bytes, value: bytes) -> str:
+    """Return the name in a header, "" for none."""
+    text = value.decode("latin-1").strip()
+    if text:
+        _check_name(header.decode("latin-1"), text)
+    return text
+
+
+def _check_name(header: str, text: str) -> None:
+    if not is_name(text):
+        raise RequestError(
+            f"header {header} is {shown(text)}: a name has at most {MAX_NAME} characters, none of "
+            "them a control character",
+            param=header,
+        )
 
 
 def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
@@ -246,8 +299,12 @@ def _priority(given: _Given, extension: Extension, parsed: InferenceRequest | Ch
     """
     text = given.get("x-kvmesh-priority")
     if text is None:
-        return extension.priority or -(parsed.priority or 0)
-    try:
-        return int(text)
-    except ValueError:
-        raise RequestError(f"header x-kvmesh-priority is {text!r}: use a whole number") from None
+        return extension.priority or parsed.urgency
+    value = whole_number(text, -MAX_PRIORITY, MAX_PRIORITY)
+    if value is None:
+        raise RequestError(
+            f"header x-kvmesh-priority is {shown(text)}: use a whole number from {-MAX_PRIORITY} "
+            f"to {MAX_PRIORITY}",
+            param="x-kvmesh-priority",
+        )
+    return value

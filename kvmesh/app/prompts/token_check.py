@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
@@ -109,7 +110,7 @@ class TokenCheck:
         return tuple(
             f"our token ids of model {model} are not its engine's: it is routed by those its "
             "/tokenize tells, else by bytes; give --tokenizer the engine's model directory"
-            for model in self.probe.statistics().untrusted
+            for model in self.probe.statistics().by_model()
         )
 
     def statistics(self) -> TokenCheckStatistics:
@@ -210,7 +211,7 @@ def _messages(parsed: InferenceRequest) -> list[msgspec.Raw]:
     """Return the chat's messages, each as it was sent."""
     try:
         return _raw_messages.decode(parsed.messages)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return []
 
 

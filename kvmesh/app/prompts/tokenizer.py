@@ -13,6 +13,7 @@ import msgspec
 from tokenizers import AddedToken as NewToken
 from tokenizers import Tokenizer as TokenizerFile
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate, Clock
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer, check_ids
@@ -140,7 +141,7 @@ def _read_json(file: Path) -> JsonObject:
         return msgspec.json.decode(file.read_bytes(), type=JsonObject)
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ConfigError(f"{file} cannot be read: {error}; download it again") from error
 
 

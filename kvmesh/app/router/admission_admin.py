@@ -8,6 +8,7 @@ from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.serve.admission import AdmissionLimits
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.queue import AdmissionStatistics, QueuePolicy
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
@@ -55,7 +56,7 @@ def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:
     try:
         wishes = msgspec.json.decode(body, type=dict[str, int | float | str])
         merged = msgspec.convert(msgspec.to_builtins(limits) | wishes, AdmissionLimits)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         known = msgspec.json.encode(limits).decode()
         policies = ", ".join(get_args(QueuePolicy))
         raise RequestError(

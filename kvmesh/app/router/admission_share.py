@@ -5,15 +5,30 @@ takes what is in force. When the whole bucket stops they are forgotten: settings
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.serve.admission import AdmissionGate, AdmissionLimits
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.shared_limits import SharedLimits, newest
 from kvmesh.observe import get_logger
+
+MOST_REFUSED: Final = 64
+"""Bounds of siblings remembered as refused: they come again each second."""
+
+AHEAD_S: Final = 86_400.0
+"""A change made later than that is a clock's mistake, or a lie that would keep out all others."""
+
+
+def told_as(limits: AdmissionLimits) -> dict[str, int | float | str]:
+    """Return bounds as siblings are told of them."""
+    told: dict[str, int | float | str] = msgspec.to_builtins(limits)
+    return told
 
 
 class AdmissionShare:
@@ -30,13 +45,13 @@ class AdmissionShare:
         self._router = router
         self._router_id = router_id
         self._replicas = replicas
-        self._refused = SharedLimits()
+        self._refused: deque[SharedLimits] = deque(maxlen=MOST_REFUSED)
 
     def change(self, limits: AdmissionLimits) -> None:
         """Go by other bounds, and tell the siblings."""
         # Later than what is in force even where another replica's clock is ahead.
         at = max(time.time(), self._router.admission.at + 0.001)
-        told: dict[str, int | float | str] = msgspec.to_builtins(limits)
+        told = told_as(limits)
         self._router.admission = SharedLimits(at, self._router_id, told)
         self.gate.change(limits)
         get_logger().info("admission changed", **told)
@@ -47,19 +62,20 @@ class AdmissionShare:
 
     def adopt(self) -> None:
         """Take what a sibling was told later; bounds that cannot be are refused and said once."""
-        mine = self._router.admission
-        theirs = newest((mine, *(one.admission for one in self._replicas())))
-        if theirs in (mine, self._refused):
+        mine, told = self._router.admission, (one.admission for one in self._replicas())
+        theirs = newest((mine, *(one for one in told if one not in self._refused)))
+        if theirs == mine:
             return
         try:
             limits = msgspec.convert(theirs.limits, AdmissionLimits)
-            wrong = limits.wrong()
-        except msgspec.MsgspecError as error:
+            late = theirs.at > time.time() + AHEAD_S
+            wrong = "no clock is so far ahead as theirs" if late else limits.wrong()
+        except UNREADABLE as error:
             limits, wrong = self.gate.limits, str(error)
         if wrong:
-            self._refused = theirs
+            self._refused.append(theirs)
             get_logger().warning("a sibling's admission bounds refused", by=theirs.by, error=wrong)
             return
         self._router.admission = theirs
         self.gate.change(limits)
-        get_logger().info("admission changed by a sibling", by=theirs.by, **theirs.limits)
+        get_logger().info("admission changed by a sibling", by=theirs.by, **told_as(limits))

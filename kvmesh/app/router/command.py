@@ -139,7 +139,9 @@ class RouterServer:
             )
             if settings.discover:
                 sources = [parse_source(text) for text in settings.discover]
-                static.discover_by(Discovery(sources, settings.worker, self._guard))
+                static.discover_by(
+                    Discovery(sources, settings.worker, self._guard, most=settings.max_workers)
+                )
             if not settings.nats.nats_url:
                 return static
         if static is not None or not settings.kv_events:

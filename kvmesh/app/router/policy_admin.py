@@ -8,6 +8,7 @@ from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.cost.weights import WeightSpec, weights_of
 from kvmesh.core.rollout.change import STAGES, Bounds, PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
@@ -118,7 +119,7 @@ def read_wish(body: bytes) -> PolicyChange | None:
     """Return the change that a PUT asks for, None for a return. Raises `RequestError`."""
     try:
         wish = msgspec.json.decode(body, type=PolicyWish)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         fields = ", ".join(PolicyWish.__struct_encode_fields__)
         within = ", ".join(Bounds.__struct_fields__)
         raise RequestError(

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from kvmesh.bounds import Count, Figure, Seconds
 from kvmesh.core.admission.queue import (
     UNAVAILABLE,
     AdmissionOptions,
@@ -29,14 +30,14 @@ Told = Callable[[Decision | Problem], None]
 class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What may be changed at run time, as `/admin/admission` shows and takes it; 0 is off."""
 
-    max_backlog_ms: float
+    max_backlog_ms: Figure
     queue_policy: QueuePolicy
-    max_queued: int
-    max_queued_per_tenant: int
-    max_wait_s: float
-    quantum_tokens: int
-    busy_decode_blocks: float
-    busy_prefill_tokens: int
+    max_queued: Count
+    max_queued_per_tenant: Count
+    max_wait_s: Seconds
+    quantum_tokens: Count
+    busy_decode_blocks: Figure
+    busy_prefill_tokens: Count
 
     def wrong(self) -> str:
         """Return what cannot be; "" when all can."""

@@ -11,6 +11,7 @@ from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.bounds import shown
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
@@ -134,7 +135,7 @@ class Gateway:
                 answer_json(exchange, model)
                 return
         raise RequestError(
-            f"the model {wanted!r} does not exist: no worker serves it",
+            f"the model {shown(wanted)} does not exist: no worker serves it",
             status=404,
             param="model",
             code=MODEL_NOT_FOUND,

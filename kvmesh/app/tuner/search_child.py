@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.process.running import DIE_WITH_PARENT
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.insight.trace_ring import mooncake_lines
 from kvmesh.core.tuning.loop import Search
 from kvmesh.core.tuning.search import Found
@@ -66,7 +67,7 @@ class SearchChild:
             raise TransportError(f"it ended with code {code}: {words or 'no word'}")
         try:
             return _decoder.decode(out)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise TransportError(f"its answer cannot be read: {error}") from error
 
     def kill(self) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from kvmesh.app.views.overview import Overview
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, error_words, fetch, split_url
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -32,7 +33,7 @@ async def ask_with(
     body = await ask(pool, url, path, headers)
     try:
         return msgspec.json.decode(body, type=Overview)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise TransportError(f"{url}: {error}; is --url a kvmesh router?") from error
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from kvmesh.app.views.ask import ask
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.insight.explain import CandidateView, DecisionView
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.errors import ConfigError, TransportError
@@ -127,7 +128,7 @@ def print_answer(body: bytes, console: Console, *, dry_run: bool) -> None:
             print_decision(msgspec.json.decode(body, type=DecisionView), console, "would go")
             return
         detail = msgspec.json.decode(body, type=DecisionDetail)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise TransportError(f"not a decision: {error}; is --url a kvmesh router?") from error
     print_decision(detail.decision, console, "went", detail.outcome)
     console.print(Text(detail.note, "dim"))

@@ -2,10 +2,11 @@
 
 import tomllib
 from hashlib import sha256
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_NAME, Figure, is_name, shown
 from kvmesh.errors import ConfigError, RequestError
 
 PREFIX: Final = "kvm-"
@@ -26,7 +27,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     sha256: str
     tenant: str = ""
-    requests_per_minute: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    requests_per_minute: Figure = 0.0
     proxy: bool = False
 
 
@@ -55,6 +56,12 @@ def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
         digest = key.sha256.lower()
         if len(digest) != _DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
             raise ConfigError(f"{source}: keys.{name}: sha256 is not 64 hexadecimal digits")
+        for told in (name, *filter(None, (key.tenant,))):
+            if not is_name(told):
+                raise ConfigError(
+                    f"{source}: keys.{shown(name)}: {shown(told)} is no name: write at most "
+                    f"{MAX_NAME} characters, none of them a control character"
+                )
         if digest in found:
             raise ConfigError(f"{source}: keys.{name}: another name has the same key")
         found[digest] = msgspec.structs.replace(key, sha256=digest, tenant=key.tenant or name)

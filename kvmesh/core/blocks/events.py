@@ -4,20 +4,27 @@ One batch is one journal message: msgpack `[version, epoch, first_seq, [event, .
 Hashes travel as packed little-endian u64 bytes, never as lists of integers.
 """
 
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import MAX_MEMBER, MAX_ORDINAL, Epoch, Hash, Sequence
 from kvmesh.errors import CodecError
 
 WorkerId = NewType("WorkerId", str)
 """One routable worker: an engine, or one data-parallel rank of it (`name` or `name-dp1`)."""
+
+WorkerName = Annotated[WorkerId, Meta(min_length=1, max_length=MAX_MEMBER)]
+"""A worker's name in a message."""
 
 ROOT: Final = 0
 """Parent of a sequence's first block, whatever its namespace."""
 
 VERSION: Final = 1
 HASH_BYTES: Final = 8
+
+TierNumber = Annotated[int, Meta(ge=0, le=255)]
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -27,16 +34,16 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=0):
     `tier` 0 is device memory, 1 host, 2 disk; a tier means "held there or nearer".
     """
 
-    parent: int
+    parent: Hash
     hashes: bytes
-    tier: int = 0
+    tier: TierNumber = 0
 
 
 class Removed(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The worker no longer holds `hashes`; none of their children is still held."""
 
     hashes: bytes
-    tier: int = 0
+    tier: TierNumber = 0
 
 
 class Cleared(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -50,11 +57,12 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive events of one worker: event i has sequence number `first_seq + i`.
 
     `epoch` is the incarnation of the worker's publisher; a larger one replaces everything before.
+    Neither it nor the number after the last event is beyond `MAX_ORDINAL`.
     """
 
     version: int
-    epoch: int
-    first_seq: int
+    epoch: Epoch
+    first_seq: Sequence
     events: list[Event]
 
 
@@ -71,17 +79,20 @@ def decode_batch(data: bytes) -> Batch:
     """Return the batch in `data`.
 
     Raises `CodecError` for anything else, e.g. a PubAck written to the subject by a stranger, an
-    unknown version, a negative number, or hashes that are not whole u64s.
+    unknown version, a number out of range, or hashes that are not whole u64s.
     """
     try:
         batch = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CodecError(f"journal message of {len(data)} bytes: {error}") from error
     if batch.version != VERSION:
         raise CodecError(f"journal message has version {batch.version}, this build reads {VERSION}")
-    if batch.epoch < 0 or batch.first_seq < 0:
-        raise CodecError(f"journal message has epoch {batch.epoch}, first_seq {batch.first_seq}")
+    if batch.first_seq + len(batch.events) > MAX_ORDINAL:
+        raise CodecError(
+            f"journal message has {len(batch.events)} events from {batch.first_seq} on:"
+            f" numbers end at {MAX_ORDINAL}"
+        )
     for event in batch.events:
-        if not isinstance(event, Cleared) and (len(event.hashes) % HASH_BYTES or event.tier < 0):
-            raise CodecError(f"journal event has {len(event.hashes)} hash bytes, tier {event.tier}")
+        if not isinstance(event, Cleared) and len(event.hashes) % HASH_BYTES:
+            raise CodecError(f"journal event has {len(event.hashes)} hash bytes, no whole u64s")
     return batch

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import shown
 from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica
@@ -75,7 +76,11 @@ class BucketTable:
         """Forget a replica that left."""
         self._replicas.pop(name, None)
         self._sent.pop(name, None)
-        self.placing.turns.forget_all_but(self.buckets())
+        names = frozenset(self.buckets())
+        self.placing.turns.forget_all_but(names)
+        self.placing.spill.forget_all_but(names)
+        last = self._last_replica
+        self._last_replica = {bucket: one for bucket, one in last.items() if bucket in names}
 
     def buckets(self) -> tuple[str, ...]:
         """Return every bucket that has a replica, usable or not, sorted."""
@@ -103,7 +108,7 @@ class BucketTable:
         members = members or self._last_resort(bucket, now, tried)
         if not members:
             raise NoWorkerError(
-                f"bucket {bucket!r} has no usable replica: {self._state(bucket, now)}"
+                f"bucket {shown(bucket)} has no usable replica: {self._state(bucket, now)}"
             )
         name = next_in_turn([one.name for one in members], self._last_replica.get(bucket, ""))
         self._last_replica[bucket] = name
@@ -158,12 +163,13 @@ class BucketTable:
     def _known(self, bucket: str, place: str) -> str:
         known = self.buckets()
         if bucket not in known and bucket in self._heard:
-            raise NoWorkerError(f"{place}: bucket {bucket!r} has lost all its replicas")
+            raise NoWorkerError(f"{place}: bucket {shown(bucket)} has lost all its replicas")
         if not known and not self._heard:
-            raise NoWorkerError(f"{place}: no replica of bucket {bucket!r} was heard of yet")
+            raise NoWorkerError(f"{place}: no replica of bucket {shown(bucket)} was heard of yet")
         if bucket not in known:
             raise RequestError(
-                f"{place}: bucket {bucket!r} is unknown; known are {', '.join(known) or 'none'}",
+                f"{place}: bucket {shown(bucket)} is unknown;"
+                f" known are {', '.join(known) or 'none'}",
                 status=404,
                 param="bucket",
             )
@@ -174,7 +180,7 @@ class BucketTable:
         anything = any(not one.models for one in self._replicas.values())
         if request.model and models and not anything and request.model not in self._served:
             raise RequestError(
-                f"the model {request.model!r} does not exist; served are"
+                f"the model {shown(request.model)} does not exist; served are"
                 f" {', '.join(sorted(models))}",
                 status=404,
                 param="model",

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_COUNT, shown, whole_number
 from kvmesh.core.buckets.beginnings import NO_KEYS, PromptKeys, prompt_family
 from kvmesh.errors import ConfigError
 
@@ -117,6 +118,7 @@ def _parse_family(text: str, where: str) -> str:
 
 
 def _parse_count(text: str, key: str, where: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{where}: {key} is {text!r}; give a whole number of characters")
-    return int(text)
+    count = whole_number(text, 0, MAX_COUNT)
+    if count is None:
+        raise ConfigError(f"{where}: {key} is {shown(text)}; give a whole number of characters")
+    return count

@@ -1,10 +1,12 @@
 """Prefix-spill: a prompt's home bucket, unless waiting there costs more than prefill elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
 import xxhash
+
+from kvmesh.bounds import Count, Figure
 
 MARGIN_MS: Final = 100.0
 """A home is left only for so much less: reports are a second old, and caches are worth keeping."""
@@ -18,9 +20,9 @@ class BucketHeat(msgspec.Struct, frozen=True):
     them to prefill a token, ms; 0: unknown.
     """
 
-    backlog_ms: float = 0.0
-    ms_per_token: float = 0.0
-    workers: int = 1
+    backlog_ms: Figure = 0.0
+    ms_per_token: Figure = 0.0
+    workers: Count = 1
 
 
 class PrefixSpill:
@@ -59,6 +61,10 @@ class PrefixSpill:
     def heard(self, bucket: str) -> None:
         """Learn that a bucket's heat is reported anew: it includes what was sent there."""
         self._sent_ms.pop(bucket, None)
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget buckets that are gone."""
+        self._sent_ms = {name: sent for name, sent in self._sent_ms.items() if name in names}
 
     def _price(self, name: str, heat: BucketHeat, tokens: float) -> float:
         return heat.backlog_ms + self._sent_ms.get(name, 0.0) + tokens * heat.ms_per_token

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import shown
 from kvmesh.core.cost.formulas import COSTS, Cost
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.weights import Weights
@@ -47,7 +48,9 @@ class Formulas:
         except KeyError:
             known = ", ".join(self.costs)
             hint = "; a file is read only where its operator names it" if ".py:" in name else ""
-            raise ConfigError(f"{place} {name!r} is unknown; use one of {known}{hint}") from None
+            raise ConfigError(
+                f"{place} {shown(name)} is unknown; use one of {known}{hint}"
+            ) from None
 
     def pricing(self, name: str, weights: Mapping[str, float], place: str = "kv_cost") -> Pricing:
         """Return the formula called `name`, with these weights in place of its defaults.

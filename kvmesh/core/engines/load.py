@@ -1,9 +1,14 @@
 """An engine's load in the form that every kind's figures are brought into."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
+
+from kvmesh.bounds import MAX_COUNT, MAX_TOKENS, clamped, whole_number
+
+MAX_RANKS: Final = 1024
+"""Data-parallel ranks of one engine: what it says of more is not heard."""
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
@@ -66,19 +71,19 @@ class Gauges:
         self.hit_tokens = 0
 
     def take(self, gauge: Gauge, value: float, labels: Mapping[str, str]) -> None:
-        """Fold one sample."""
+        """Fold one sample; what is no number, or none that can be, counts as 0 or as the most."""
         if gauge.label:
-            text = labels.get(gauge.label, "")
-            value = int(text) if text.isdigit() else 0
+            value = whole_number(labels.get(gauge.label, ""), 0, MAX_COUNT) or 0
+        value = min(max(0.0, value), MAX_COUNT)  # in this order NaN is 0
         match gauge.figure:
             case "running":
-                self.running += value
+                self.running = min(self.running + value, MAX_COUNT)
             case "waiting":
-                self.waiting += value
+                self.waiting = min(self.waiting + value, MAX_COUNT)
             case "usage":
-                self.usage = max(self.usage, value)
+                self.usage = max(self.usage, min(value, 1.0))
             case "block_size":
-                self.block_size = int(value)
+                self.block_size = clamped(value, 0, MAX_TOKENS)
             case "total_blocks":
                 self.total_blocks = int(value)
             case "total_tokens":

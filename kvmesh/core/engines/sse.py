@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_TOKENS, Tokens
+
 MAX_EVENT_BYTES: Final = 1 << 20
 """An event longer than this is counted, but not looked into."""
 MAX_HELD_BYTES: Final = 1 << 16
@@ -21,26 +23,29 @@ _CARRIAGE_RETURN: Final = 13
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts an engine reported. `cached_tokens` is None when it does not report them."""
+    """Token counts an engine reported, 0 to `MAX_TOKENS`; no more are cached than it prompted.
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
+    `cached_tokens` is None when it does not report them.
+    """
+
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
+    cached_tokens: Tokens | None = None
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Tokens | None = None
 
 
 class _Reported(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
     prompt_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
 
 
 class _Inner(msgspec.Struct):
@@ -90,13 +95,16 @@ def _merge(before: Usage, reported: _Reported) -> Usage:
         if reported.cache_read_input_tokens is not None:
             cached = reported.cache_read_input_tokens
             prompt += cached + (reported.cache_creation_input_tokens or 0)
+            prompt = min(prompt, MAX_TOKENS)
     completion = reported.completion_tokens
     if completion is None:
         completion = reported.output_tokens
+    prompt = max(before.prompt_tokens, prompt or 0)
+    cached = before.cached_tokens if cached is None else cached
     return Usage(
-        prompt_tokens=max(before.prompt_tokens, prompt or 0),
+        prompt_tokens=prompt,
         completion_tokens=max(before.completion_tokens, completion or 0),
-        cached_tokens=before.cached_tokens if cached is None else cached,
+        cached_tokens=None if cached is None else min(cached, prompt or MAX_TOKENS),
     )
 
 

@@ -104,6 +104,11 @@ class IndexDigest:
         self.scope = (self.scope - found[1]) & _MASK
         return True
 
+    def forget(self, worker: WorkerId) -> None:
+        """Keep nothing of a worker that left."""
+        self.leave_out(worker)
+        self._keys.pop(worker, None)
+
     def workers(self) -> Iterable[WorkerId]:
         """Return the workers counted, as a copy."""
         return tuple(self._shares)

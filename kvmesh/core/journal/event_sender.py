@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import VERSION, Batch, Event, encode_batch
 from kvmesh.core.journal.ordering import FIRST_SEQ, NOTHING_FITS
 from kvmesh.core.journal.outbox import Outbox
@@ -32,6 +33,11 @@ class SenderStatistics(msgspec.Struct, frozen=True):
     dumps: int
     pending: int
     window: WindowStatistics
+
+
+def is_followable(epoch: int) -> bool:
+    """Return whether there is an epoch behind `epoch`."""
+    return epoch < MAX_ORDINAL
 
 
 class EventSender:
@@ -117,9 +123,11 @@ class EventSender:
         Sends again what is still in the ring, else makes a dump due (call `send`). Requests about
         the same loss within `resync_pause_s`, or while a dump is under way, get one answer.
         A replica that read a later epoch than this one means that the clock went back: the sender
-        goes on in an epoch behind it.
+        goes on in an epoch behind it. Behind the last there is none: see `is_followable`.
         """
         if epoch > self.epoch:
+            if not is_followable(epoch):
+                return []
             self.epoch = epoch + 1
             self._next_seq = FIRST_SEQ
             self._dumped_seq = self._window.confirmed_seq = 0

@@ -1,6 +1,6 @@
 """Which events of a worker's batch are new, in order, and of its latest incarnation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -63,7 +63,7 @@ class Ordering:
         """Return all cursors as they are now, as a copy."""
         return dict(self._cursors)
 
-    def workers(self) -> Iterable[WorkerId]:
+    def workers(self) -> KeysView[WorkerId]:
         """Return every worker that has a cursor."""
         return self._cursors.keys()
 

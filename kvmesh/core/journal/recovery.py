@@ -29,11 +29,15 @@ class RecoveryOptions(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A worker to ask for its events from `next_seq` of `epoch` on; 0 asks for everything."""
+    """A worker to ask for its events from `next_seq` of `epoch` on; 0 asks for everything.
+
+    `outdated`: it goes on in an older epoch than that, and has to begin one behind it.
+    """
 
     worker: WorkerId
     epoch: int
     next_seq: int
+    outdated: bool = False
 
 
 class _Case:
@@ -175,7 +179,7 @@ class Recovery:
         if case.outdated_s is not None:
             if now < case.outdated_s + options.outdated_s:
                 return None
-            return Missing(worker, cursor.epoch, NOTHING_FITS)
+            return Missing(worker, cursor.epoch, NOTHING_FITS, outdated=True)
         if case.doubt_s is None or now < case.doubt_s + options.grace_s or not case.events:
             return None
         if case.epoch > cursor.epoch:

@@ -1,32 +1,45 @@
 """One replica's view of the journal: the index, how far it is read, and how far it is right."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from kvmesh.core.blocks.events import Cleared, WorkerId, decode_batch
+from kvmesh.bounds import MAX_MEMBER
+from kvmesh.core.blocks.events import Batch, Cleared, WorkerId, decode_batch
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim, DigestHistory, IndexDigest
 from kvmesh.core.journal.ordering import Cursor, Ordering
 from kvmesh.core.journal.recovery import Recovery, RecoveryOptions
 from kvmesh.errors import CodecError
 
+MOST_WORKERS: Final = 4096
+"""Workers followed at most, unless settings say otherwise."""
+
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a record did: `cleared` if blocks were dropped wholesale, `turned` if doubt changed."""
+    """What a record did: `cleared` if blocks were dropped wholesale, `turned` if doubt changed.
+
+    `refused` says why it did nothing where it should not have come.
+    """
 
     cleared: bool = False
     turned: bool = False
+    refused: str = ""
 
 
 class ReplicaStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start; `verdicts` has one entry a kind of batch (see `Admission`)."""
+    """Counters since the start; `verdicts` has one entry a kind of batch (see `Admission`).
+
+    `crowded` records were of workers for which there was no room.
+    """
 
     applied_sequence: int
     records: int
     events: int
     verdicts: Mapping[str, int]
     garbage: int
+    crowded: int
     redelivered: int
     orphans: int
     digests_compared: int
@@ -41,34 +54,46 @@ class IndexReplica:
 
     The index is a function of the journal up to `applied_sequence`, so replicas agree. What is not
     (a dead worker dropped, records missed, blocks evicted for lack of room) takes that worker out
-    of the digest while it lasts.
+    of the digest while it lasts. Of `max_workers` workers and no more: names come from subjects.
     """
 
-    def __init__(self, index: KvIndex, options: RecoveryOptions | None = None) -> None:
+    def __init__(
+        self,
+        index: KvIndex,
+        options: RecoveryOptions | None = None,
+        *,
+        max_workers: int = MOST_WORKERS,
+    ) -> None:
         self.index = index
         self.applied_sequence = 0
         self.created = ""
         self.recovery = Recovery(options)
+        self._max_workers = max_workers
         self._ordering = Ordering()
         self._digest = IndexDigest()
         self._history = DigestHistory()
         self._truncations = 0
         self._between_tails = False
         self._records = self._events = self._garbage = self._redelivered = self._orphans = 0
+        self._crowded = 0
 
     def fold(self, sequence: int, worker: WorkerId, data: bytes, now: float) -> Folded:
-        """Apply one record: each once, garbage not at all."""
+        """Apply one record: each once, garbage and what there is no room for not at all."""
         if sequence <= self.applied_sequence or self._between_tails:
             self._redelivered += 1
             return _NOTHING
         self.applied_sequence = sequence
         self._records += 1
         try:
-            batch = decode_batch(data)
-        except CodecError:
+            batch = _decode(worker, data)
+        except CodecError as error:
             self._garbage += 1
             self._remember()
-            return _NOTHING
+            return Folded(refused=str(error))
+        if not self.has_room(worker):
+            self._crowded += 1
+            self._remember()
+            return Folded(refused=f"{self._max_workers} workers are known: see --max-workers")
         admission = self._ordering.admit(worker, batch)
         events = admission.events
         if admission.fence:
@@ -85,6 +110,11 @@ class IndexReplica:
         turned = self.settle(worker)
         self._remember()
         return Folded(cleared, turned) if cleared or turned else _NOTHING
+
+    def has_room(self, worker: WorkerId) -> bool:
+        """Return whether records of `worker` can be followed: it is known, or not too many are."""
+        known = self._ordering.workers()
+        return len(known) < self._max_workers or worker in known
 
     def restore(
         self, sequence: int, created: str, cursors: Mapping[WorkerId, Cursor], now: float
@@ -136,6 +166,7 @@ class IndexReplica:
         self._ordering.forget(worker)
         self.recovery.forget(worker)
         self.settle(worker)
+        self._digest.forget(worker)
 
     def settle(self, worker: WorkerId) -> bool:
         """Bring the worker's share of the digest up to date; True when it came or went. O(1)."""
@@ -194,6 +225,7 @@ class IndexReplica:
             events=self._events,
             verdicts=self._ordering.verdicts(),
             garbage=self._garbage,
+            crowded=self._crowded,
             redelivered=self._redelivered,
             orphans=self._orphans,
             digests_compared=self._history.compared,
@@ -207,3 +239,9 @@ class IndexReplica:
 
     def _remember(self) -> None:
         self._history.record(self._digest.claim(self.applied_sequence))
+
+
+def _decode(worker: WorkerId, data: bytes) -> Batch:
+    if not 0 < len(worker) <= MAX_MEMBER:
+        raise CodecError(f"a worker's name of {len(worker)} characters")
+    return decode_batch(data)

@@ -19,7 +19,12 @@ class KnownNames:
         return len(self._names)
 
     def add(self, names: Iterable[str]) -> None:
-        """Remember names; one that is remembered already stays where it is in the order."""
-        self._names.update(dict.fromkeys(names))
-        while len(self._names) > self._most:
-            self._names.pop(next(iter(self._names)))
+        """Remember names; one that is remembered already stays where it is in the order.
+
+        Of more than fit at once the last ones are remembered.
+        """
+        for name in names:
+            if name not in self._names:
+                self._names[name] = None
+                if len(self._names) > self._most:
+                    del self._names[next(iter(self._names))]

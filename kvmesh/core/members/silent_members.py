@@ -7,6 +7,9 @@ from kvmesh.core.health.health import Answer
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.signs import ASK_AGAIN_S
 
+MOST_LOST: Final = 1024
+"""Members remembered that were given up; of more, those given up later are not asked."""
+
 LOST_S: Final = 60.0
 """How long a member that was given up is asked whether it is back."""
 
@@ -51,7 +54,10 @@ class SilentMembers(Generic[Beat]):
 
     def lose(self, member: str, beat: Beat, now: float) -> None:
         """Remember a member that was given up, if members are asked at all; none that left."""
-        if self._membership.signs.asked and not beat.leaving:
+        if len(self._lost) >= MOST_LOST and member not in self._lost:
+            self._lost = {name: one for name, one in self._lost.items() if now < one.until_s}
+        room = len(self._lost) < MOST_LOST or member in self._lost
+        if self._membership.signs.asked and not beat.leaving and room:
             self._lost[member] = _Lost(beat, now)
 
     def heard(self, member: str) -> None:

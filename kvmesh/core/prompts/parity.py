@@ -23,6 +23,18 @@ RETURN_IDS_HEADERS: Final = tuple(header for one in _TELLING for header in one.h
 """Request headers that do."""
 
 
+MOST_MODELS: Final = 256
+"""Models of which anything is remembered. Names are the clients': those used last are kept, and of
+these the ones in doubt.
+"""
+
+
+MOST_NAMED: Final = 16
+"""Models in doubt that warnings and metrics name."""
+
+OTHERS: Final = "(others)"
+
+
 class ParityOptions(msgspec.Struct, frozen=True):
     """How often to ask. The first answers of a model are all asked, then one in `sample_every`.
 
@@ -70,6 +82,15 @@ class ParityStatistics(msgspec.Struct, frozen=True):
     disagreements: int
     untrusted: tuple[str, ...]
 
+    def by_model(self) -> dict[str, float]:
+        """Return 1 for each of the first `MOST_NAMED` in doubt, and under `OTHERS` how many more.
+
+        An engine may answer to any name, so that clients choose what stands here.
+        """
+        named = dict.fromkeys(self.untrusted[:MOST_NAMED], 1.0)
+        more = len(self.untrusted) - MOST_NAMED
+        return named | ({OTHERS: float(more)} if more > 0 else {})
+
 
 class _ModelState:
     """What is known of one model."""
@@ -92,15 +113,19 @@ class ParityProbe:
         self._disagreements = 0
 
     def wants(self, model: str) -> bool:
-        """Count a request of `model` (a served one, so their number is bounded), return whether
-        its answer should carry the engine's ids.
+        """Count a request of `model`, return whether its answer should carry the engine's ids.
+
+        From any thread.
         """
         options = self._options
         if options.sample_every <= 0:
             return False
-        state = self._models.get(model)
+        models = self._models
+        state = models.pop(model, None)
         if state is None:
-            state = self._models[model] = _ModelState()
+            state = self._admit(model)
+        else:
+            models[model] = state
         state.requests += 1
         if state.requests <= options.first:
             return True
@@ -114,7 +139,7 @@ class ParityProbe:
         self, model: str, ours: Sequence[int], engine: Sequence[int], *, truncated: bool = False
     ) -> ParityReport:
         """Compare one prompt's ids; with `truncated` ours need only be a prefix. O(length)."""
-        state = self._models.setdefault(model, _ModelState())
+        state = self._models.get(model) or self._admit(model)
         before = trusted = model not in self.doubted
         position = first_difference(ours, engine, truncated=truncated)
         self._compared += 1
@@ -141,6 +166,21 @@ class ParityProbe:
             our_ids=tuple(ours[start:stop]),
             engine_ids=tuple(engine[start:stop]),
         )
+
+    def __len__(self) -> int:
+        """Return of how many models anything is remembered."""
+        return len(self._models)
+
+    def _admit(self, model: str) -> _ModelState:
+        """Remember a model, and another one no longer where there are too many."""
+        models = self._models
+        state = models[model] = _ModelState()
+        if len(models) > MOST_MODELS:
+            names = list(models)  # at once: other threads come in between
+            oldest = next((one for one in names[:-1] if one not in self.doubted), names[0])
+            models.pop(oldest, None)
+            self.doubted.discard(oldest)
+        return state
 
     def statistics(self) -> ParityStatistics:
         """Return the counters."""

@@ -4,12 +4,15 @@ One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender
 """
 
 from math import isfinite
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import Epoch, Name, Sequence
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.health.outcomes import Attempt, Verdict
+from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
 
 BOOKING_VERSION: Final = 1
@@ -22,6 +25,9 @@ MOST_SECONDS: Final = 86_400.0
 MAX_HASHES: Final = 4096
 """Block hashes told of one prompt, 32 KiB: with 16 tokens a block, of its first 65,536."""
 
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+Packed = Annotated[bytes, Meta(max_length=MAX_HASHES * HASH_BYTES)]
+
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A request was booked at a worker; `keys` are packed sharing keys (see `ActiveSequences`).
@@ -31,28 +37,28 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=0):
     turn.
     """
 
-    request_id: str
-    worker: str
-    prompt_tokens: int
-    uncached_tokens: int
-    expected_blocks: int = 0
+    request_id: Name
+    worker: Name
+    prompt_tokens: Tokens
+    uncached_tokens: Tokens
+    expected_blocks: Tokens = 0
     keys: bytes = b""
     streams: bool = True
-    hashes: bytes = b""
+    hashes: Packed = b""
     turn: bool = False
 
 
 class Prefilled(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A request's first token came."""
 
-    request_id: str
+    request_id: Name
 
 
 class Grew(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A request has `output_tokens` in total."""
 
-    request_id: str
-    output_tokens: int
+    request_id: Name
+    output_tokens: Tokens
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -61,7 +67,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=3):
     A replica of an older version tells no outcome: then it counts as served.
     """
 
-    request_id: str
+    request_id: Name
     verdict: int = Verdict.SERVED
     kind: str = ""
     lost_s: float = 0.0
@@ -90,8 +96,8 @@ class BookingBatch(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat."""
 
     version: int
-    epoch: int
-    first_seq: int
+    epoch: Epoch
+    first_seq: Sequence
     events: list[BookingEvent]
 
 

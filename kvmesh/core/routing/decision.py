@@ -1,10 +1,11 @@
 """What goes into a routing decision and what comes out of it."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.bounds import Count, MaybeName, Priority, Seconds, Temperature, Tokens, Weight, shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
@@ -14,6 +15,9 @@ from kvmesh.core.cost.weights import Weights, weights_of
 from kvmesh.core.overlap.tier_credit import DEFAULT_WEIGHTS
 from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.workers.info import WorkerInfo
+
+_SHOWN_NAMES: Final = 8
+_SHOWN_CHARS: Final = 64
 
 RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-two", "direct"]
 
@@ -70,26 +74,26 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
 
     request_id: str
     hashes: Hashes
-    prompt_tokens: int
-    expected_output_tokens: int = 0
-    model: str = ""
+    prompt_tokens: Tokens
+    expected_output_tokens: Tokens = 0
+    model: MaybeName = ""
     mode: RouterMode | None = None
-    cost: str | None = None
-    temperature: float | None = None
-    overlap_score_weight: float | None = None
+    cost: MaybeName | None = None
+    temperature: Temperature | None = None
+    overlap_score_weight: Weight | None = None
     allowed_workers: frozenset[WorkerId] | None = None
     pinned_worker: WorkerId | None = None
     excluded: frozenset[WorkerId] = frozenset()
-    priority: int = 0
+    priority: Priority = 0
     streams: bool = True
-    tenant: str = ""
+    tenant: MaybeName = ""
     labels: frozenset[str] = frozenset()
     tolerations: frozenset[str] = frozenset()
     approximate: bool = False
     session: str = ""
     prefilled: bool = False
-    choices: int = 1
-    timeout_s: float | None = None
+    choices: Count = 1
+    timeout_s: Seconds | None = None
     overridden: bool = False
 
     def departs_from(self, options: RouterOptions) -> bool:
@@ -102,15 +106,27 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
             or self.overlap_score_weight not in (None, options.own_overlap_weight())
         )
 
+    def bare(self) -> "RouteRequest":
+        """Return the request without the workers and labels that it asks for."""
+        return msgspec.structs.replace(
+            self, allowed_workers=None, pinned_worker=None, labels=frozenset()
+        )
+
     def unserved_by(self, info: WorkerInfo) -> str | None:
         """Return what a worker lacks of what the request asks for, in words."""
         if self.model and info.models and self.model not in info.models:
-            return f"does not serve {self.model!r}"
+            return f"does not serve {shown(self.model)}"
         if not self.labels <= info.labels:
-            return f"has no label {', '.join(sorted(self.labels - info.labels))}"
+            return f"has no label {_listed(self.labels - info.labels)}"
         if not info.taints <= self.tolerations:
-            return f"tainted {', '.join(sorted(info.taints - self.tolerations))}"
+            return f"tainted {_listed(info.taints - self.tolerations)}"
         return None
+
+
+def _listed(names: frozenset[str]) -> str:
+    """Return names for a message: of many, and of long ones, the beginning."""
+    first = ", ".join(name[:_SHOWN_CHARS] for name in sorted(names)[:_SHOWN_NAMES])
+    return first if len(names) <= _SHOWN_NAMES else f"{first} and {len(names) - _SHOWN_NAMES} more"
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from kvmesh.bounds import MAX_TEMPERATURE, MAX_WEIGHT, real_number, shown
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.errors import ConfigError
@@ -55,7 +56,7 @@ def parse_model_policy(
     cost = fields.get("kv-cost")
     if cost is not None:
         cost, _ = split_cost(cost.split(":", 1)) if ".py:" in cost else (cost, [])
-    weight = _number(fields, "kv-overlap-score-weight", where)
+    weight = _number(fields, "kv-overlap-score-weight", MAX_WEIGHT, where)
     if cost is not None:
         weights = {} if weight is None else {"overlap_score_weight": weight}
         if formulas is not None:
@@ -64,7 +65,7 @@ def parse_model_policy(
         model=fields["model"],
         router_mode=mode,  # type: ignore[arg-type]  # checked above
         kv_cost=cost,
-        router_temperature=_number(fields, "router-temperature", where),
+        router_temperature=_number(fields, "router-temperature", MAX_TEMPERATURE, where),
         kv_overlap_score_weight=weight,
         labels=_words(fields, "labels"),
         tolerations=_words(fields, "tolerations"),
@@ -93,16 +94,13 @@ class ModelPolicies:
         return found
 
 
-def _number(fields: dict[str, str], key: str, where: str) -> float | None:
+def _number(fields: dict[str, str], key: str, most: float, where: str) -> float | None:
     text = fields.get(key)
     if text is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise ConfigError(f"{where}: {key} is {text!r}; use a number >= 0")
+    value = real_number(text, 0.0, most)
+    if value is None:
+        raise ConfigError(f"{where}: {key} is {shown(text)}; use a number >= 0, at most {most:g}")
     return value
 
 

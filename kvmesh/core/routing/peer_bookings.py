@@ -21,13 +21,41 @@ RENEW_S: Final = 0.5
 """A living peer renews all its bookings, but not with each of its 200 messages a second."""
 
 
+MOST_PEERS: Final = 1024
+"""Siblings and followers whose bookings are kept."""
+
+MOST_BOOKINGS: Final = 1 << 16
+"""Live bookings of one peer: it has far fewer connections than that."""
+
+MOST_IN_ALL: Final = 1 << 18
+"""Live bookings of all replicas together."""
+
+COUNT_EVERY_S: Final = 1.0
+"""So often the bookings of one peer that has many are counted."""
+
+MOST_STRANGERS: Final = 1024
+"""Workers of bookings that this replica does not know yet, or no more."""
+
+STRANGE_S: Final = 60.0
+"""How long what bookings tell of such a worker is kept: it may join."""
+
+
 class _Peer:
     """One peer: how far it was heard, whether all of it, and which bookings a state leaves out.
 
     `retold` are bookings that came with a state: when they really began is not known.
     """
 
-    __slots__ = ("complete", "epoch", "next_seq", "renewed_s", "retold", "unconfirmed")
+    __slots__ = (
+        "booked",
+        "complete",
+        "counted_s",
+        "epoch",
+        "next_seq",
+        "renewed_s",
+        "retold",
+        "unconfirmed",
+    )
 
     def __init__(self, epoch: int, now: float) -> None:
         self.epoch = epoch
@@ -36,6 +64,8 @@ class _Peer:
         self.complete = True
         self.unconfirmed: set[str] | None = None
         self.retold: set[str] = set()
+        self.booked = 0
+        self.counted_s = now
 
 
 class PeerBookings:
@@ -44,14 +74,36 @@ class PeerBookings:
     What peers decide and see of speeds counts in `scheduler` as if this replica had decided and
     seen it, so that replicas that share a burst choose as one would. After a gap what comes is
     still applied, and the peer counts as incomplete until its whole state came without one.
+
+    Who sends bookings, and how many, of which workers, is bounded; `refused` counts the batches
+    and bookings beyond the bounds. A peer that is `heard` of otherwise is preferred to one that is
+    not.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._sequences = scheduler.sequences
         self._peers: dict[str, _Peer] = {}
+        self._heard: set[str] = set()
+        self._strangers: dict[WorkerId, float] = {}
         self.applied = 0
         self.gaps = 0
+        self.refused = 0
+
+    def heard(self, peer: str) -> None:
+        """Learn that a peer sends heartbeats."""
+        self._heard.add(peer)
+
+    def admits(self, peer: str) -> bool:
+        """Return whether there is room for a peer, made if need be by one that is not heard."""
+        if peer in self._peers or len(self._peers) < MOST_PEERS:
+            return True
+        unheard = next((one for one in self._peers if one not in self._heard), None)
+        if unheard is None or peer not in self._heard:
+            self.refused += 1
+            return False
+        self.remove(unheard)
+        return True
 
     def apply(self, peer: str, batch: BookingBatch, now: float) -> bool:
         """Fold a batch and renew the peer's leases; return whether the peer is known completely."""
@@ -90,6 +142,7 @@ class PeerBookings:
 
     def remove(self, peer: str) -> None:
         """Drop a dead peer and its bookings."""
+        self._heard.discard(peer)
         self._peers.pop(peer, None)
         self._sequences.remove_owner(peer)
 
@@ -99,7 +152,8 @@ class PeerBookings:
 
     def _fold(self, name: str, peer: _Peer, event: BookingEvent, now: float) -> None:
         if isinstance(event, Placed):
-            added = self._place(name, event, now)
+            added = self._admits(name, peer, event, now) and self._place(name, event, now)
+            peer.booked += added
             if peer.unconfirmed is not None:
                 peer.unconfirmed.discard(event.request_id)
                 if added:
@@ -120,6 +174,46 @@ class PeerBookings:
                 self._sequences.finish(request_id)
             peer.unconfirmed = None
             peer.complete = True
+
+    def forget_strangers(self, now: float) -> None:
+        """Keep nothing of workers that did not join, and that no booking is left of."""
+        scheduler = self._scheduler
+        for worker, met_s in tuple(self._strangers.items()):
+            known = worker in scheduler.workers.membership
+            idle = not self._sequences.loads(worker).active_requests
+            if not known and idle and now >= met_s + STRANGE_S:
+                scheduler.remove_worker(worker)
+                known = True
+            if known:
+                del self._strangers[worker]
+
+    def _admits(self, name: str, peer: _Peer, event: Placed, now: float) -> bool:
+        """Return whether there is room for a booking, and for its worker if it is a stranger."""
+        if not self._has_room(name, peer, now):
+            self.refused += 1
+            return False
+        worker, strangers = WorkerId(event.worker), self._strangers
+        if worker not in self._scheduler.workers.membership and worker not in strangers:
+            if len(strangers) >= MOST_STRANGERS:
+                self.refused += 1
+                return False
+            strangers[worker] = now
+        return True
+
+    def _has_room(self, name: str, peer: _Peer, now: float) -> bool:
+        """Return whether the peer may have another booking. O(1), O(bookings) once a second when it
+        had many.
+        """
+        bookings = self._sequences.bookings
+        if len(bookings) >= MOST_IN_ALL:
+            return False
+        if peer.booked < MOST_BOOKINGS:
+            return True
+        if now >= peer.counted_s + COUNT_EVERY_S:
+            peer.counted_s = now
+            peer.booked = len(self._sequences.owned(name))
+            peer.retold.intersection_update(bookings)
+        return peer.booked < MOST_BOOKINGS
 
     def _place(self, name: str, event: Placed, now: float) -> bool:
         """Book as the peer did and expect its worker to cache the prompt; False when known."""

@@ -1,10 +1,10 @@
 """Routing policies by name, as flags, headers and traces write them."""
 
-from math import isfinite
 from typing import Final, cast, get_args
 
 import msgspec
 
+from kvmesh.bounds import MAX_FIGURE, real_number, shown
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, split_cost
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.errors import ConfigError
@@ -60,10 +60,9 @@ def parse_policy(text: str, block_size: int, formulas: Formulas = PUBLISHED) -> 
 def read_assignment(text: str, place: str) -> tuple[str, float]:
     """Return the name and the number of `name=number`. Raises `ConfigError` that names `place`."""
     name, _, value = text.partition("=")
-    try:
-        number = float(value)
-    except ValueError as error:
-        raise ConfigError(f"{place}: {text!r} is not name=number") from error
-    if not isfinite(number):
-        raise ConfigError(f"{place}: {text!r}: must be finite")
+    number = real_number(value.strip(), -MAX_FIGURE, MAX_FIGURE)
+    if number is None:
+        raise ConfigError(
+            f"{place}: {shown(text)} is not name=number with a number of at most {MAX_FIGURE:g}"
+        )
     return name, number

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
+from kvmesh.bounds import shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.known_names import KnownNames
@@ -228,8 +229,10 @@ class WorkerRegistry:
             names = alive
         names = names or self._last_resort(request, now)
         if not names:
+            bare = request.bare()
             raise NoWorkerError(
                 self._reasons(request, now),
+                wished=bare != request and any(self._refusal(one, bare) is None for one in alive),
                 busy=self._only_busy(alive, request),
                 unknown_model=self._is_unknown(request.model),
             )
@@ -312,10 +315,12 @@ class WorkerRegistry:
             reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
         listed = "; ".join(reasons) or "no worker has joined"
         if self._is_unknown(request.model):
-            return f"the model {request.model!r} does not exist: no worker serves it ({listed})"
+            return (
+                f"the model {shown(request.model)} does not exist: no worker serves it ({listed})"
+            )
         return f"request {request.request_id}: no worker may take it ({listed})"
 
 
 def _capacity(state: WorkerState) -> int:
     """Return the KV blocks a worker says to have, no more than anyone can mean."""
-    return min(state.report.total_blocks or state.info.total_blocks, MOST_TOKENS)
+    return min(max(0, state.report.total_blocks or state.info.total_blocks), MOST_TOKENS)

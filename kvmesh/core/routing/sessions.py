@@ -6,9 +6,12 @@ from typing import Final, Literal
 import msgspec
 import xxhash
 
+from kvmesh.bounds import MAX_MEMBER
 from kvmesh.core.blocks.events import WorkerId
 
 Affinity = Literal["off", "soft", "hard"]
+
+_KEY_DIGITS: Final = 32
 
 _FRESH_SHARE: Final = 0.5
 """A binding in use is told anew after this share of its time to live."""
@@ -98,11 +101,12 @@ class Sessions:
         self.news[key] = worker
 
     def learn(self, key: str, worker: WorkerId, now: float) -> None:
-        """Take a binding from the shared store: the last one written counts, for all replicas.
+        """Take a binding from the shared store: the last one written counts, for all replicas. What
+        is no such entry is passed over.
 
         One of this replica that is still to be written comes later in the store, and stays.
         """
-        if key in self.news:
+        if key in self.news or len(key) != _KEY_DIGITS or not 0 < len(worker) <= MAX_MEMBER:
             return
         self._enter(key, worker, now)
 

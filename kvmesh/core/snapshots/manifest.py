@@ -1,14 +1,19 @@
 """Which snapshot objects count: the newest, and older generations in case it is bad."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import Count, MaybeName, Name, Sequence
 from kvmesh.errors import CodecError, NewerError
 
 SCHEMA: Final = 1
 GENERATIONS: Final = 3
 """Kept: the newest and two before it."""
+
+MOST_LISTED: Final = 64
+"""Generations of a manifest that is read: versions may differ in how many they keep."""
 
 
 class SnapshotGeneration(msgspec.Struct, frozen=True):
@@ -17,19 +22,19 @@ class SnapshotGeneration(msgspec.Struct, frozen=True):
     `fence` is the writer's fencing token; `blocks` counts (worker, block) entries.
     """
 
-    name: str
-    created: str
-    sequence: int
-    size: int
-    sha256: str
-    fence: int
-    blocks: int = 0
+    name: Name
+    created: MaybeName
+    sequence: Sequence
+    size: Count
+    sha256: MaybeName
+    fence: Sequence
+    blocks: Count = 0
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """The kept generations, newest first."""
 
-    generations: tuple[SnapshotGeneration, ...] = ()
+    generations: Annotated[tuple[SnapshotGeneration, ...], Meta(max_length=MOST_LISTED)] = ()
     schema: int = SCHEMA
 
     def with_newest(self, newest: SnapshotGeneration) -> "Manifest | None":
@@ -90,7 +95,7 @@ def decode_manifest(data: bytes | None) -> Manifest:
                 "it is a newer kvmesh's"
             )
         manifest = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CodecError(f"snapshot manifest of {len(data)} bytes: {error}") from error
     if manifest.schema != SCHEMA:
         raise CodecError(

@@ -13,12 +13,14 @@ bytes of its hash (the lowest is the shard); per block the number of its set, `w
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 from xxhash import xxh3_64
 
-from kvmesh.core.blocks.events import WorkerId
+from kvmesh.bounds import MAX_MEMBERS, Count, Epoch, Hash, MaybeName, Sequence, Tokens
+from kvmesh.core.blocks.events import WorkerName
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.shards import SetNumbers
 
@@ -26,7 +28,7 @@ MAGIC: Final = b"KVMINDX\x01"
 HEAD: Final = 1
 PART: Final = 2
 SETS: Final = 3
-MAX_SLOTS: Final = 1 << 16
+MAX_SLOTS: Final = MAX_MEMBERS
 SECTION: Final = struct.Struct("<BI")
 PART_HEAD: Final = struct.Struct("<BBBI")
 SET_HEAD: Final = struct.Struct("<H")
@@ -40,38 +42,38 @@ class WorkerRecord(msgspec.Struct, frozen=True, array_like=True):
     `gap`: something is missing at `next_seq`. `extra` is the caller's own.
     """
 
-    worker: WorkerId
-    epoch: int = 0
-    next_seq: int = 0
+    worker: WorkerName
+    epoch: Epoch = 0
+    next_seq: Sequence = 0
     gap: bool = False
-    block_size: int = 0
+    block_size: Tokens = 0
     extra: bytes = b""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """Where an index stands: it has everything up to `sequence` of the stream made at `created`."""
 
-    created: str = ""
-    sequence: int = 0
+    created: MaybeName = ""
+    sequence: Sequence = 0
     extra: bytes = b""
 
 
 class HeldByWorker(msgspec.Struct, frozen=True, array_like=True):
     """What a worker holds, per tier; its bit in the sets is `slot`."""
 
-    worker: WorkerId
-    slot: int
+    worker: WorkerName
+    slot: Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
     truncated: bool
-    blocks: tuple[int, ...]
-    digests: tuple[int, ...]
+    blocks: tuple[Count, ...]
+    digests: tuple[Hash, ...]
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
     """The first section."""
 
     position: Position
-    records: tuple[WorkerRecord, ...]
-    holders: tuple[HeldByWorker, ...]
+    records: Annotated[tuple[WorkerRecord, ...], Meta(max_length=MAX_MEMBERS)]
+    holders: Annotated[tuple[HeldByWorker, ...], Meta(max_length=MAX_MEMBERS)]
 
 
 def encode_snapshot(

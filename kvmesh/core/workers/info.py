@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_COUNT, clamped
+
 
 class Trust(Enum):
     """How far the event-fed index may be believed about one worker."""
@@ -45,6 +47,11 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 def as_share(told: float) -> float:
     """Return what an engine says as a share, 0..1: 0 for what is none."""
     return min(max(0.0, told), 1.0) if isfinite(told) else 0.0
+
+
+def as_count(told: int) -> int:
+    """Return what an engine says as a count, 0 to `MAX_COUNT`."""
+    return clamped(told, 0, MAX_COUNT)
 
 
 class LoadReport(msgspec.Struct, frozen=True):

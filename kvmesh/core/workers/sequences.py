@@ -203,7 +203,10 @@ class ActiveSequences:
                 loads.progress_s = oldest.output_s = done_s
 
     def grow(self, request_id: str, output_tokens: int, now: float) -> None:
-        """Raise a request's output to `output_tokens` in total; a lower figure is old news."""
+        """Raise a request's output to `output_tokens` in total, `MOST_TOKENS` at most; a lower
+        figure is old news.
+        """
+        output_tokens = min(output_tokens, MOST_TOKENS)
         booking = self.bookings.get(request_id)
         if booking is None:
             return

@@ -24,7 +24,8 @@ class MemoryTableTail(Follower):
         for key, entry in sorted(live, key=lambda each: each[1].revision):
             if entry.revision > self._revision:
                 self._revision = entry.revision
-                self._listener.on_value(key, entry.value)
+                if entry.value:
+                    self._listener.on_value(key, entry.value)
         if not self._caught_up:
             self._caught_up = True
             self._listener.on_caught_up()

@@ -32,9 +32,10 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class _Answer:
-    """A sink that keeps the whole answer."""
+    """A sink that keeps the whole answer, up to `MAX_BODY_BYTES`."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.on_chunk: OnChunk | None = None
         self.status = 0
@@ -48,6 +49,10 @@ class _Answer:
         self._size += len(data)
         if self._size <= MAX_BODY_BYTES:
             self._parts.append(data)
+        elif not self.done.done():
+            self._parts.clear()
+            most = f"{MAX_BODY_BYTES:,} bytes"
+            self.done.set_exception(TransportError(f"{self._origin}: an answer above {most}"))
 
     def on_end(self) -> None:
         if not self.done.done():
@@ -73,11 +78,12 @@ async def fetch(
     headers: Headers = (),
     json: bytes | None = None,
 ) -> tuple[int, bytes]:
-    """GET `origin` + `path`, or POST `json` there; return status and body, at most 4 MiB of it.
+    """GET `origin` + `path`, or POST `json` there; return status and body.
 
-    Raises `TransportError` when there is no whole answer, `SlowError` of it after `timeout_s`.
+    Raises `TransportError` when there is no whole answer, or one above `MAX_BODY_BYTES`;
+    `SlowError` of it after `timeout_s`.
     """
-    answer = _Answer()
+    answer = _Answer(origin)
     request = UpstreamRequest(origin, "GET", path.encode(), headers)
     if json is not None:
         headers = (*headers, (b"content-type", b"application/json"))

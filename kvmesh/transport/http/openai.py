@@ -4,11 +4,25 @@ A body is decoded once, into the few fields below, and never encoded again: engi
 client's own bytes. Decoding costs 0.3 us for 400 B, 22 us for 100 KB, a chat's messages included.
 """
 
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from typing import Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from kvmesh.bounds import (
+    MAX_CHOICES,
+    MAX_PRIORITY,
+    MAX_TOKENS,
+    MaybeName,
+    Names,
+    Priority,
+    Temperature,
+    Tokens,
+    Weight,
+    clamped,
+    shown,
+)
 from kvmesh.core.chat.chat import JsonObject
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
@@ -22,6 +36,7 @@ _READ: Final = frozenset({"GET", "HEAD"})
 _ABSENT: Final = msgspec.Raw(b"")
 _SEARCHED_BYTES: Final = 64 * 1024
 """A search for three names costs more than parsing in a longer body."""
+_PIECE: Final = 1 << 16
 
 
 class ApiEndpoint(msgspec.Struct, frozen=True):
@@ -77,18 +92,18 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one of `allowed_workers` that has all `labels` and no taint but the `tolerations`.
     """
 
-    worker: str | None = None
-    bucket: str | None = None
-    session: str | None = None
-    priority: int = 0
-    output_tokens: int | None = None
-    mode: str | None = None
-    cost: str | None = None
-    temperature: float | None = None
-    overlap_score_weight: float | None = None
-    allowed_workers: tuple[str, ...] | None = None
-    labels: tuple[str, ...] = ()
-    tolerations: tuple[str, ...] = ()
+    worker: MaybeName | None = None
+    bucket: MaybeName | None = None
+    session: MaybeName | None = None
+    priority: Priority = 0
+    output_tokens: Tokens | None = None
+    mode: MaybeName | None = None
+    cost: MaybeName | None = None
+    temperature: Temperature | None = None
+    overlap_score_weight: Weight | None = None
+    allowed_workers: Names | None = None
+    labels: Names = ()
+    tolerations: Names = ()
 
 
 Messages = TypeVar("Messages")
@@ -98,10 +113,11 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
     """What routing reads of a body. Raw fields are slices of it and keep all of it alive.
 
     Engines differ in what else they take; other fields are skipped unseen. `messages` are raw,
-    too, or a chat's, decoded: `InferenceRequest` and `ChatRequest`.
+    too, or a chat's, decoded: `InferenceRequest` and `ChatRequest`. Numbers are the engine's to
+    judge: routing takes `output_limit`, `choices` and `urgency`, which are within bounds.
     """
 
-    model: str | None = None
+    model: MaybeName | None = None
     stream: bool | None = None
     messages: Messages = cast("Messages", _ABSENT)
     prompt: msgspec.Raw = _ABSENT
@@ -131,8 +147,18 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
         """Return the most tokens one choice may have; None when the request does not say."""
         for limit in (self.max_completion_tokens, self.max_output_tokens, self.max_tokens):
             if limit is not None:
-                return int(limit)
+                return int(limit) if limit < MAX_TOKENS else MAX_TOKENS
         return None
+
+    @property
+    def choices(self) -> int:
+        """Return the answers to the one prompt; `n` is 1 at least."""
+        return min(self.n or 1, MAX_CHOICES)
+
+    @property
+    def urgency(self) -> int:
+        """Return how urgent the request is to its engine, larger first; `priority` is the less."""
+        return -clamped(self.priority or 0, -MAX_PRIORITY, MAX_PRIORITY)
 
 
 InferenceRequest = Inference[msgspec.Raw]
@@ -140,7 +166,7 @@ ChatRequest = Inference[list[JsonObject]]
 
 
 class _Model(msgspec.Struct):
-    model: str | None = None
+    model: MaybeName | None = None
 
 
 _requests = msgspec.json.Decoder(InferenceRequest)
@@ -206,9 +232,14 @@ def read_chat(body: bytes) -> ChatRequest | None:
 
 
 def parse_request(body: bytes, endpoint: ApiEndpoint) -> InferenceRequest:
-    """Return what routing needs of `body`. Raises `RequestError` (400) naming the field."""
+    """Return what routing needs of `body`. Raises `RequestError` (400) naming the field.
+
+    Nothing that is no UTF-8 passes, also in what is not decoded here.
+    """
     try:
         request = _requests.decode(body)
+        if not body.isascii():
+            _check_utf_8(body)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$.")
         raise RequestError(f"{path.rstrip('`') or 'body'}: {text}", param=_field(path)) from error
@@ -217,11 +248,21 @@ def parse_request(body: bytes, endpoint: ApiEndpoint) -> InferenceRequest:
     if endpoint.prompt is not None:
         _check_prompt(request, endpoint.prompt)
     if request.n is not None and request.n < 1:
-        raise RequestError(f"n is {request.n}: ask for at least one choice", param="n")
-    limit = request.output_limit
-    if limit is not None and limit < 0:
-        raise RequestError(f"max_tokens is {limit}: it cannot be negative", param="max_tokens")
+        raise RequestError(f"n is {shown(request.n)}: ask for at least one choice", param="n")
+    for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
+        limit = getattr(request, name)
+        if limit is not None and limit < 0:
+            raise RequestError(f"{name} is {shown(limit)}: it cannot be negative", param=name)
     return request
+
+
+def _check_utf_8(body: bytes) -> None:
+    """Raise `UnicodeDecodeError` for bytes that are no UTF-8. O(bytes), without a copy of all."""
+    decoder = getincrementaldecoder("utf-8")()
+    view = memoryview(body)
+    for start in range(0, len(body), _PIECE):
+        decoder.decode(view[start : start + _PIECE])
+    decoder.decode(b"", final=True)
 
 
 def _field(path: str) -> str | None:

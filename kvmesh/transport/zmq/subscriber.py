@@ -25,7 +25,8 @@ LIVE_FRAMES: Final = 3
 REPLY_FRAMES: Final = frozenset({3, 4})
 """Delimiter, sequence number, payload; from newer engines with the topic second."""
 
-MAX_MESSAGE_BYTES: Final = 256 * 1024**2
+MAX_MESSAGE_BYTES: Final = 32 * 1024**2
+"""A batch of one prompt of a million tokens takes 7 MB; what is decoded may take 64 times that."""
 RECONNECT_MS: Final = 100
 RECONNECT_MAX_MS: Final = 2_000
 HEARTBEAT_MS: Final = 5_000

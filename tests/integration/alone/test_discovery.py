@@ -135,6 +135,50 @@ async def test_ready_endpoints_of_a_service_are_workers(api: ApiServer, tmp_path
     assert "authorization: Bearer secret" in api.asked[0]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"endpoints": [endpoint("vllm.example.org")], "ports": [{"port": 8000}]},
+        {"endpoints": [endpoint("10.0.0.1")], "ports": [{"port": 10**25}]},
+        {"endpoints": [endpoint("10.0.0.1")], "ports": [{"port": -1}]},
+        {"endpoints": [endpoint("9" * 5000)], "ports": [{"port": 8000}]},
+    ],
+)
+async def test_a_slice_that_cannot_be_is_an_error(
+    api: ApiServer, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    api.slices = [wrong]
+
+    with pytest.raises(TransportError, match="kubernetes://llm/vllm"):
+        await KubernetesSource("llm", "vllm", "", tmp_path).find()
+
+
+class Many(Source):
+    """A place that lists whatever it is told to."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    async def find(self) -> list[str]:
+        return list(self.texts)
+
+
+async def test_of_too_many_workers_those_known_stay_and_so_many_others_come() -> None:
+    source = Many()
+    discovery = Discovery([source], [], most=64)
+    source.texts = ["old=http://10.9.9.9:8000"]
+    before = await discovery.look()
+
+    source.texts += [f"http://10.{n >> 16}.{n >> 8 & 255}.{n & 255}:8000" for n in range(200_000)]
+    found = await discovery.look()
+    again = await discovery.look()
+
+    assert [one.worker for one in before] == ["old"]
+    assert len(found) == 64
+    assert "old" in {one.worker for one in found}
+    assert again == found
+
+
 async def test_a_service_that_cannot_be_listed_is_an_error(api: ApiServer, tmp_path: Path) -> None:
     api.status = 403
     with pytest.raises(TransportError, match="403"):

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvmesh.transport.http.forward.plan import ForwardOptions, Target, Wait
-from kvmesh.transport.http.upstream.client import UpstreamOptions
+from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions
+from kvmesh.transport.http.wire.deadlines import ForwardClock
 from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
@@ -393,7 +394,7 @@ async def test_a_client_that_leaves_while_its_plan_waits_ends_it(
 
 
 async def test_a_request_that_takes_too_long_is_answered_or_cut(
-    proxy: Proxy, client: Client, upstream: Upstream
+    proxy: Proxy, client: Client, upstream: Upstream, dead: str
 ) -> None:
     proxy.options = ForwardOptions(deadline_s=0.3)
 
@@ -403,7 +404,7 @@ async def test_a_request_that_takes_too_long_is_answered_or_cut(
         await turn.gone()
 
     upstream.script = script
-    late, cut = proxy.plan(), proxy.plan()
+    late, cut = proxy.plan(Target(dead), Target(upstream.origin)), proxy.plan()
 
     answered = await client.ask(POST)
     streamed = await client.ask(POST)
@@ -412,8 +413,36 @@ async def test_a_request_that_takes_too_long_is_answered_or_cut(
     assert streamed.body.startswith(EVENTS[0])
     assert b'"deadline"' in streamed.body
     assert not streamed.whole
-    assert (await late.outcome()).kind == "failed"
+    ended = await late.outcome()
+    assert (ended.kind, ended.failure) == ("failed", None), "the deadline is no worker's doing"
     assert (await cut.outcome()).kind == "cut"
+    clocks = [one for spoke in proxy.pool.wheel._spokes for one in spoke]
+    assert not any(isinstance(one, ForwardClock) for one in clocks)
+
+
+async def test_an_attempt_whose_answer_has_begun_is_not_given_up(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    begun = asyncio.Event()
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(EVENTS[0], end=False))
+        await begun.wait()
+        turn.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(EVENTS[1]), EVENTS[1]))
+
+    upstream.script = script
+    plan = proxy.plan()
+    asking = asyncio.create_task(client.ask(POST))
+    async with asyncio.timeout(DEADLINE_S):
+        while not plan.heads:  # noqa: ASYNC110  what sockets brought
+            await asyncio.sleep(0.01)
+
+    [forwarding] = proxy.forwards
+    forwarding.fail_attempt(UpstreamFailure("after_send", "hung", "hung", upstream.origin))
+    begun.set()
+
+    assert (await asking).body == b"".join(EVENTS[:2])
+    assert (await plan.outcome()).kind == "finished"
 
 
 async def comments_to(client: Client, count: int) -> None:
@@ -446,9 +475,16 @@ async def test_a_waiting_stream_gets_comments_until_its_first_event(
     assert got.headers[b"content-type"] == b"text/event-stream"
 
 
-@pytest.mark.parametrize("body", [b'{"error":\n{"message":"bad"}}', b"", b"x" * 70_000])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error":\n{"message":"bad"}}', b'{"error": {"message":"bad"}}\n\n'),
+        (b"", b"upstream failed"),
+        (b"x" * 70_000, b"upstream failed"),
+    ],
+)
 async def test_an_error_behind_comments_is_told_as_an_event(
-    body: bytes, proxy: Proxy, client: Client, upstream: Upstream
+    body: bytes, told: bytes, proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:
     proxy.options = ForwardOptions(comments_s=0.1)
     proxy.stream = True
@@ -464,6 +500,7 @@ async def test_an_error_behind_comments_is_told_as_an_event(
     comments, _, event = got.body.partition(b"data: ")
     assert comments
     assert b'"message":' in event
+    assert told in event
     assert event.endswith(b"}\n\n")
     assert event.count(b"\n") == 2
     assert not got.whole

@@ -324,3 +324,23 @@ async def test_alone_a_conversation_goes_by_hash_at_every_meta_router(buckets: l
 
     assert all(len(one) == 1 for one in found.values())
     assert set.union(*found.values()) == {"chat", "code"}
+
+
+@pytest.mark.parametrize(
+    "wish", [{"labels": "nobody"}, {"worker_id": "nobody"}, {"allowed_workers": "nobody"}]
+)
+async def test_what_a_client_asks_for_in_vain_is_no_fault_of_a_replica(
+    buckets: list[str], wish: dict[str, str]
+) -> None:
+    async with (
+        meta_router(buckets) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        refused = [await chat(client, "Hello", bucket="chat", **wish) for _ in range(5)]
+        served = await chat(client, "Hello", bucket="chat")
+        ready = (await client.get("/ready")).json()
+
+    assert [one.status_code for one in refused] == [503] * 5
+    assert {one.headers["x-kvmesh-refused"] for one in refused} == {"wishes"}
+    assert served.status_code == 200
+    assert "warnings" not in ready

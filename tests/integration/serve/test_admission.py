@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from openai import AsyncOpenAI
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.nats.server import NatsServer
-from kvmesh.app.router.admission_share import AdmissionShare
+from kvmesh.app.router.admission_share import AdmissionShare, told_as
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.settings.http import HttpSettings
@@ -397,3 +398,22 @@ async def test_bounds_of_a_sibling_that_cannot_be_are_refused(engine: GatedEngin
 
     assert context.gate.limits == before
     assert server.router.admission == SharedLimits()
+
+
+async def test_bounds_refused_of_one_sibling_keep_out_no_others(engine: GatedEngine) -> None:
+    """Of an hour that no clock shows, they were the latest for ever."""
+    server = RouterServer(RouterSettings(kv_events=False, worker=(engine.url,), router_id="r1"))
+    context = server._context()
+    wrong = SharedLimits(1e12, "r2", told_as(context.gate.limits))
+    limits = msgspec.structs.replace(context.gate.limits, max_queued=8)
+    good = SharedLimits(2.0, "r3", told_as(limits))
+    beats = [
+        RouterHeartbeat(one.by, "default", "http://r", ready=True, epoch=1, admission=one)
+        for one in (wrong, good)
+    ]
+    share = AdmissionShare(context.gate, server.router, "r1", lambda: tuple(beats))
+
+    for _ in range(3):
+        share.adopt()
+
+    assert context.gate.limits.max_queued == 8

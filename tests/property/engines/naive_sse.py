@@ -43,8 +43,10 @@ class NaiveReading:
         if isinstance(reported, dict):
             before = self.usage or Usage()
             cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens")
+            prompt = max(before.prompt_tokens, reported["prompt_tokens"])
+            cached = before.cached_tokens if cached is None else cached
+            if cached is not None and prompt:
+                cached = min(cached, prompt)
             self.usage = Usage(
-                max(before.prompt_tokens, reported["prompt_tokens"]),
-                max(before.completion_tokens, reported["completion_tokens"]),
-                before.cached_tokens if cached is None else cached,
+                prompt, max(before.completion_tokens, reported["completion_tokens"]), cached
             )

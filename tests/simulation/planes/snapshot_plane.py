@@ -105,8 +105,8 @@ class SnapshotPlane(EventPlane):
         registry = process.actors["registry"]
         assert isinstance(registry, Registry)
         for name in registry.routers.members():
-            beat, peer = registry.replica(name), self.sim.processes[name]
-            if beat is None or beat.created != kept[1].created or not peer.alive:
+            beat, peer = registry.replica(name), self.sim.processes.get(name)
+            if beat is None or peer is None or beat.created != kept[1].created or not peer.alive:
                 continue
             reads = max(beat.applied_sequence, self.indexer(name).replica.applied_sequence)
             assert up_to <= reads, "purged what a live replica has not read"

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import Resync, RouterHeartbeat, WorkerHeartbeat
-from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.actors.wire import Subjects, decode, encode, fitting, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import CodecError
 
@@ -49,3 +49,13 @@ def test_a_kind_of_engine_travels_only_where_it_must_be_named() -> None:
 def test_what_is_no_such_message_is_a_codec_error(data: bytes) -> None:
     with pytest.raises(CodecError, match="RouterHeartbeat"):
         decode(data, RouterHeartbeat)
+
+
+def test_names_beyond_what_a_message_holds_are_left_out() -> None:
+    names = [f"model-{number:04}" * 10 for number in range(10_000)]
+
+    kept = fitting(names, 1000)
+
+    assert kept == tuple(names[:9])
+    assert len(msgspec.msgpack.encode(kept)) <= 1000
+    assert fitting(["a", "b"], 1000) == ("a", "b")

@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import pytest
 
@@ -312,3 +313,10 @@ def test_impossible_options_are_refused() -> None:
         make_router().find_best_match("r1", [-1] * 8, 0.0)
     with pytest.raises(RequestError, match="nonsense"):
         make_router().find_best_match("r1", PROMPT, 0.0, RequestOptions(cost="nonsense"))
+
+
+@pytest.mark.parametrize("name", ["temperature", "overlap_score_weight", "output_tokens"])
+@pytest.mark.parametrize("value", [-1, 1e308, float("nan"), float("inf"), 10**400])
+def test_a_number_beyond_its_bounds_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=f"^{name} is .*: use a number from 0 to "):
+        RequestOptions(**{name: value})

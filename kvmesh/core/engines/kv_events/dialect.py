@@ -28,6 +28,7 @@ from kvmesh.core.engines.kv_events.dialect_fields import (
     optional_text,
     text,
     tokens,
+    told,
 )
 from kvmesh.core.engines.registry import ENGINES, engine_of
 from kvmesh.errors import CodecError
@@ -100,11 +101,25 @@ def decode_engine_batch(payload: bytes) -> EngineBatch:
     if not isinstance(timestamp_s, int | float) or not isinstance(events, list):
         raise CodecError("engine batch does not start with a timestamp and a list of events")
     if rank is not None and not isinstance(rank, int):
-        raise CodecError(f"engine batch has the data-parallel rank {rank!r:.40}")
+        raise CodecError(f"engine batch has the data-parallel rank {told(rank)}")
+    try:
+        decoded, unknown_fields, unknown_tags = _events(cast("list[object]", events))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise CodecError(f"engine batch of {len(payload)} bytes: {error}") from error
+    return EngineBatch(
+        timestamp_s=float(timestamp_s),
+        dp_rank=rank,
+        events=tuple(decoded),
+        unknown_fields=unknown_fields + max(0, len(parts) - _ENVELOPE_FIELDS),
+        unknown_tags=unknown_tags,
+    )
+
+
+def _events(events: list[object]) -> tuple[list[EngineEvent], int, int]:
+    """Return the events of a batch, and how many fields and tags in it are unknown."""
     decoded: list[EngineEvent] = []
-    unknown_fields = max(0, len(parts) - _ENVELOPE_FIELDS)
-    unknown_tags = 0
-    for raw in cast("list[object]", events):
+    unknown_fields = unknown_tags = 0
+    for raw in events:
         tag, fields, unknown = _fields(raw)
         unknown_fields += unknown
         if tag == _STORED:
@@ -115,13 +130,7 @@ def decode_engine_batch(payload: bytes) -> EngineBatch:
             decoded.append(EngineCleared())
         else:
             unknown_tags += 1
-    return EngineBatch(
-        timestamp_s=float(timestamp_s),
-        dp_rank=rank,
-        events=tuple(decoded),
-        unknown_fields=unknown_fields,
-        unknown_tags=unknown_tags,
-    )
+    return decoded, unknown_fields, unknown_tags
 
 
 def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
@@ -138,7 +147,7 @@ def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
         tag = text(named.get("type"), "an event's type")
         known = _MAP_FIELDS.get(tag)
         return tag, named, 0 if known is None else sum(name not in known for name in named)
-    raise CodecError(f"engine event is neither an array nor a map: {raw!r:.60}")
+    raise CodecError(f"engine event is neither an array nor a map: {told(raw)}")
 
 
 def _stored(fields: Mapping[str, object]) -> EngineStored:

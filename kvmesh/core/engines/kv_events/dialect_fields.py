@@ -7,17 +7,27 @@ from typing import Final, cast
 import msgspec
 import xxhash
 
+from kvmesh.bounds import MAX_TEXT, MAX_TOKENS, shown
 from kvmesh.errors import CodecError
 
 _MASK: Final = (1 << 64) - 1
 _encoder = msgspec.msgpack.Encoder()
 
 
+def told(value: object) -> str:
+    """Return what an event holds as an error message shows it: short, whatever it is."""
+    if isinstance(value, str | int | float):
+        return shown(value)
+    if isinstance(value, bytes | list | dict):
+        return f"{type(value).__name__} of {len(cast('bytes', value))}"
+    return type(value).__name__
+
+
 def text(value: object, name: str) -> str:
-    """Return `value` as text."""
-    if isinstance(value, str):
+    """Return `value` as text of at most `MAX_TEXT` characters."""
+    if isinstance(value, str) and len(value) <= MAX_TEXT:
         return value
-    raise CodecError(f"engine event: {name} is {value!r:.60}, not text")
+    raise CodecError(f"engine event: {name} is {told(value)}, not text")
 
 
 def optional_text(value: object, name: str) -> str | None:
@@ -26,10 +36,10 @@ def optional_text(value: object, name: str) -> str | None:
 
 
 def non_negative(value: object, name: str) -> int:
-    """Return `value` as a number >= 0."""
-    if isinstance(value, int) and value >= 0:
+    """Return `value` as a number from 0 to `MAX_TOKENS`."""
+    if isinstance(value, int) and 0 <= value <= MAX_TOKENS:
         return int(value)
-    raise CodecError(f"engine event: {name} is {value!r:.60}, not a number >= 0")
+    raise CodecError(f"engine event: {name} is {told(value)}, not a number >= 0 that can be")
 
 
 def block_hash(value: object) -> int:
@@ -41,13 +51,13 @@ def block_hash(value: object) -> int:
         return value & _MASK
     if isinstance(value, bytes) and value:
         return int.from_bytes(value[-8:], "big")
-    raise CodecError(f"engine event: a block hash is {value!r:.60}, not a number or bytes")
+    raise CodecError(f"engine event: a block hash is {told(value)}, not a number or bytes")
 
 
 def block_hashes(value: object) -> tuple[int, ...]:
     """Return a list of block hashes."""
     if not isinstance(value, list):
-        raise CodecError(f"engine event: block_hashes is {value!r:.60}, not a list")
+        raise CodecError(f"engine event: block_hashes is {told(value)}, not a list")
     return tuple(map(block_hash, cast("list[object]", value)))
 
 
@@ -57,7 +67,7 @@ def tokens(value: object) -> bytes:
     Bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token.
     """
     if not isinstance(value, list):
-        raise CodecError(f"engine event: token_ids is {value!r:.60}, not a list")
+        raise CodecError(f"engine event: token_ids is {told(value)}, not a list")
     ids = cast("list[object]", value)
     if ids and isinstance(ids[0], list):
         ids = [_first(pair) for pair in ids]
@@ -71,7 +81,7 @@ def tokens(value: object) -> bytes:
 def _first(pair: object) -> object:
     if isinstance(pair, list) and pair:
         return cast("list[object]", pair)[0]
-    raise CodecError(f"engine event: token_ids mixes pairs and {pair!r:.60}")
+    raise CodecError(f"engine event: token_ids mixes pairs and {told(pair)}")
 
 
 def extras(
@@ -85,7 +95,7 @@ def extras(
     sequences that differ in it never share a content hash. Digest 0 stands for nothing.
     """
     if not isinstance(value, list):
-        raise CodecError(f"engine event: extra keys are {value!r:.60}, not a list")
+        raise CodecError(f"engine event: extra keys are {told(value)}, not a list")
     keys = cast("list[object]", value)
     if len(keys) != blocks:
         return None, (_digest(keys),) * blocks if keys else ()

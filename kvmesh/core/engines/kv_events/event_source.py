@@ -8,13 +8,13 @@ Source: vllm/distributed/kv_events.py `ZmqEventPublisher` (all known publishers 
 """
 
 from array import array
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from kvmesh.core.engines.kv_events.pending import PendingBatches
 from kvmesh.core.engines.kv_events.source_actions import (
     Action,
     AskReplay,
@@ -64,7 +64,7 @@ class EventSource:
         self._progress_mark = -1
         self._failures = 0
         self._no_replay_before = 0.0
-        self._pending: deque[tuple[int, bytes]] = deque(maxlen=options.pending)
+        self._pending = PendingBatches(options.pending)
         self._digests = array("Q", bytes(8 * options.remembered))
 
     def start(self, now: float) -> list[Action]:
@@ -77,11 +77,11 @@ class EventSource:
             if not self._asking:
                 self._set_probe(now)
             return [self._deliver(seq, payload)]
-        if self._asking and self._pending and seq <= self._pending[-1][0]:
+        if self._asking and self._pending and seq <= self._pending.last[0]:
             self._pending.clear()
-            self._pending.append((seq, payload))
+            self._pending.add(seq, payload)
             return list(self._restart(now))
-        self._pending.append((seq, payload))
+        self._pending.add(seq, payload)
         return [] if self._asking and seq > self.last_seq else list(self._drain(now))
 
     def on_reply(self, round_: int, seq: int, payload: bytes, now: float) -> list[Action]:
@@ -138,8 +138,8 @@ class EventSource:
                 return
             # Gone from the publisher's buffer, or never in it: it skips what it failed to send.
             self._failures = 0
-            while self._pending and self._pending[0][0] < seq:
-                pending = self._pending.popleft()
+            while self._pending and self._pending.first[0] < seq:
+                pending = self._pending.take()
                 if pending[0] > self.last_seq:
                     yield from self._skip_to(*pending)
         yield from self._skip_to(seq, payload)
@@ -235,9 +235,9 @@ class EventSource:
             self._pending.clear()
             yield from self._restart(now)
             return
-        while self._pending and self._pending[0][0] == self.last_seq + 1:
-            yield self._deliver(*self._pending.popleft())
-        if self._pending and self._pending[0][0] > self.last_seq:
+        while self._pending and self._pending.first[0] == self.last_seq + 1:
+            yield self._deliver(*self._pending.take())
+        if self._pending and self._pending.first[0] > self.last_seq:
             yield from self._next_round(now)
             return
         self._asking = self._verify_restart = False
@@ -266,17 +266,17 @@ class EventSource:
             yield from self._restart(now)
             return
         while self._pending:
-            seq, payload = self._pending[0]
+            seq, payload = self._pending.first
             if seq <= self.last_seq:
                 if not self._is_repeated(seq, payload):
                     yield from self._restart(now)
                     return
-                self._pending.popleft()
+                self._pending.take()
                 continue
             if seq > self.last_seq + 1 and self._may_ask(now):
                 yield from self._ask(now)
                 return
-            self._pending.popleft()
+            self._pending.take()
             yield from self._skip_to(seq, payload)
         if not self._asking:
             self._set_probe(now)

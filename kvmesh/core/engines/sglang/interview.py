@@ -1,9 +1,11 @@
 """What is asked of an SGLang, and what its answers mean."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import UNREADABLE, MaybeName, Port, Tokens
 from kvmesh.core.engines.facts import (
     METRICS,
     EngineFacts,
@@ -12,6 +14,7 @@ from kvmesh.core.engines.facts import (
     Interview,
     Role,
 )
+from kvmesh.core.engines.load import MAX_RANKS
 from kvmesh.core.engines.sglang.load import LOADS
 
 SERVER_INFO: Final = "/server_info"
@@ -21,22 +24,22 @@ DEFAULT_BOOTSTRAP_PORT: Final = 8998
 
 
 class _Events(msgspec.Struct):
-    endpoint_port_base: int
-    topic: str | None = None
-    dp_size: int = 1
-    replay_endpoint_port_base: int | None = None
-    load_endpoint_port_base: int | None = None
+    endpoint_port_base: Port
+    topic: MaybeName | None = None
+    dp_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] = 1
+    replay_endpoint_port_base: Port | None = None
+    load_endpoint_port_base: Port | None = None
 
 
 class _ServerInfo(msgspec.Struct):
-    page_size: int | None = None
-    disaggregation_mode: str | None = None
-    disaggregation_bootstrap_port: int | None = None
+    page_size: Tokens | None = None
+    disaggregation_mode: MaybeName | None = None
+    disaggregation_bootstrap_port: Port | None = None
     kv_events: _Events | None = None
 
 
 class _Version(msgspec.Struct):
-    version: str = ""
+    version: MaybeName = ""
     kv_events: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     disable_radix_cache: bool | None = None
 
@@ -50,7 +53,7 @@ def recognise(host: str) -> Interview[EngineFacts | None]:
     body = yield SERVER_INFO
     try:
         info = msgspec.json.decode(body or b"", type=_ServerInfo)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     ready = yield "/ready"
     loads = yield LOADS
@@ -72,7 +75,7 @@ def identify() -> Interview[Identity | None]:
     body = yield SERVER_INFO
     try:
         said = msgspec.json.decode(body or b"", type=_Version)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     if not said.version:
         return None

@@ -4,12 +4,15 @@ Source: sglang/srt/managers/scheduler_components/load_publisher.py `LoadStat` an
 sglang/srt/managers/load_snapshot.py `LoadSnapshot`, 0.5.8 to 0.5.23.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
-from kvmesh.core.engines.load import EngineFigures, Gauge, LoadStream
+from kvmesh.core.engines.load import MAX_RANKS, EngineFigures, Gauge, LoadStream
 from kvmesh.errors import CodecError
+
+Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
 
 LOADS: Final = "/v1/loads"
 """More than /metrics, and there without --enable-metrics."""
@@ -30,7 +33,7 @@ class LoadStat(msgspec.Struct, array_like=True, tag="LoadStat", frozen=True):
     waiting: int
     used_tokens: int
     total_tokens: int
-    rank: int | None = None
+    rank: Rank | None = None
     waiting_tokens: int | None = None
     queued_tokens: int = 0
     running_limit: int = 0
@@ -43,7 +46,7 @@ class _Snapshot(msgspec.Struct):
     num_waiting_reqs: int = 0
     num_used_tokens: int = 0
     max_total_num_tokens: int = 0
-    dp_rank: int = 0
+    dp_rank: Rank = 0
     num_waiting_uncached_tokens: int | None = None
     total_prefill_uncached_tokens: int = 0
     total_prefill_busy_us: int = 0
@@ -52,7 +55,7 @@ class _Snapshot(msgspec.Struct):
 
 
 class _Loads(msgspec.Struct):
-    loads: list[_Snapshot]
+    loads: Annotated[list[_Snapshot], Meta(max_length=MAX_RANKS)]
 
 
 _stats = msgspec.msgpack.Decoder(LoadStat)

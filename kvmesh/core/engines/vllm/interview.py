@@ -1,10 +1,12 @@
 """What is asked of a vLLM, and what its answers mean."""
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
+from kvmesh.bounds import UNREADABLE, MaybeName, Text, whole_number
 from kvmesh.core.engines.facts import (
     METRICS,
     EngineFacts,
@@ -13,6 +15,7 @@ from kvmesh.core.engines.facts import (
     Interview,
     reachable,
 )
+from kvmesh.core.engines.load import MAX_RANKS
 from kvmesh.core.engines.vllm.load import CACHE_INFO
 
 SOURCES: Final = "/kv_event_sources"
@@ -22,14 +25,17 @@ _CACHING: Final = re.compile(r'[{,] *enable_prefix_caching="([^"]*)"')
 
 
 class _Source(msgspec.Struct):
-    endpoint: str = ""
-    replay_endpoint: str | None = None
-    topic: str | None = None
+    endpoint: Text = ""
+    replay_endpoint: Text | None = None
+    topic: MaybeName | None = None
     enable_kv_cache_events: bool = True
 
 
 class _Version(msgspec.Struct):
-    version: str = ""
+    version: MaybeName = ""
+
+
+_Sources = Annotated[dict[str, _Source], Meta(max_length=MAX_RANKS)]
 
 
 def recognise(host: str) -> Interview[EngineFacts | None]:
@@ -46,7 +52,7 @@ def identify() -> Interview[Identity | None]:
     body = yield "/version"
     try:
         version = msgspec.json.decode(body or b"", type=_Version).version
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     if not version:
         return None
@@ -58,18 +64,20 @@ def identify() -> Interview[Identity | None]:
 def _endpoints(body: bytes, host: str) -> tuple[EventEndpoint, ...]:
     """Return the publishers in a list of them, one per rank."""
     try:
-        sources = msgspec.json.decode(body, type=dict[str, _Source])
-    except msgspec.MsgspecError:
+        sources = msgspec.json.decode(body, type=_Sources)
+    except UNREADABLE:
         return ()
     return tuple(
         EventEndpoint(
-            rank=int(rank),
+            rank=rank,
             endpoint=reachable(source.endpoint, host),
             replay=reachable(source.replay_endpoint or "", host),
             topic=source.topic or "",
         )
-        for rank, source in sorted(sources.items())
-        if rank.isdigit() and source.enable_kv_cache_events and source.endpoint
+        for name, source in sorted(sources.items())
+        if (rank := whole_number(name, 0, MAX_RANKS - 1)) is not None
+        and source.enable_kv_cache_events
+        and source.endpoint
     )
 
 

@@ -28,7 +28,7 @@ from kvmesh.transport.http.upstream.client import (
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
 from kvmesh.transport.http.wire.deadlines import ForwardClock
 from kvmesh.transport.http.wire.headers import Headers, retry_after_s
-from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.transport.http.wire.problem import WISHED, Problem
 
 _COMMENTED: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
@@ -37,8 +37,10 @@ _COMMENTED: Final[Headers] = (
 _COMMENT: Final = b": waiting\n\n"
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _SUCCESS: Final = range(200, 300)
-_ROUTED: Final = b"x-kvmesh-worker"
-"""An answer that names its worker comes from a router that has tried the others already."""
+_ROUTED: Final = frozenset({b"x-kvmesh-worker", WISHED[0]})
+"""An answer that names its worker comes from a router that has tried the others already; one that
+was refused for its own wishes would be refused by others, too.
+"""
 _POISON: Final = Problem(
     422,
     "this very request ended two workers within the last minute: do not send it",
@@ -138,6 +140,7 @@ class Forward:
         if exchange.started:
             if not head.events or status not in _SUCCESS:
                 self._error = []
+                self.on_body(body)
                 return
         else:
             exchange.pass_head(status, head.lines(ours=not added), added, head.length)
@@ -284,7 +287,7 @@ class Forward:
 
     def _leave(self, head: ResponseHead) -> bool:
         """Go to another upstream if there is one; else this one's answer is passed on."""
-        if any(name == _ROUTED for name, _ in head.headers):
+        if any(name in _ROUTED for name, _ in head.headers):
             return False
         status, origin = head.status, self._origin
         failure = UpstreamFailure(

@@ -7,11 +7,14 @@ from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final
 
+from kvmesh.bounds import MAX_SECONDS
+
 Header = tuple[bytes, bytes]
 """Lower-case name, value."""
 Headers = Sequence[Header]
 
 _MAX_DIGITS: Final = 9
+_LONGEST_DATE: Final = 64
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 4096
@@ -58,12 +61,12 @@ def retry_after_s(headers: Headers) -> float:
     for name, value in headers:
         if name == b"retry-after":
             if value.isdigit():
-                return float(value[:_MAX_DIGITS])
+                return min(float(value[:_MAX_DIGITS]), MAX_SECONDS)
             try:
-                until = parsedate_to_datetime(value.decode("latin-1"))
-            except ValueError:
+                until_s = parsedate_to_datetime(value[:_LONGEST_DATE].decode("latin-1")).timestamp()
+            except (ValueError, OverflowError, TypeError):
                 return 0.0
-            return max(0.0, until.timestamp() - time.time())
+            return min(max(0.0, until_s - time.time()), MAX_SECONDS)
     return 0.0
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import MAX_TEXT
 from kvmesh.errors import MODEL_NOT_FOUND, KvMeshError, NoWorkerError, RequestError, TransportError
 
 _TYPES = {
@@ -22,11 +23,16 @@ NO_RETRY: Final = (b"x-should-retry", b"false")
 """What OpenAI's clients obey: to send this request again would only fail more workers."""
 
 
+WISHED: Final = (b"x-kvmesh-refused", b"wishes")
+"""Of a request that nobody may take for what it asks itself: that is no fault of who answers."""
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One error answer. `code` is a constant for programs, `message` is for people.
 
     `retry_after_s` > 0 adds a Retry-After header. `final` tells OpenAI's clients not to send the
-    request again. `challenge` is the WWW-Authenticate of a 401.
+    request again, `wished` meta-routers that no other replica would take it.
+    `challenge` is the WWW-Authenticate of a 401.
     """
 
     status: int
@@ -36,6 +42,7 @@ class Problem(msgspec.Struct, frozen=True):
     retry_after_s: int = 0
     final: bool = False
     challenge: bytes = b""
+    wished: bool = False
 
     @classmethod
     def from_error(cls, error: KvMeshError) -> "Problem":
@@ -47,8 +54,8 @@ class Problem(msgspec.Struct, frozen=True):
                 return cls(404, str(error), code=MODEL_NOT_FOUND, param="model")
             case NoWorkerError(unnamed=True):
                 return cls(400, str(error), code="no_worker_named", param="x-kvmesh-worker-id")
-            case NoWorkerError():
-                return cls(503, str(error), code="no_worker", retry_after_s=1)
+            case NoWorkerError(wished=wished):
+                return cls(503, str(error), code="no_worker", retry_after_s=1, wished=wished)
             case TransportError():
                 return cls(502, str(error), code="upstream_error")
             case _:
@@ -63,9 +70,13 @@ class Problem(msgspec.Struct, frozen=True):
         return _TYPES.get(self.status, default)
 
     def body(self, request_id: str = "") -> bytes:
-        """Return `{"error": {...}}`; the request id is put in when there is one."""
+        """Return `{"error": {...}}`; the request id is put in when there is one.
+
+        `MAX_TEXT` characters of the message, which may quote what was sent, are told.
+        """
+        message = self.message
         error: dict[str, str | None] = {
-            "message": self.message,
+            "message": message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}…",
             "type": self.kind,
             "param": self.param,
             "code": self.code,
@@ -80,7 +91,11 @@ class Problem(msgspec.Struct, frozen=True):
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
-        wait = ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
+        told = [(b"retry-after", b"%d" % self.retry_after_s)] if self.retry_after_s else []
+        if self.final:
+            told.append(NO_RETRY)
+        if self.wished:
+            told.append(WISHED)
         if self.challenge:
-            wait = (*wait, (b"www-authenticate", self.challenge))
-        return (*wait, NO_RETRY) if self.final else wait
+            told.append((b"www-authenticate", self.challenge))
+        return tuple(told)

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import nats.errors
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState
@@ -253,7 +254,7 @@ def decode_answer(what: str, data: bytes, answer: type[T]) -> T:
         error = _error_decoder.decode(data).error
         if error is None:
             return msgspec.json.decode(data, type=answer)
-    except msgspec.DecodeError as failure:
+    except UNREADABLE as failure:
         raise TransportError(f"{what}: not a JetStream answer: {failure}") from failure
     raise refusal(what, error)
 

@@ -199,6 +199,7 @@ class NatsClient(Client):
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
         try:
-            deliver(subject.decode(), reply, data, headers)
+            # The server takes any bytes for a subject: one that is no text must not stop a tail.
+            deliver(subject.decode("utf-8", "backslashreplace"), reply, data, headers)
         except Exception as error:  # noqa: BLE001  a listener's bug must not end the read loop
             report("subscription", error, detail=f"listener on {subject!r}")

@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 import nats.errors
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import Acknowledgement, JetStream, refusal
 from kvmesh.transport.nats.journal.pull import PullConsumer, PullSpec
@@ -91,7 +92,7 @@ class Upload:
     def _on_ack(self, _subject: str, _reply: bytes, data: bytes, headers: bytes | None) -> None:
         try:
             ack = Acknowledgement() if headers else _decoder.decode(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self._error = TransportError(f"{self._subject}: unreadable ack: {error}")
         else:
             if headers:

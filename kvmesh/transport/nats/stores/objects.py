@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import TransportError
 from kvmesh.ports import ObjectInfo
 from kvmesh.transport.nats.journal.jetstream import NANOSECONDS, JetStream, StoredMessage, shortage
@@ -209,7 +210,7 @@ def to_meta(message: StoredMessage) -> _Meta | None:
     """Return the meta in a stored message; None when it is not one (links are not used here)."""
     try:
         return msgspec.json.decode(message.data, type=_Meta)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -322,8 +322,26 @@ def test_requests_about_another_worker_and_garbage_are_ignored() -> None:
     driver = Driver()
 
     assert driver.tell(Resync(WorkerId("x"), 5, 0)) == []
+    [said] = driver.tell(BusMessage("kvmesh.ctl.code.w", b"\xc1"))
+    assert isinstance(said, Log)
+    assert said.event == "message refused"
     assert driver.tell(BusMessage("kvmesh.ctl.code.w", b"\xc1")) == []
-    assert driver.publisher.statistics().garbage == 1
+    assert driver.publisher.statistics().garbage == 2
+
+
+@pytest.mark.parametrize("epoch", [2**62, 2**64 - 1, -1])
+def test_a_resync_to_an_epoch_that_cannot_be_is_refused_and_said(epoch: int) -> None:
+    driver = Driver()
+    asked = {"type": "resync", "worker": "w", "epoch": epoch, "next_seq": 1, "router": "r"}
+
+    [said] = driver.tell(BusMessage("kvmesh.ctl.code.w", msgspec.msgpack.encode(asked)))
+
+    assert isinstance(said, Log)
+    assert said.event == "message refused"
+    assert driver.heartbeat().epoch == 5
+    driver.tell(payload(store(11, tokens=TOKENS[:4])))
+    driver.tell(Tick("flush"))
+    assert driver.batches()[-1].epoch == 5
 
 
 def test_a_restarted_engine_is_empty_and_completely_known() -> None:

@@ -2,12 +2,14 @@ import msgspec
 import pytest
 
 from kvmesh.app.edge.messages import (
+    MOST_BLOCKS,
     Ask,
     EdgeCodec,
     FromEdge,
     Go,
     Hello,
     IndexCodec,
+    Progress,
     Refuse,
     RequestEnded,
     ToEdge,
@@ -91,3 +93,22 @@ def test_garbage_is_a_codec_error(garbage: bytes) -> None:
         IndexCodec().decode(memoryview(garbage))
     with pytest.raises(CodecError, match="index process"):
         EdgeCodec().decode(memoryview(garbage))
+
+
+def test_of_a_very_long_prompt_the_beginning_is_told() -> None:
+    hashes = BlockHashes.unpack(bytes(8 * (MOST_BLOCKS + 3)), 16)
+    request = RouteRequest("r", hashes, 16 * (MOST_BLOCKS + 3))
+
+    data = EdgeCodec().encode([ask(1, request, b"r")])
+    (arrived,) = IndexCodec().decode(memoryview(data))
+
+    assert isinstance(arrived, Ask)
+    assert asked(arrived, 16).hashes.blocks == MOST_BLOCKS
+    assert arrived.prompt_tokens == 16 * (MOST_BLOCKS + 3)
+    assert len(data) < 2 << 20
+
+
+@pytest.mark.parametrize("tokens", [-1, 2**31, 2**63])
+def test_a_message_beyond_the_bounds_is_a_codec_error(tokens: int) -> None:
+    with pytest.raises(CodecError, match="edge process"):
+        IndexCodec().decode(memoryview(EdgeCodec().encode([Progress(1, tokens)])))

@@ -168,7 +168,7 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
         ({"x_kvmesh_router_mode": "clever"}, {}, "'clever': use one of kv"),
         ({}, {"mode": "clever"}, "kvmesh.mode"),
         ({"x_kvmesh_temperature": "hot"}, {}, "header x-kvmesh-temperature is 'hot'"),
-        ({}, {"overlap_score_weight": -1}, "kvmesh.overlap_score_weight is -1"),
+        ({}, {"overlap_score_weight": -1}, "kvmesh.overlap_score_weight: Expected `float` >= 0.0"),
         ({"x_kvmesh_priority": "high"}, {}, "'high': use a whole number"),
     ],
 )

@@ -47,3 +47,9 @@ def test_what_cannot_be_read_is_named_with_what_can(body: bytes, said: str) -> N
     assert caught.value.status == 400
     assert str(caught.value).startswith("/admin/policy: ")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("body", [b"\xff", b'{"formula": "\xff"}', b"[" * 10_000, b"\xff\xfe{\x00"])
+def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(RequestError, match=r"^/admin/policy: "):
+        read_wish(body)

@@ -2,9 +2,16 @@ from unittest.mock import ANY
 
 import pytest
 
+from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, decode_batch
 from kvmesh.core.blocks.hashing import pack_hashes
-from kvmesh.core.journal.event_sender import EventSender, SenderLimits, SenderStatistics, Sends
+from kvmesh.core.journal.event_sender import (
+    EventSender,
+    SenderLimits,
+    SenderStatistics,
+    Sends,
+    is_followable,
+)
 from kvmesh.core.journal.ordering import NOTHING_FITS
 from kvmesh.core.journal.window import WindowStatistics
 
@@ -245,3 +252,20 @@ def test_a_later_epoch_in_the_journal_is_outrun() -> None:
     [dump] = batches(sender.send(0.1))
     assert (dump.epoch, dump.first_seq, dump.events) == (21, 1, [Cleared(), *STATE])
     assert sender.epoch == 21
+
+
+def test_an_epoch_that_has_none_behind_it_is_not_followed() -> None:
+    """Asked for 2^64-1, a sender once sent what nobody could decode, and its process ended."""
+    sender = started()
+
+    assert sender.recover(MAX_ORDINAL, NOTHING_FITS, 0.0) == []
+    assert (sender.epoch, sender.is_waiting()) == (7, False)
+    sender.recover(MAX_ORDINAL - 1, NOTHING_FITS, 0.0)
+    assert sender.epoch == MAX_ORDINAL
+    dump = sender.send(0.0)
+    assert batches(dump)[0].epoch == MAX_ORDINAL
+    confirm(sender, dump, 9)
+    sender.recover(MAX_ORDINAL, NOTHING_FITS, 1.0)
+    assert sender.is_waiting(), "in its own epoch it still sends what is missed"
+    assert is_followable(7)
+    assert not is_followable(sender.epoch)

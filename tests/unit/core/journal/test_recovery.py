@@ -149,7 +149,7 @@ def test_a_worker_stuck_in_an_old_epoch_is_told_after_a_while() -> None:
     for now in (1.0, 3.0, 6.0):
         recovery.hear(W, 2, 90, now)
 
-    assert recovery.check(6.0) == [Missing(W, 3, NOTHING_FITS)]
+    assert recovery.check(6.0) == [Missing(W, 3, NOTHING_FITS, outdated=True)]
 
 
 def test_a_worker_without_events_is_approximate_and_never_asked() -> None:

@@ -4,6 +4,9 @@ import msgspec
 import pytest
 
 from kvmesh.core.prompts.parity import (
+    MOST_MODELS,
+    MOST_NAMED,
+    OTHERS,
     ParityOptions,
     ParityProbe,
     ask_for_ids,
@@ -169,3 +172,47 @@ def test_asking_keeps_the_clients_own_wish_and_bytes() -> None:
 @pytest.mark.parametrize("body", [b"", b"[{}]", b"{", b"null"])
 def test_a_body_that_is_no_object_stays_as_it_is(body: bytes) -> None:
     assert ask_for_ids(body, {"tell": b"true"}) == body
+
+
+def test_names_of_clients_do_not_pile_up() -> None:
+    probe = ParityProbe(ParityOptions(sample_every=1000))
+    probe.observe("served", [1], [2])
+
+    for number in range(10 * MOST_MODELS):
+        probe.wants(f"no-such-model-{number}")
+
+    assert len(probe) == MOST_MODELS
+    assert probe.doubted == {"served"}
+
+
+def test_a_model_that_is_asked_for_again_and_again_is_remembered_among_others() -> None:
+    probe = ParityProbe(ParityOptions(first=3, sample_every=1000))
+
+    asked = 0
+    for number in range(10 * MOST_MODELS):
+        asked += probe.wants("served")
+        probe.wants(f"no-such-model-{number}")
+
+    assert asked == 3 + 10 * MOST_MODELS // 1000
+
+
+def test_models_in_doubt_are_no_more_than_are_remembered() -> None:
+    probe = ParityProbe(OPTIONS)
+
+    for number in range(10 * MOST_MODELS):
+        probe.observe(f"any-name-{number}", [1], [2])
+
+    assert len(probe) == len(probe.doubted) == MOST_MODELS
+
+
+def test_of_many_models_in_doubt_some_are_named_and_the_others_counted() -> None:
+    probe = ParityProbe(OPTIONS)
+    probe.observe("m", [1], [2])
+    assert probe.statistics().by_model() == {"m": 1.0}
+
+    for number in range(99):
+        probe.observe(f"any-name-{number}", [1], [2])
+
+    named = probe.statistics().by_model()
+    assert len(named) == MOST_NAMED + 1
+    assert named[OTHERS] == 100.0 - MOST_NAMED

@@ -39,6 +39,9 @@ def test_what_a_policy_does_not_name_stays_as_it_is() -> None:
         ("model=a,kv-cost=cheap", "kv-cost 'cheap' is unknown"),
         ("model=a,router-temperature=hot", "router-temperature is 'hot'; use a number >= 0"),
         ("model=a,router-temperature=inf", "router-temperature is 'inf'"),
+        ("model=a,router-temperature=nan", "router-temperature is 'nan'"),
+        ("model=a,router-temperature=1e308", "router-temperature is '1e308'"),
+        ("model=a,kv-overlap-score-weight=" + "9" * 5000, "kv-overlap-score-weight is '999"),
     ],
 )
 def test_a_policy_that_cannot_be_is_named(text: str, named: str) -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
@@ -119,6 +121,27 @@ def test_a_pinned_worker_is_the_only_one_and_must_be_there() -> None:
         registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
     with pytest.raises(NoWorkerError, match=r"may take it \(w2: already failed"):
         registry.eligible(make_request(pinned_worker=W2, excluded=frozenset([W2])), 0.0)
+
+
+def test_a_request_that_only_its_own_wishes_leave_without_a_worker_says_so() -> None:
+    registry, _ = make_registry(W1, W2)
+    empty, _ = make_registry()
+    wishes: list[dict[str, Any]] = [
+        {"labels": frozenset(["nobody"])},
+        {"allowed_workers": frozenset([WorkerId("nobody")])},
+        {"pinned_worker": WorkerId("nobody")},
+    ]
+    gone = frozenset([W1, W2])
+
+    def wished(found: WorkerRegistry, **fields: Any) -> bool:
+        with pytest.raises(NoWorkerError) as caught:
+            found.eligible(make_request(**fields), 0.0)
+        return caught.value.wished
+
+    assert [wished(registry, **one) for one in wishes] == [True] * 3
+    assert [wished(empty, **one) for one in wishes] == [False] * 3
+    assert [wished(registry, **one, excluded=gone) for one in wishes] == [False] * 3
+    assert not wished(registry, excluded=gone)
 
 
 def test_labels_are_asked_for_and_taints_tolerated() -> None:

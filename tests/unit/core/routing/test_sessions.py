@@ -74,17 +74,38 @@ def test_only_what_others_do_not_know_is_news() -> None:
 
 def test_the_last_binding_written_counts() -> None:
     sessions = Sessions(SessionOptions())
-    sessions.learn("a", W1, 0.0)
-    assert sessions.find("a", 0.0) == W1
-    sessions.learn("a", W2, 1.0)
-    assert sessions.find("a", 1.0) == W2
+    key = session_key("a")
+    sessions.learn(key, W1, 0.0)
+    assert sessions.find(key, 0.0) == W1
+    sessions.learn(key, W2, 1.0)
+    assert sessions.find(key, 1.0) == W2
 
-    sessions.bind("a", W3, 2.0)
-    sessions.learn("a", W1, 3.0)
-    assert sessions.find("a", 3.0) == W3
+    sessions.bind(key, W3, 2.0)
+    sessions.learn(key, W1, 3.0)
+    assert sessions.find(key, 3.0) == W3
     sessions.news.clear()
-    sessions.learn("a", W1, 4.0)
-    assert sessions.find("a", 4.0) == W1
+    sessions.learn(key, W1, 4.0)
+    assert sessions.find(key, 4.0) == W1
+
+
+@pytest.mark.parametrize(
+    ("key", "worker"), [("a", "w1"), ("a" * 1000, "w1"), ("a" * 32, ""), ("a" * 32, "w" * 10_000)]
+)
+def test_what_is_no_binding_is_passed_over(key: str, worker: str) -> None:
+    sessions = Sessions(SessionOptions())
+
+    sessions.learn(key, WorkerId(worker), 0.0)
+
+    assert sessions.statistics().sessions == 0
+
+
+def test_bindings_that_others_invent_are_no_more_than_the_sessions() -> None:
+    sessions = Sessions(SessionOptions(max_sessions=64))
+
+    for number in range(640):
+        sessions.learn(session_key(str(number)), W1, 0.0)
+
+    assert sessions.statistics().sessions == 64
 
 
 def test_the_session_longest_unused_goes_first() -> None:
@@ -92,9 +113,10 @@ def test_the_session_longest_unused_goes_first() -> None:
     sessions.bind("a", W1, 0.0)
     sessions.bind("b", W1, 1.0)
     sessions.bind("a", W1, 2.0)
-    sessions.learn("c", W1, 3.0)
+    third = session_key("c")
+    sessions.learn(third, W1, 3.0)
 
-    assert [sessions.find(key, 3.0) for key in "abc"] == [W1, None, W1]
+    assert [sessions.find(key, 3.0) for key in ("a", "b", third)] == [W1, None, W1]
 
 
 def test_news_that_nobody_tells_are_no_more_than_the_sessions() -> None:

@@ -37,7 +37,7 @@ def test_kv_alone_is_the_routers_own_default() -> None:
         ("kv:lmetric:contention=1", "'contention' is none of .* lmetric, which has no weights"),
         ("kv:preble:contention=1", r"preble, which has outstanding_weight \(0 to 1e\+06, default"),
         ("kv:predicted-time:contention=-1", "contention is -1: use a number from 0 to"),
-        ("kv:predicted-time:contention=nan", "must be finite"),
+        ("kv:predicted-time:contention=nan", "is not name=number"),
         ("kv:sglang:balance_abs_threshold=1.5", "is 1.5: use a whole number"),
     ],
 )

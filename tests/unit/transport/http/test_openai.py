@@ -204,3 +204,33 @@ def test_a_chat_is_decoded_with_its_messages() -> None:
 )
 def test_a_chat_with_something_wrong_is_left_to_others(body: bytes) -> None:
     assert read_chat(body) is None
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\x80", b"\xf0\x9f", b"\xc0\x80"])
+@pytest.mark.parametrize("before", [0, 65_530, 65_536, 200_000])
+def test_bytes_that_are_no_utf_8_are_refused_wherever_they_stand(bad: bytes, before: int) -> None:
+    content = b"x" * before + bad + b"y"
+    message = b'[{"role":"user","content":"%b"}]'
+
+    for body in (
+        b'{"messages":' + message % content + b"}",
+        b'{"messages":[],"unknown":"' + content + b'"}',
+    ):
+        with pytest.raises(RequestError, match=r"the body is not valid JSON: .*utf-8") as caught:
+            parse_request(body, CHAT)
+        assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("before", range(65_530, 65_537))
+def test_characters_of_several_bytes_may_stand_anywhere(before: int) -> None:
+    content = "x" * before + "é😀漢" * 3
+    body = msgspec.json.encode({"messages": [{"role": "user", "content": content}]})
+
+    assert parse_request(body, CHAT).messages
+
+
+def test_a_message_of_an_error_is_short_whatever_was_sent() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(b'{"messages":[],"max_tokens":-1' + b"0" * 300 + b"}", CHAT)
+
+    assert len(str(caught.value)) < 200

@@ -193,11 +193,11 @@ async def test_a_full_buffer_is_no_silence_of_the_servers() -> None:
     clock = [0.0]
     journal._now = lambda: clock[0]
 
-    def publish(*_: object) -> None:
+    def publish(_subject: str, _data: bytes, _reply: str = "") -> None:
         if clock[0] % 2:
             raise nats.errors.OutboundBufferLimitError
 
-    journal._client.publish_nowait = publish  # type: ignore[method-assign]
+    journal._client.publish_nowait = publish  # type: ignore[assignment]
     for second in range(20):
         clock[0] = float(second)
         journal.append("ev.w1", b"x", lambda _: None)

@@ -1,7 +1,14 @@
 import pytest
 
+from kvmesh.bounds import MAX_SECONDS
 from kvmesh.transport.http.server.request import Request, forwarded_block
-from kvmesh.transport.http.wire.headers import STATUS_LINES, HttpDate, end_to_end, render
+from kvmesh.transport.http.wire.headers import (
+    STATUS_LINES,
+    HttpDate,
+    end_to_end,
+    render,
+    retry_after_s,
+)
 
 
 def test_a_status_line_needs_no_registered_reason() -> None:
@@ -86,3 +93,23 @@ def test_requests_of_one_twin_share_their_block() -> None:
     first.twin = second.twin = request()
 
     assert forwarded_block(first) is forwarded_block(second)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"9" * 400,
+        b"-1",
+        b"1e400",
+        b"NaN",
+        b"\xb2",
+        b"",
+        b"Mon, 01 Jan 99999999999 00:00:00 GMT",
+        b"Mon, 01 Jan 2020 00:00:00 +99999999999999",
+        b"Mon, 01 Jan 9999 00:00:00 GMT",
+        b"Mon, 01 Jan 0001 00:00:00 -2359",
+        b"Mon, 01 Jan 2020 00:00:00 GMT" * 10_000,
+    ],
+)
+def test_no_upstream_is_left_alone_for_longer_than_can_be(value: bytes) -> None:
+    assert 0.0 <= retry_after_s([(b"retry-after", value)]) <= MAX_SECONDS

@@ -116,14 +116,14 @@ async def test_more_is_pulled_when_half_the_window_has_come(wire: Wire) -> None:
 async def test_a_consumer_that_cannot_be_made_leaves_no_subscription(wire: Wire) -> None:
     heard: list[int] = []
 
-    async def listen(*_: object) -> int:
+    async def listen(_subject: str, _deliver: object) -> int:
         heard.append(7)
         return 7
 
-    async def unlisten(subscription: int) -> None:
-        heard.remove(subscription)
+    async def unlisten(number: int) -> None:
+        heard.remove(number)
 
-    wire.consumer._client.listen = listen  # type: ignore[method-assign]
+    wire.consumer._client.listen = listen  # type: ignore[assignment]
     wire.consumer._client.unlisten = unlisten  # type: ignore[method-assign]
 
     with pytest.raises(TransportError):  # there is no server

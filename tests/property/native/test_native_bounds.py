@@ -1,0 +1,70 @@
+"""Numbers at the ends of what the border lets in, in both cores: no sum overflows, none differs."""
+
+from typing import Final
+
+import pytest
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.index.block_table import NewTable
+from kvmesh.core.index.implementation import TABLE
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.table import BlockTable
+from kvmesh.core.routing import peer_bookings
+from kvmesh.core.workers import sequences
+from kvmesh.core.workers.loads import MOST_TOKENS, Demand, Loads
+from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.settings.types import MOST_BLOCK_TOKENS
+
+pytestmark = pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
+
+U64: Final = 2**64 - 1
+W: Final = WorkerId("w")
+MOST_AT_ONCE: Final = peer_bookings.MOST_IN_ALL
+FIGURES: Final = (
+    *("prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks"),
+)
+
+
+def fill(block_size: int) -> tuple[list[int], list[int]]:
+    """Book a few of the largest requests, and have an engine report the most there can be."""
+    active = ActiveSequences(block_size)
+    for number in range(8):
+        active.add(str(number), W, Demand(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), 0.0)
+        active.grow(str(number), 2**62, 1.0)
+    active.correct(W, MOST_TOKENS, MOST_TOKENS, MOST_TOKENS)
+    full = [getattr(active.loads(W), name) for name in FIGURES]
+    for number in range(8):
+        active.finish(str(number))
+    active.correct(W, 0, 0, 0)
+    return full, [getattr(active.loads(W), name) for name in FIGURES]
+
+
+@pytest.mark.parametrize("block_size", [1, 16, MOST_BLOCK_TOKENS])
+def test_the_largest_bookings_and_reports_add_up_alike_and_to_nothing_again(
+    block_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = fill(block_size)
+    monkeypatch.setattr(sequences, "new_loads", Loads)
+    pure = fill(block_size)
+
+    assert compiled == pure
+    assert compiled[1] == [0] * len(FIGURES)
+    # As many as may be booked at once are still within 63 bits.
+    assert all(value // 8 * MOST_AT_ONCE + MOST_TOKENS < 2**63 for value in pure[0][:1])
+
+
+@pytest.mark.parametrize("new", [BlockTable, TABLE])
+@pytest.mark.parametrize("tier", [0, 3, 4, 255])
+def test_hashes_at_the_ends_of_their_range_are_indexed(tier: int, new: NewTable) -> None:
+    index = KvIndex(new_table=new)
+
+    kept_out = index.store(W, ROOT, pack_hashes([U64, 1, U64 - 1]), tier)
+    behind = index.store(W, U64 - 1, pack_hashes([2]), tier)
+    unknown = index.store(W, 2**63, pack_hashes([3]), tier)
+    index.remove(W, pack_hashes([U64, 7]), tier)
+
+    assert (kept_out, behind) == (0, 0)
+    assert unknown == (0 if tier > 3 else 1)
+    assert index.worker_digest(W) <= U64

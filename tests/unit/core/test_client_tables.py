@@ -1,0 +1,179 @@
+"""Every table keyed by what clients write: filled with ten times its bound, it stays within it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, WaitingRequest
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.health.noted_failures import REQUESTS_REMEMBERED, NotedFailure, NotedFailures
+from kvmesh.core.health.poison_guard import MAX_REMEMBERED, PoisonGuard
+from kvmesh.core.health.record import MemberRecord
+from kvmesh.core.insight.hot_prefixes import HotPrefixes
+from kvmesh.core.insight.prefix_families import HALVED_AFTER, PrefixFamilies
+from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow
+from kvmesh.core.members.known_names import KnownNames
+from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.prompts.parity import MOST_MODELS, ParityOptions, ParityProbe
+from kvmesh.core.prompts.remote_prefixes import RemotePrefixes
+from kvmesh.core.rollout.arms import Marks
+from kvmesh.core.routing.output_lengths import NO_FORECAST, OutputLengths
+from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
+
+BOUND = 64
+TIMES = 10
+
+
+class Table(NamedTuple):
+    """How to fill a table with something new, and what is in it."""
+
+    fill: Callable[[int], object]
+    size: Callable[[], int]
+    bound: int = BOUND
+
+
+def sessions() -> Table:
+    table = Sessions(SessionOptions(max_sessions=BOUND))
+    return Table(
+        lambda n: table.bind(session_key(f"session-{n}", f"tenant-{n}"), WorkerId("w"), float(n)),
+        lambda: max(table.statistics().sessions, len(table.news)),
+    )
+
+
+def homes() -> Table:
+    table = Homes(HomeOptions(max_homes=BOUND))
+    return Table(
+        lambda n: table.note(n, "bucket", float(n)), lambda: max(len(table), len(table.news))
+    )
+
+
+def output_lengths() -> Table:
+    table = OutputLengths(16, max_families=BOUND)
+
+    def fill(n: int) -> None:
+        families, _ = table.forecast(BlockHashes.of(list(range(n * 999, n * 999 + 300)), 16))
+        table.learn(families, 7, NO_FORECAST)
+
+    return Table(fill, lambda: table.statistics().families)
+
+
+def marks() -> Table:
+    table = Marks(BOUND)
+    return Table(
+        lambda n: table.move(f"request-{n}", BlockHashes.of([n + 1], 16), 0.5), lambda: len(table)
+    )
+
+
+def noted_failures() -> Table:
+    table, record = NotedFailures(), MemberRecord(0.0)
+    return Table(
+        lambda n: table.add(f"request-{n}", NotedFailure("w", record, float(n)), 1.0),
+        lambda: len(table),
+        REQUESTS_REMEMBERED,
+    )
+
+
+def poison() -> Table:
+    table = PoisonGuard()
+    return Table(
+        lambda n: table.died(b"body %d" % n, "w", float(n)),
+        lambda: len(table.deaths),
+        MAX_REMEMBERED,
+    )
+
+
+def hot_prefixes() -> Table:
+    table = HotPrefixes(max_nodes=BOUND)
+    return Table(lambda n: table.record([n + 1], 0, float(n)), table.nodes)
+
+
+def prefix_families() -> Table:
+    table = PrefixFamilies()
+    return Table(lambda n: table.name([n + 1]), table.counted, HALVED_AFTER)
+
+
+def round_robin_shadow() -> Table:
+    table = RoundRobinShadow(max_entries=BOUND)
+    return Table(
+        lambda n: table.route(list(range(n * 99, n * 99 + 20)), 2, 1024), table.entries, 2 * BOUND
+    )
+
+
+def token_check() -> Table:
+    table = ParityProbe(ParityOptions())
+    return Table(
+        lambda n: table.wants(f"model-{n}"),
+        lambda: max(len(table), len(table.doubted)),
+        MOST_MODELS,
+    )
+
+
+def doubted_models() -> Table:
+    table = ParityProbe(ParityOptions())
+    return Table(
+        lambda n: table.observe(f"model-{n}", [1], [2]), lambda: len(table.doubted), MOST_MODELS
+    )
+
+
+def remote_prefixes() -> Table:
+    table = RemotePrefixes(1 << 14)
+    return Table(
+        lambda n: table.learn([n, n + 1_000_000], list(range(50))),
+        lambda: table.statistics().bytes,
+        1 << 14,
+    )
+
+
+def held_requests() -> Table:
+    table = HoldQueue(AdmissionOptions(max_queued=BOUND))
+    return Table(
+        lambda n: table.offer(WaitingRequest(f"request-{n}", 1, f"tenant-{n}"), 1.0),
+        lambda: max(len(table), table.statistics().tenants),
+    )
+
+
+def served_models() -> Table:
+    table = KnownNames(BOUND)
+    return Table(lambda n: table.add([f"model-{n}"]), lambda: len(table))
+
+
+def own_decisions() -> Table:
+    table = ApproxIndex(max_entries=BOUND)
+    return Table(
+        lambda n: table.record(WorkerId(f"w{n % 3}"), [n * 9 + 1, n * 9 + 2], float(n) / 1000),
+        lambda: table.statistics().entries,
+    )
+
+
+TABLES = [
+    own_decisions,
+    sessions,
+    homes,
+    output_lengths,
+    marks,
+    noted_failures,
+    poison,
+    hot_prefixes,
+    prefix_families,
+    round_robin_shadow,
+    token_check,
+    doubted_models,
+    remote_prefixes,
+    held_requests,
+    served_models,
+]
+
+
+@pytest.mark.parametrize("make", TABLES, ids=lambda make: make.__name__)
+def test_what_clients_write_fills_no_table_beyond_its_bound(make: Callable[[], Table]) -> None:
+    table = make()
+
+    most = 0
+    for number in range(TIMES * table.bound):
+        table.fill(number)
+        most = max(most, table.size())
+
+    assert table.bound // 4 <= most <= table.bound

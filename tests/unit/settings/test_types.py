@@ -1,0 +1,41 @@
+from typing import Any
+
+import pytest
+from cyclopts import App, CycloptsError
+
+from kvmesh.settings.types import (
+    BlockSize,
+    Count,
+    NonNegative,
+    Port,
+    Positive,
+    Seconds,
+    Share,
+    Status,
+    Temperature,
+)
+
+WHOLE: list[Any] = [Port, Positive, Count, BlockSize, Status]
+KINDS: list[Any] = [*WHOLE, NonNegative, Seconds, Share, Temperature]
+
+
+def read(kind: Any, text: str) -> Any:
+    app = App(result_action="return_value")
+
+    def take(*, value: kind) -> Any:
+        return value
+
+    app.default(take)
+    return app(f"--value={text}", exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "1e308", "9" * 25, "9" * 5000])
+def test_no_setting_is_beyond_all_bounds(kind: Any, text: str) -> None:
+    with pytest.raises(CycloptsError):
+        read(kind, text)
+
+
+@pytest.mark.parametrize("kind", [Port, Positive, Count, NonNegative, Seconds, Share, Temperature])
+def test_plain_numbers_are_taken(kind: Any) -> None:
+    assert read(kind, "1") == 1
