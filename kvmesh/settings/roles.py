@@ -67,6 +67,9 @@ class NatsSettings:
     """Credentials file (JWT and seed)."""
     nats_nkey_seed: Path | None = None
     """File that holds an nkey seed."""
+    nats_trust: Path | None = None
+    """trust.json of `kvmesh nats-accounts`: the members' public keys. Heartbeats, commands, leases
+    and manifests that none of them signed who may are then refused. Read anew when it changes."""
     nats_tls_ca: Path | None = None
     """CA bundle that signs the server's certificate; turns TLS on."""
     nats_monitor_url: str = ""

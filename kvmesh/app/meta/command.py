@@ -183,6 +183,7 @@ class MetaServer:
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
             INTERNAL_ERRORS.of(lambda: errors),
+            *self._feed.figures(),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
@@ -288,6 +289,7 @@ class MetaServer:
             *self._refusals.warnings(),
             *self._care.warnings(),
             *self._watch.warnings(),
+            *self._feed.warnings(),
             *by_reason(self._failing(), "gets no requests"),
         )
 
