@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -73,7 +73,7 @@ class PromptReader:
         if len(request.body) > MOST_READ_BYTES and not isinstance(parsed.messages, list):
             check = self._check
             if check is None or (parsed.model or "") not in check.probe.doubted:
-                return self._of_beginning(endpoint, parsed, root)
+                return self._of_beginning(endpoint, cast("InferenceRequest", parsed), root)
         if endpoint.kind in _TEXTS or parsed.input_ids:
             given = self._given(endpoint, parsed)
             if isinstance(given, array):
