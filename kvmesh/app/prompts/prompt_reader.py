@@ -73,7 +73,7 @@ class PromptReader:
         if len(request.body) > MOST_READ_BYTES and not isinstance(parsed.messages, list):
             check = self._check
             if check is None or (parsed.model or "") not in check.probe.doubted:
-                return self._of_beginning(endpoint, cast("InferenceRequest", parsed), root)
+                return self._of_beginning(endpoint, parsed, root)
         if endpoint.kind in _TEXTS or parsed.input_ids:
             given = self._given(endpoint, parsed)
             if isinstance(given, array):
@@ -95,10 +95,10 @@ class PromptReader:
             check.compare(model, request, prompt.hashes, ours)
         return prompt
 
-    def _of_beginning(self, endpoint: ApiEndpoint, sent: InferenceRequest, root: int) -> Prompt:
+    def _of_beginning(self, endpoint: ApiEndpoint, sent: Parsed, root: int) -> Prompt:
         """Return the blocks of a long prompt's beginning; the text left out counts as tokens."""
         try:
-            parsed, rest = beginning_of(endpoint, sent)
+            parsed, rest = beginning_of(endpoint, cast("InferenceRequest", sent))
             messages: object = None
             if endpoint.kind == "chat" and bytes(parsed.input_ids) in _ABSENT:
                 messages = msgspec.json.decode(parsed.messages, type=list[JsonObject])
