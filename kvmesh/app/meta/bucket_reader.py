@@ -2,6 +2,7 @@
 
 import msgspec
 
+from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
@@ -35,35 +36,52 @@ def is_long(request: Request) -> bool:
     return len(request.body) > INLINE_BYTES or request.items > INLINE_ITEMS
 
 
-def digest(request: Request, endpoint: ApiEndpoint | None, *, look: bool) -> Digest:
-    """Return what is read of a body, in any thread; None: its prompt tells the endpoint.
-
-    `look`: at the prompt, too. Raises `RequestError`.
-    """
-    endpoint = endpoint or prompt_endpoint(request.body)
-    if endpoint.prompt is None:
-        return Digest(endpoint, InferenceRequest(model=parse_model(request.body)))
-    parsed = read_request(request, endpoint)
-    return Digest(endpoint, parsed, prompt_outline(endpoint, parsed) if look else None)
-
-
-def digest_question(request: Request, endpoint: ApiEndpoint | None, *, look: bool) -> Digest:
-    """Return as `digest` does; of a body without a prompt its model alone, for the replica says
-    what is wrong with it, or reads token ids.
-    """
-    try:
-        return digest(request, endpoint, look=look)
-    except RequestError:
-        return Digest(PASSTHROUGH, InferenceRequest(model=parse_model(request.body)))
-
-
 class BucketReader:
-    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`."""
+    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`.
 
-    def __init__(self, table: BucketTable, sessions: SessionNames, *, rules: bool) -> None:
+    `isolation` keeps the conversations of tenants apart; their bodies are salted by the router.
+    """
+
+    def __init__(
+        self,
+        table: BucketTable,
+        sessions: SessionNames,
+        *,
+        rules: bool,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._isolation = isolation
         self._table = table
         self._sessions = sessions
         self._rules = rules
+
+    def digest(self, request: Request, endpoint: ApiEndpoint | None, *, look: bool) -> Digest:
+        """Return what is read of a body, in any thread; None: its prompt tells the endpoint.
+
+        `look`: at the prompt, too. Raises `RequestError`.
+        """
+        endpoint = endpoint or prompt_endpoint(request.body)
+        if endpoint.prompt is None:
+            return Digest(endpoint, InferenceRequest(model=parse_model(request.body)))
+        parsed = read_request(request, endpoint)
+        return Digest(endpoint, parsed, self._outline(request, endpoint, parsed) if look else None)
+
+    def digest_question(self, request: Request, *, look: bool) -> Digest:
+        """Return as `digest` does; of a body without a prompt its model alone, for the replica says
+        what is wrong with it, or reads token ids.
+        """
+        try:
+            return self.digest(request, None, look=look)
+        except RequestError:
+            return Digest(PASSTHROUGH, InferenceRequest(model=parse_model(request.body)))
+
+    def _outline(
+        self, request: Request, endpoint: ApiEndpoint, parsed: InferenceRequest
+    ) -> PromptOutline:
+        if self._isolation is not None:
+            salt = self._isolation.of_tenant(request, parsed)
+            parsed = msgspec.structs.replace(parsed, cache_salt=salt)
+        return prompt_outline(endpoint, parsed)
 
     def read(
         self,
@@ -86,7 +104,7 @@ class BucketReader:
         chooses = self._rules or len(self._table.buckets()) > 1
         if not look and (bucket or not chooses):
             return BucketRequest(bucket=bucket, model=model, workers=workers, sessions=sessions)
-        outline = outline or prompt_outline(endpoint, parsed)
+        outline = outline or self._outline(request, endpoint, parsed)
         return BucketRequest(
             bucket=bucket,
             model=model,

@@ -29,18 +29,21 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
-from kvmesh.app.meta.bucket_reader import BucketReader, Digest, digest, digest_question, is_long
-from kvmesh.app.meta.view import MetaView
+from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
+from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading_threads import ReadingThreads
 from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.metrics_page import MetricsPage
+from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.health.outcomes import UNKNOWN
@@ -68,7 +71,6 @@ class Read(Protocol):
 
 
 TEMPORARY_REDIRECT = 307
-TENANT_HEADER = "x-kvmesh-tenant"
 UNAVAILABLE = 503
 RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 """What a replica says that cannot decide now; all else its workers say, and it has tried them."""
@@ -95,9 +97,13 @@ class MetaServer:
             settings.nats.namespace, rules, policy, guard=self._guard, homes=homes
         )
         self._reader = BucketReader(
-            self.meta.table, SessionNames(settings.session_header, TENANT_HEADER), rules=bool(rules)
+            self.meta.table,
+            SessionNames(settings.session_header, TENANT_HEADER),
+            rules=bool(rules),
+            isolation=isolation_of(settings.tenant, TENANT_HEADER),
         )
         self._threads = ReadingThreads()
+        self._viewers = viewers_of(settings, TENANT_HEADER)
         self._pool: UpstreamPool | None = None
         self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
         self._options = ForwardOptions(
@@ -151,7 +157,8 @@ class MetaServer:
             routes.add_prefix("/v1/", self._forward)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            pages = ViewPages(MetaView(self.meta, asking, "meta-router", self._warnings))
+            view = MetaView(self.meta, asking, "meta-router", self._warnings)
+            pages = ViewPages(view, self._viewers)
             pages.mount(routes)
             front = FrontDoor(
                 self.settings.http,
@@ -204,7 +211,7 @@ class MetaServer:
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
-        self._read(exchange, partial(digest, request, endpoint), self._forward_read)
+        self._read(exchange, partial(self._reader.digest, request, endpoint), self._forward_read)
 
     def _read(self, exchange: Exchange, read: Read, then: Then) -> None:
         """Call `then` with what `read` returns: at once, or of a long body from a later turn.
@@ -232,7 +239,7 @@ class MetaServer:
 
     def _explain(self, exchange: Exchange) -> None:
         """Let a replica of the request's bucket explain what it would decide."""
-        read = partial(digest_question, exchange.request, None)
+        read = partial(self._reader.digest_question, exchange.request)
         self._read(exchange, read, self._explain_read)
 
     def _explain_read(self, exchange: Exchange, read: Digest) -> None:
@@ -264,7 +271,7 @@ class MetaServer:
 
     def _which(self, exchange: Exchange) -> None:
         """Answer what rules see of a request, and the bucket that they or the client name."""
-        read = partial(digest, exchange.request, None)
+        read = partial(self._reader.digest, exchange.request, None)
         self._read(exchange, read, self._which_read)
 
     def _which_read(self, exchange: Exchange, read: Digest) -> None:
@@ -309,6 +316,10 @@ class MetaServer:
 
     def _status(self, exchange: Exchange) -> None:
         now = time.monotonic()
+        viewer = self._viewers.of(exchange.request)
+        if viewer is not None:
+            answer_json(exchange, TenantStatus("meta-router", self.meta.ready(now), viewer.tenant))
+            return
         buckets = {
             bucket: [replica.name for replica in self.meta.table.ready(bucket, now)]
             for bucket in self.meta.table.buckets()

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
+from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
@@ -30,9 +31,11 @@ from kvmesh.transport.http.openai import (
     read_request,
 )
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
+_NO_BODY: Final = InferenceRequest()
 
 MOST_PACKED: Final = 1 << 20
 """Token ids or hashes of a prompt sent packed: they are read on the event loop."""
@@ -44,7 +47,8 @@ class Reader:
     A request id that the client chose may come twice; bookings need one that never does, so
     `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
     `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
-    LoRA adapter, whose cached blocks are its own. `seconds` counts how long reading takes.
+    LoRA adapter, whose cached blocks are its own. `isolation` keeps tenants apart; None: nothing
+    does. `seconds` counts how long reading takes.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Reader:
         adapters: Container[str] = (),
         seconds: Histogram | None = None,
     ) -> None:
+        self.isolation: Isolation | None = None
         self._prompts = prompts
         self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
@@ -80,35 +85,43 @@ class Reader:
         ):
             exchange.scope.start(self._read_in_thread(exchange, endpoint, then))
             return
-        request = self._parse(exchange, endpoint)
+        found, parsed, body = self._parse(asked, endpoint)
+        if body is not asked.body:
+            asked.replace_body(body)
+        request = self.make(exchange, found, parsed)
         self._seconds.observe(time.perf_counter() - began)
         then(exchange, request)
 
     async def _read_in_thread(
         self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then
     ) -> None:
-        began = time.perf_counter()
+        began, asked = time.perf_counter(), exchange.request
         try:
-            work = partial(self._parse, exchange, endpoint)
-            request = await self._threads.run(exchange.request, work)
+            parse = partial(self._parse, asked, endpoint)
+            found, parsed, body = await self._threads.run(asked, parse)
+            if body is not asked.body:
+                asked.replace_body(body)
+            make = partial(self.make, exchange, found, parsed)
+            request = await self._threads.run(asked, make)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
 
-    def _parse(self, exchange: Exchange, endpoint: ApiEndpoint | None) -> RouteRequest:
-        """Return what `make` does of a request that is not parsed yet."""
-        asked = exchange.request
+    def _parse(
+        self, asked: Request, endpoint: ApiEndpoint | None
+    ) -> tuple[ApiEndpoint, Parsed, bytes]:
+        """Return a request parsed, and the body for its engine. Raises `RequestError`."""
         endpoint = endpoint or prompt_endpoint(asked.body)
-        parsed: Parsed | None = None
+        found: Parsed | None = None
         if endpoint.kind == "chat" and len(asked.body) <= MOST_READ_BYTES:
-            parsed = read_chat(asked.body)
+            found = read_chat(asked.body)
         elif endpoint.prompt is None:
-            parsed = InferenceRequest(model=parse_model(asked.body) or None)
-        try:
-            return self.make(exchange, endpoint, parsed or read_request(asked, endpoint))
-        except RecursionError:
-            raise RequestError("the body is nested too deeply to be read: flatten it") from None
+            found = InferenceRequest(model=parse_model(asked.body) or None)
+        parsed = found or read_request(asked, endpoint)
+        if self.isolation is None:
+            return endpoint, parsed, asked.body
+        return endpoint, *self.isolation.apply(asked, parsed)
 
     def make(self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed) -> RouteRequest:
         """Return what to route: tokenised, hashed as far as asked later, with its wishes.
@@ -120,7 +133,10 @@ class Reader:
         root = ROOT
         if self._secret or parsed.cache_salt or parsed.lora_path or model in self._adapters:
             root = self._root(parsed, model)
-        prompt = self._prompts.read(request, endpoint, parsed, root)
+        try:
+            prompt = self._prompts.read(request, endpoint, parsed, root)
+        except RecursionError:
+            raise RequestError("the body is nested too deeply to be read: flatten it") from None
         wishes = self._wishes.read(request, parsed)
         output = wishes.output_tokens
         choices = 1 if parsed.n is None else parsed.choices
@@ -164,6 +180,9 @@ class Reader:
         costs more than the index itself. Raises `RequestError`.
         """
         request, block_size = exchange.request, self._prompts.block_size
+        salt = ""
+        if self.isolation is not None:
+            salt = self.isolation.of_tenant(request, _NO_BODY)
         kind = (request.header(b"x-kvmesh-body") or b"tokens").decode("latin-1").strip()
         width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
         if width is None:
@@ -178,11 +197,16 @@ class Reader:
                 f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"
             )
         if kind == "tokens":
-            root = namespace_root(secret=self._secret)
+            root = namespace_root(cache_salt=salt, secret=self._secret)
             # As for JSON: the last token is always computed, so its block is never reused.
             tokens = memoryview(request.body)[:-TOKEN_BYTES]
             hashes = BlockHashes(tokens, block_size, root)
             count = len(request.body) // TOKEN_BYTES
+        elif salt:
+            raise RequestError(
+                "x-kvmesh-body: hashes may be anybody's: where tenants are kept apart send tokens",
+                status=403,
+            )
         else:
             hashes = BlockHashes.unpack(request.body, block_size)
             count = min(len(hashes) * block_size, MAX_TOKENS)
