@@ -249,6 +249,7 @@ async def client_leaves_in_the_stream(stage: Stage) -> int:
     stage.answer(stream_and_stall)
     client = await stage.send(stage.body(stream=True))
     await client.until(b"data: ")
+    assert stage.inside.body_bytes() < 2 * BODY_BYTES, "but the engine somebody holds the body"
     client.reset()
     return GONE
 
