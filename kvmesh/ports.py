@@ -225,6 +225,18 @@ class Control(Protocol):
         ...
 
 
+class Refusals(msgspec.Struct, frozen=True):
+    """What was not believed. `verifies`: whether this process looks at signatures; None: it signs
+    nothing itself. `counts` since the start, by reason and kind of message; `skews_s`: whose clock
+    is wrong now, and by how many seconds it is ahead. `lines` say what goes on now.
+    """
+
+    verifies: bool | None = None
+    counts: Mapping[tuple[str, str], int] = {}
+    skews_s: Mapping[str, float] = {}
+    lines: tuple[str, ...] = ()
+
+
 class EventPlane(Protocol):
     """A process's one connection to its mesh, and everything that goes over it.
 
@@ -261,7 +273,11 @@ class EventPlane(Protocol):
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the server refuses now, one line each."""
+        """Return what the server refuses now, and what is not believed, one line each."""
+        ...
+
+    def unverified(self) -> Refusals:
+        """Return what came and was not believed; nothing where nothing is signed."""
         ...
 
     async def journal(self, bucket: str, *, ensure: bool = True) -> Journal:

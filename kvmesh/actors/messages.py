@@ -123,7 +123,7 @@ class WorkerHeartbeat(Message, frozen=True):
     reports of its load: with the same number `load` is old news; 0 is not counted. `health_path` is
     what to ask often; while the engine does not answer there `answering` is False, `draining` True
     for routers that know only that. `engine` names its kind where routers must know it
-    (`needs_naming`).
+    (`needs_naming`), `unsalted` are paths at which it takes no `cache_salt`, "/" for all.
     """
 
     worker: WorkerName
@@ -147,6 +147,7 @@ class WorkerHeartbeat(Message, frozen=True):
     health_path: Text = "/health"
     answering: bool = True
     engine: MaybeName | msgspec.UnsetType = msgspec.UNSET
+    unsalted: Names = ()
 
     @property
     def engine_kind(self) -> str:

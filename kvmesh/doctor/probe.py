@@ -22,7 +22,7 @@ from kvmesh.core.prompts.parity import (
 )
 from kvmesh.core.workers.block_sizes import SizeSource
 from kvmesh.doctor.events import POLL_S, SourceWatch, until
-from kvmesh.doctor.router import RouterFacts, WorkerFacts
+from kvmesh.doctor.router import RouterFacts, Signatures, WorkerFacts
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch, fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -49,6 +49,7 @@ class _Answer(msgspec.Struct):
 
 class _Mesh(msgspec.Struct):
     kv_events: bool = False
+    signatures: Signatures = Signatures()
 
 
 class _Status(msgspec.Struct):
@@ -153,6 +154,7 @@ async def look_at_router(
         prompt_tokens=route.prompt_tokens if route else None,
         overlap_blocks=overlaps,
         refused=state.refused,
+        signatures=state.mesh.signatures,
     )
 
 

@@ -20,6 +20,13 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     why_not: str | None = None
 
 
+class Signatures(msgspec.Struct, frozen=True):
+    """Whether a router looks at signatures, None: nothing is signed; and what it refuses now."""
+
+    verifies: bool | None = None
+    refused: tuple[str, ...] = ()
+
+
 class RouterFacts(msgspec.Struct, frozen=True):
     """A router's status. `block_size_from` says who decided on its block size.
     `prompt_tokens` and `overlap_blocks` (by worker) are what it made of the prompt that the engine
@@ -37,6 +44,7 @@ class RouterFacts(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     overlap_blocks: dict[str, int] | None = None
     refused: dict[str, str] = {}
+    signatures: Signatures = Signatures()
 
 
 _SIZE_FROM: Final[Mapping[SizeSource, str]] = {
@@ -72,6 +80,7 @@ def check_router(router: RouterFacts, engine: EngineSeen) -> list[Finding]:
     return [
         *_check_state(router),
         *_check_refused(router),
+        *_check_signatures(router.signatures),
         *_check_sizes(router, engine),
         *_check_workers(router, engine),
     ]
@@ -95,6 +104,18 @@ def _check_refused(router: RouterFacts) -> Iterator[Finding]:
     remedy = "if it is meant, start routers with --upstream-allow and all that they may reach"
     for worker, why in router.refused.items():
         yield Finding(Level.FAIL, f"worker {worker}", why, remedy)
+
+
+def _check_signatures(signatures: Signatures) -> Iterator[Finding]:
+    for line in signatures.refused:
+        remedy = "see the row `signature refused` of docs/runbook.md"
+        yield Finding(Level.FAIL, "signatures", line, remedy)
+    if signatures.verifies is False:
+        text = (
+            "messages are signed, but this router verifies none: a stolen key can speak as others"
+        )
+        remedy = "when all processes are of this version, give --nats-trust trust.json to each"
+        yield Finding(Level.WARN, "signatures", text, remedy)
 
 
 def _check_sizes(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:

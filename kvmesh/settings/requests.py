@@ -34,6 +34,21 @@ class AdmissionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TenantSettings:
+    """Whether tenants' cached blocks are kept apart. See docs/tenants.md."""
+
+    tenant_isolation: bool = False
+    """Give each tenant's requests a cache_salt of its own, by a secret: neither times nor answers
+    then tell it of others' prompts, and no cached block is shared among tenants. Needs engines that
+    take cache_salt: vLLM, SGLang."""
+    tenant_secret_file: Path | None = None
+    """File with the secret of --tenant-isolation, at least 16 bytes; the same for all routers and
+    meta-routers of the mesh, and kept over restarts."""
+    tenant_sharing_file: Path | None = None
+    """TOML file of what tenants share all the same: groups of them, and prompts that are public."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionSettings:
     """Requests of one session go to one worker. In the mesh all replicas share the bindings."""
 

@@ -23,6 +23,7 @@ from kvmesh.settings.requests import (
     FailureSettings,
     SessionSettings,
     StreamSettings,
+    TenantSettings,
 )
 from kvmesh.settings.tuning import TuneSettings
 from kvmesh.settings.types import (
@@ -67,6 +68,9 @@ class NatsSettings:
     """Credentials file (JWT and seed)."""
     nats_nkey_seed: Path | None = None
     """File that holds an nkey seed."""
+    nats_trust: Path | None = None
+    """trust.json of `kvmesh nats-accounts`: the members' public keys. Heartbeats, commands, leases
+    and manifests that none of them signed who may are then refused. Read anew when it changes."""
     nats_tls_ca: Path | None = None
     """CA bundle that signs the server's certificate; turns TLS on."""
     nats_monitor_url: str = ""
@@ -183,6 +187,7 @@ class RouterSettings:
     snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
+    tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
     stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
     failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
@@ -229,6 +234,7 @@ class MetaRouterSettings:
     """Header that names the session; else the body's kvmesh.session, or a header of a known client
     (docs/api.md)."""
     home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
+    tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
     http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
     upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
     nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from kvmesh.ports import Refusals
 from kvmesh.tasks import end_tasks
 from tests.contract.journal_writing import append_all, numbered
 
@@ -49,6 +50,7 @@ async def test_a_plane_that_is_connected_waits_for_nothing_and_has_no_warnings(
     assert plane.connected
     assert plane.waiting() == ""
     assert plane.warnings() == ()
+    assert plane.unverified() == Refusals()
 
 
 async def test_closing_disconnects_and_tells_who_listens(backend: Any) -> None:

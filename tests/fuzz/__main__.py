@@ -14,7 +14,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["kvmesh.core", "kvmesh.actors", "kvmesh.transport.http"]):
+ROOMS = ["kvmesh.core", "kvmesh.actors", "kvmesh.transport.http", "kvmesh.transport.nats.trust"]
+
+with atheris.instrument_imports(include=ROOMS):
     from tests.fuzz.corpus import keep, kept
     from tests.fuzz.targets import TARGETS, seeds
 

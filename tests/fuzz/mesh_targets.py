@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from nacl.signing import SigningKey
 from xxhash import xxh3_64
 
 from kvmesh.actors.doubts import Reread
@@ -53,6 +54,14 @@ from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import MAGIC, Position, encode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
+from kvmesh.transport.nats.trust.anchors import Anchor, Anchors, decode_anchors, encode_anchors
+from kvmesh.transport.nats.trust.claim import Claims
+from kvmesh.transport.nats.trust.freshness import Freshness
+from kvmesh.transport.nats.trust.judgement import Message as SealedMessage
+from kvmesh.transport.nats.trust.judgement import judge
+from kvmesh.transport.nats.trust.nkey import user_key
+from kvmesh.transport.nats.trust.seal import find_seal
+from kvmesh.transport.nats.trust.signer import Signer
 
 KINDS: Final[tuple[type[Message], ...]] = (
     WorkerHeartbeat, RouterHeartbeat, Drain, Resync, Reload, StateWanted, Dump, Status,
@@ -60,6 +69,9 @@ KINDS: Final[tuple[type[Message], ...]] = (
 )  # fmt: skip
 RULES: Final = parse_url_rules(["10.0.0.0/8:8000", "*.engines.svc"], ["http://own:1"])
 BLOCK: Final = 4
+SECRET: Final = SigningKey(bytes(32))
+WORKER_KEY: Final = user_key(bytes(SECRET.verify_key))
+HEART: Final = "kvmesh.hb.b.w"
 LATE: Final = UpstreamFailure("after_send", "timeout", "slow", "http://w:1")
 
 
@@ -119,6 +131,17 @@ def url(data: bytes) -> None:
         parse_url_rules([text])
 
 
+def signature(data: bytes) -> None:
+    """Judge a message by its headers, and read them as a trust file: none is believed."""
+    claim = Claims("kvmesh").read(HEART)
+    assert claim is not None
+    anchors = Anchors((Anchor("worker", WORKER_KEY, "b", "w"),))
+    sealed = SealedMessage(claim, HEART, find_seal(data), b"forged")
+    assert judge(sealed, anchors, 0, Freshness()) is not None
+    with contextlib.suppress(ConfigError):
+        decode_anchors(data, "trust.json")
+
+
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "message": message,
     "bookings": bookings,
@@ -126,6 +149,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "snapshot": snapshot,
     "edge": edge,
     "url": url,
+    "signature": signature,
 }
 
 
@@ -148,6 +172,14 @@ def seeds(target: str) -> Iterator[bytes]:
         "edge": [EdgeCodec().encode([Hello(1, 2)]), IndexCodec().encode([Abandon(1, LATE)])],
         "url": [b"http://10.1.2.3:8000", b"https://[::ffff:169.254.169.254]:1", b"*.x:1-9"],
     }
+    if target == "signature":
+        header = Signer("kvmesh", SECRET, wall_ns=int).sign(HEART, b"mine", None) or {}
+        for name, value in header.items():
+            yield f"NATS/1.0\r\n{name}: {value}\r\n\r\n".encode()
+        yield encode_anchors(
+            (Anchor("worker", WORKER_KEY, "b", "w", 2), Anchor("admin", WORKER_KEY))
+        )
+        return
     yield from made[target]
 
 

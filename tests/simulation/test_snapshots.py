@@ -6,9 +6,10 @@ import pytest
 from kvmesh.actors.kernel import Effect
 from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import FetchObject
+from kvmesh.core.journal.lease import RENEW_S, TTL_S
 from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
-from tests.simulation.planes.snapshot_plane import KEY, STEPS, SnapshotPlane
+from tests.simulation.planes.snapshot_plane import KEY, LEASE_KEY, STEPS, SnapshotPlane
 
 STORM_S = 6.0
 SETTLE_S = 20.0
@@ -42,6 +43,58 @@ def test_snapshots_are_taken_and_the_journal_is_purged_behind_them() -> None:
     assert len(plane.manifest().generations) == 3
     assert plane.purges > 0
     assert len(plane.stores.objects) < 12
+
+
+GARBAGE = {
+    "an acknowledgement": b'{"stream":"KVMESH_EVENTS_code","seq":7}',
+    "nothing": b"",
+    "bad UTF-8": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("key", [KEY, LEASE_KEY])
+@pytest.mark.parametrize(("seed", "what"), list(enumerate(GARBAGE)))
+def test_snapshots_go_on_after_garbage_in_manifest_or_lease(seed: int, what: str, key: str) -> None:
+    plane = SnapshotPlane(seed, SimFaults())
+    plane.run_engines(steps=200, every_s=0.1)
+    plane.sim.run(4.0 + seed / 3)
+
+    plane.put(key, GARBAGE[what])
+    last = max(one.sequence for one in plane.manifests[-1].generations)
+
+    def goes_on() -> bool:
+        return any(one.sequence > last for one in plane.manifest().generations)
+
+    assert plane.sim.run_until(goes_on, limit_s=TTL_S + RENEW_S + 1.0), "no snapshot any more"
+    assert plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S), plane.differences()
+    plane.sim.run(plane.sim.now + 3.0)
+    assert len(plane.manifest().generations) == 3
+
+
+def test_a_lease_that_is_overwritten_each_second_stops_no_snapshots() -> None:
+    plane = SnapshotPlane(3, SimFaults())
+    plane.run_engines(steps=300, every_s=0.1)
+    plane.sim.run(2.0)
+    before = plane.manifest().generations[0].sequence
+
+    for _ in range(20):
+        plane.put(LEASE_KEY, GARBAGE["an acknowledgement"])
+        plane.sim.run(plane.sim.now + 1.0)
+
+    assert plane.manifest().generations[0].sequence > before + 60
+    assert plane.is_settled(), plane.differences()
+
+
+def test_the_lease_of_a_replica_that_never_comes_back_does_not_stand_for_ever() -> None:
+    plane = SnapshotPlane(4, SimFaults())
+    plane.run_engines(steps=200, every_s=0.1)
+    plane.sim.run(4.0)
+    plane.put(LEASE_KEY, b"gone")
+    before = plane.manifest().generations[0].sequence
+
+    plane.sim.run(plane.sim.now + 2 * TTL_S + 3.0)
+
+    assert plane.manifest().generations[0].sequence > before
 
 
 def test_a_new_replica_starts_from_the_snapshot_of_a_purged_journal() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from kvmesh.actors.kernel import Effect, Message
+from kvmesh.actors.kernel import Effect, Fields, Log, Message
 from kvmesh.actors.storage import DeleteKey, Failed, KeyRead, KeyWritten, ReadKey, WriteKey
 from kvmesh.actors.wishes import PendingEffects, ignore
 from kvmesh.core.journal.lease import TTL_S, Lease
@@ -20,8 +20,12 @@ class LeaseKeeper:
 
     def renew(self, now: float, granted: Callable[[float], Iterable[Effect]]) -> Iterable[Effect]:
         """Take the lease or renew it; `granted(now)` goes on when that succeeded."""
-        if self._asking:
-            return ()
+        return () if self._asking else self._write(now, granted, over=False)
+
+    def _write(
+        self, now: float, granted: Callable[[float], Iterable[Effect]], *, over: bool
+    ) -> Iterable[Effect]:
+        """Write the key; `over`: for the second time in a turn, over what stood there."""
         self._asking = True
         lease = self.lease
         holder, expected = lease.holder.encode(), lease.expected
@@ -30,14 +34,33 @@ class LeaseKeeper:
             self._asking = False
             match answer:
                 case KeyWritten(_, revision):
+                    before = lease.overridden
                     lease.granted(revision, now)
-                    return granted(answered_s)
+                    goes_on = granted(answered_s)
+                    if lease.overridden == before:
+                        return goes_on
+                    return (Log("error", "lease written over", {"key": self._key}), *goes_on)
                 case Failed(_, _, True):
-                    lease.lost()
-                    return ()
+                    self._asking = True
+                    return (self._wishes.make(partial(ReadKey, self._key), on_refused),)
                 case _:
                     self._asking = True
                     return (self._wishes.make(partial(ReadKey, self._key), on_found),)
+
+        def on_refused(answer: Message, answered_s: float) -> Iterable[Effect]:
+            self._asking = False
+            if not isinstance(answer, KeyRead):
+                lease.lost()
+                return ()
+            news = lease.refused(answer.value, answer.revision, answered_s)
+            # At once: who writes garbage each second would be first each time.
+            again = lease.expected is not None and not over
+            retry = self._write(answered_s, granted, over=True) if again else ()
+            if not news:
+                return retry
+            fields: Fields = {"key": self._key, "bytes": len(answer.value or b"")}
+            told = Log("error", "lease names no holder, it is free after its time", fields)
+            return (told, *retry)
 
         def on_found(answer: Message, answered_s: float) -> Iterable[Effect]:
             del answered_s
@@ -53,7 +76,7 @@ class LeaseKeeper:
 
     def release(self) -> Iterable[Effect]:
         """Let another have the lease now, not when it expires."""
-        revision = self.lease.expected
+        revision = self.lease.taken
         if revision is None:
             return ()
         self.lease.lost()

@@ -29,7 +29,7 @@ from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
 from kvmesh.core.engines.kv_events.dialect import decoder_of
-from kvmesh.core.engines.registry import needs_naming
+from kvmesh.core.engines.registry import engine_of, needs_naming
 from kvmesh.core.journal.event_sender import (
     EventSender,
     SenderLimits,
@@ -138,6 +138,7 @@ class Publisher:
             bootstrap_port=options.bootstrap_port,
             health_path=options.health_path,
             engine=options.engine if needs_naming(options.engine) else msgspec.UNSET,
+            unsalted=engine_of(options.engine).unsalted_paths,
             block_size=self._cache.block_size,
             load=self._load,
             reading=self._reading,

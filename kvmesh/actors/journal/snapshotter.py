@@ -73,6 +73,8 @@ def lease_key(bucket: str) -> str:
 class SnapshotterStatistics(msgspec.Struct, frozen=True):
     """Counters since the start, and the newest generation this replica wrote.
 
+    `overridden` leases and manifests were garbage, or did not expire, and were written over.
+
     `age_s` is since it was written, `took_s` how long that took from the first slice on.
     """
 
@@ -81,6 +83,7 @@ class SnapshotterStatistics(msgspec.Struct, frozen=True):
     taken: int
     failed: int
     purged_messages: int
+    overridden: int
     newest: SnapshotGeneration | None
     age_s: float | None
     took_s: float
@@ -115,7 +118,7 @@ class Snapshotter:
         self._peers: dict[str, tuple[str, int]] = {}
         self._newest: SnapshotGeneration | None = None
         self._newest_s = self._took_s = 0.0
-        self._taken = self._failed = self._purged = 0
+        self._taken = self._failed = self._purged = self._overridden = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` and `storage` for what each means."""
@@ -145,6 +148,7 @@ class Snapshotter:
             taken=self._taken,
             failed=self._failed,
             purged_messages=self._purged,
+            overridden=self._lease.overridden + self._overridden,
             newest=self._newest,
             age_s=now - self._newest_s if self._newest is not None else None,
             took_s=self._took_s,
@@ -237,13 +241,16 @@ class Snapshotter:
         """Put the verified snapshot into the manifest, if it is the newest still."""
         if not isinstance(answer, KeyRead):
             return self._give_up("manifest unreadable", answer)
+        bad: tuple[Effect, ...] = ()
         try:
             manifest = decode_manifest(answer.value)
         except NewerError as error:
             unnamed = self._wishes.make(partial(DeleteObject, generation.name), ignore)
             self._give_up("", answer)
             return (*self._guard.stop(error, now), unnamed, *self._keeper.release())
-        except CodecError:
+        except CodecError as error:
+            self._overridden += 1
+            bad = (Log("error", "bad snapshot manifest is written over", {"error": str(error)}),)
             manifest = Manifest()
         newer = manifest.with_newest(generation)
         if newer is None or not self._lease.holds(now):
@@ -258,7 +265,7 @@ class Snapshotter:
             self._newest_s, self._took_s = now, now - self._schedule.begun_s
             return self._clean_up(newer, generation)
 
-        return (self._wishes.make(partial(WriteKey, key, value, expected), on_written),)
+        return (*bad, self._wishes.make(partial(WriteKey, key, value, expected), on_written))
 
     def _clean_up(self, manifest: Manifest, generation: SnapshotGeneration) -> Iterable[Effect]:
         """The manifest is written: purge what no kept generation and no live replica needs."""

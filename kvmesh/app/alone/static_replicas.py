@@ -6,6 +6,7 @@ from typing import Final
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.engines.probe import read_models
+from kvmesh.app.figures.figure import Source
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 ASK_EVERY_S: Final = 5.0
@@ -27,6 +28,14 @@ class StaticReplicas:
     def why_not(self) -> str:
         """Return that nothing is waited for."""
         return ""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return nothing: there is no plane that could refuse anything."""
+        return ()
+
+    def figures(self) -> tuple[Source, ...]:
+        """Return nothing."""
+        return ()
 
     async def failed(self) -> None:
         """Go on asking, for ever."""

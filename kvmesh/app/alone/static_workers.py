@@ -27,7 +27,7 @@ from kvmesh.app.figures.mesh import INDEX
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
 from kvmesh.core.engines.facts import EngineFacts
-from kvmesh.core.engines.registry import needs_naming
+from kvmesh.core.engines.registry import engine_of, needs_naming
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.routing.disaggregation import role_marks
@@ -293,4 +293,5 @@ class StaticWorkers:
             bootstrap_port=bootstrap_port if role == "prefill" else 0,
             health_path=facts.health_path if facts else "/health",
             engine=facts.kind if facts and needs_naming(facts.kind) else msgspec.UNSET,
+            unsalted=engine_of(facts.kind).unsalted_paths if facts else (),
         )

@@ -16,12 +16,14 @@ from kvmesh.app.edge.remote_request import RemoteRequest
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.front.front import FrontDoor, Routes, answer_json, upstream_pool, url_guard
 from kvmesh.app.front.tracing import Tracer, tracer_for
+from kvmesh.app.front.viewers import Viewers, viewers_of
 from kvmesh.app.process.part import RouterPart
 from kvmesh.app.process.running import Stop, first_of
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.request_wishes import read_timeout_s
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of
-from kvmesh.app.serve.gateway import SPLIT_PATHS
+from kvmesh.app.serve.gateway import SPLIT_PATHS, UNSALTED_PATHS
+from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
@@ -78,6 +80,7 @@ class EdgeGateway:
         fixed_headers: Headers,
         tracer: Tracer | None,
     ) -> None:
+        self.viewers = Viewers("")
         self._link = link
         self._tracer = tracer
         self._reader = reader
@@ -95,6 +98,9 @@ class EdgeGateway:
 
     def _infer(self, exchange: Exchange) -> None:
         request = exchange.request
+        if self.viewers.apart and request.path in UNSALTED_PATHS:
+            self._pass_on(exchange)
+            return
         if self._link.splits and self._link.origin and request.path in SPLIT_PATHS:
             options = within_patience(self._options, read_timeout_s(request))
             self._pass_to_index(exchange, options)
@@ -110,6 +116,8 @@ class EdgeGateway:
         )
         if self._tracer is not None:
             plan = self._tracer.watch(exchange, plan)
+        if exchange.request.header(ROLES_HEADER) is not None:
+            plan = self.viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
     def _pass_on(self, exchange: Exchange) -> None:
@@ -154,7 +162,9 @@ class EdgeServer:
             tracer = tracer_for(settings.log.otlp_endpoint, "router")
             if tracer is not None:
                 stack.push_async_callback(asyncio.to_thread, tracer.close)
-            EdgeGateway(link, reader, pool, options, fixed_headers, tracer).mount(routes)
+            gateway = EdgeGateway(link, reader, pool, options, fixed_headers, tracer)
+            gateway.viewers = viewers_of(settings, settings.admission.tenant_header)
+            gateway.mount(routes)
             http = dataclasses.replace(settings.http, http_port=part.port)
             front = FrontDoor(
                 http,

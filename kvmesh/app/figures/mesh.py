@@ -13,6 +13,7 @@ from kvmesh.app.figures.figure import Figure, Table
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.ports import Refusals
 
 DIGEST_BITS: Final = 32
 """Of the digest as many bits are shown as a float holds exactly."""
@@ -92,6 +93,8 @@ SNAPSHOTS: Final = Table[SnapshotterStatistics](
            "Snapshots by how they ended.", ("how",)),
     Figure("counter", "kvmesh_journal_purged_messages", lambda one: one.purged_messages,
            "Journal messages purged behind snapshots."),
+    Figure("counter", "kvmesh_snapshot_keys_overridden", lambda one: one.overridden,
+           "Leases and manifests written over that were garbage, unsigned, or did not expire."),
     Figure("gauge", "kvmesh_snapshot_sequence",
            lambda one: one.newest.sequence if one.newest else None,
            "Journal sequence of the newest snapshot."),
@@ -139,6 +142,14 @@ HEARING: Final = Table[Hearing](
            "of."),
     Figure("gauge", "kvmesh_silent_members", lambda one: one.silent(),
            "Workers and replicas that are not heard over NATS but answer over HTTP."),
+)
+
+TRUST: Final = Table[Refusals](
+    Figure("counter", "kvmesh_unverified_messages", lambda one: one.counts,
+           "Messages and stored values refused by --nats-trust: unsigned, foreign (of a key that "
+           "may not say it), stale (by its clock, or sent before), forged.", ("reason", "kind")),
+    Figure("gauge", "kvmesh_clock_skew_seconds", lambda one: one.skews_s,
+           "What members' clocks are ahead by whose messages are refused for it.", ("member",)),
 )
 
 APPROX: Final = Table[ApproxStatistics](

@@ -13,6 +13,7 @@ from kvmesh.app.figures.mesh import (
     JOURNAL,
     PEERS,
     SNAPSHOTS,
+    TRUST,
 )
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import INTERNAL_ERRORS
@@ -29,7 +30,7 @@ from kvmesh.app.figures.workers import (
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, ADMISSION, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
-    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING),
+    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(TOKENS, URLS, EDGES),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
 )

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.app.front.key_guard import read_keys
+from kvmesh.core.admission.access import ROLES, Role
 from kvmesh.core.admission.api_keys import PREFIX, digest_of, parse_keys
 from kvmesh.errors import ConfigError
 from kvmesh.settings.types import Flat
@@ -30,10 +31,15 @@ class ApiKeyOptions:
     """File to add it to, as --api-keys of routers and meta-routers takes it."""
     tenant: str = ""
     """Tenant of its requests; default: the key's name."""
+    role: tuple[Role, ...] = ()
+    """What it may: infer sends requests; view sees its tenant's decisions, overview, dashboard;
+    operate may both, and sees all tenants', /metrics, /admin/…; repeat. Default: infer; of a
+    --proxy all three."""
     requests_per_minute: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
     """Requests a minute it may send; 0 is no limit."""
     proxy: bool = False
-    """Believe what tenant its requests name: for a meta-router or a gateway."""
+    """Believe what tenant its requests name, and their roles among its own: for a meta-router or a
+    gateway."""
 
 
 def command(options: Annotated[ApiKeyOptions, Flat]) -> None:
@@ -50,6 +56,9 @@ def add_key(options: ApiKeyOptions) -> str:
     lines += [f"[keys.{quoted(options.name)}]", f'sha256 = "{digest_of(key)}"']
     if options.tenant:
         lines.append(f"tenant = {quoted(options.tenant)}")
+    roles = options.role or (ROLES if options.proxy else ("infer",))
+    listed = ", ".join(f'"{role}"' for role in dict.fromkeys(roles))
+    lines.append(f"roles = [{listed}]")
     if options.requests_per_minute:
         lines.append(f"requests_per_minute = {options.requests_per_minute:g}")
     if options.proxy:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from kvmesh.core.admission.access import ROLES_HEADER, check_role, roles_told
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
@@ -29,7 +30,8 @@ class KeyGuard:
     """Stands in front of a handler. The file is read anew when it changes; a broken one is said
     once and changes nothing.
 
-    `tenant_header` is set to the key's tenant, whatever the client sent (a proxy's stays).
+    `tenant_header` is set to the key's tenant, `ROLES_HEADER` to its roles, whatever the client
+    sent (a proxy's tenant stays, and which of the proxy's roles that one has).
     `pass_on`: leave the key on the request, for the router behind a meta-router asks again.
     Raises `ConfigError` when the file cannot be read or is no file of keys.
     """
@@ -63,19 +65,30 @@ class KeyGuard:
         except KvMeshError as error:
             _refuse(exchange, Problem.from_error(error))
             return
-        if key is not None:
-            self._sign(request, key)
+        try:
+            if key is not None:
+                self._sign(request, key)
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+            return
         self._handler(exchange)
 
     def _sign(self, request: Request, key: ApiKey) -> None:
-        """Put the key's tenant on the request, and take off what is not to be passed on."""
-        drop = self._drop
-        told = key.proxy and request.header(self._tenant) is not None
-        if not told:
-            drop |= {self._tenant}
+        """Put the key's tenant and roles on the request, and take off what is not to be passed on.
+
+        Raises `RequestError` where they may not have its path.
+        """
+        drop, roles = self._drop | {ROLES_HEADER}, key.roles or ()
+        sent = request.header(self._tenant) if key.proxy else None
+        limits = request.header(ROLES_HEADER) if key.proxy else None
+        if limits is not None:
+            roles = roles_told(limits, roles)
+        check_role(request.path, roles)
+        drop |= {self._tenant}
         kept = [header for header in request.headers if header[0] not in drop]
-        if self._tenant and not told:
-            kept.append((self._tenant, key.tenant.encode()))
+        if self._tenant:
+            kept.append((self._tenant, key.tenant.encode() if sent is None else sent))
+        kept.append((ROLES_HEADER, " ".join(roles).encode()))
         request.replace_headers(kept)
 
     def _look(self) -> None:

@@ -206,6 +206,7 @@ class RouterMesh:
         return {
             "kv_events": True,
             "stream": self.link.subjects.stream(),
+            "signatures": self.link.signatures(),
             "created": replica.created,
             "applied_sequence": claim.sequence,
             "digest": f"{claim.digest:016x}",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
@@ -9,6 +10,8 @@ from kvmesh.actors.messages import AllHeard
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
+from kvmesh.app.figures.figure import Source
+from kvmesh.app.figures.mesh import TRUST
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.home_store import HomeStore
 from kvmesh.app.plane import event_plane
@@ -89,6 +92,14 @@ class MetaMesh:
         """Return what the start waits for; "" when it does not."""
         waits = "listening who is there" if self._meta.listening else ""
         return self._plane.waiting() or waits
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what NATS refuses, and what is not believed, one line each."""
+        return self._plane.warnings()
+
+    def figures(self) -> Iterator[Source]:
+        """Yield what is counted in this part."""
+        yield TRUST.of(self._plane.unverified)
 
     async def failed(self) -> None:
         """Look after the table of homes until the actor fails, and raise what it raised."""

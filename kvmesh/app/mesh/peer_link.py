@@ -15,7 +15,7 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import BOOKINGS, HEARING, HEARTBEATS, PEERS, PeerCounts
+from kvmesh.app.figures.mesh import BOOKINGS, HEARING, HEARTBEATS, PEERS, TRUST, PeerCounts
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
@@ -150,12 +150,18 @@ class PeerLink:
         crowded = registry.warnings(time.monotonic())
         return (*registry.hearing.warnings(), *crowded, *self.plane.warnings())
 
+    def signatures(self) -> dict[str, object]:
+        """Return whether this process looks at signatures, and what it refuses now, in words."""
+        told = self.plane.unverified()
+        return {"verifies": told.verifies, "refused": told.lines}
+
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)
         yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
+        yield TRUST.of(self.plane.unverified)
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:
         """Return the last signs of life of the siblings that take requests."""

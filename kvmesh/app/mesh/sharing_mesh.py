@@ -96,6 +96,7 @@ class SharingMesh:
             own = self._static.describe()
         return {
             **own,
+            "signatures": self.link.signatures(),
             "registry": self.link.registry.statistics(),
             "replica_sync": self.link.replica_sync.statistics(),
             "peers": self.link.peers.view(time.monotonic()),

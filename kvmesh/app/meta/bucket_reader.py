@@ -2,6 +2,7 @@
 
 import msgspec
 
+from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_outline import prompt_outline
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.prompts.session_names import SessionNames
@@ -21,9 +22,20 @@ from kvmesh.transport.http.wire.headers import Headers
 
 
 class BucketReader:
-    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`."""
+    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`.
 
-    def __init__(self, table: BucketTable, sessions: SessionNames, *, rules: bool) -> None:
+    `isolation` keeps the conversations of tenants apart; their bodies are salted by the router.
+    """
+
+    def __init__(
+        self,
+        table: BucketTable,
+        sessions: SessionNames,
+        *,
+        rules: bool,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._isolation = isolation
         self._table = table
         self._sessions = sessions
         self._rules = rules
@@ -45,6 +57,9 @@ class BucketReader:
         chooses = self._rules or len(self._table.buckets()) > 1
         if not look and (bucket or not chooses):
             return BucketRequest(bucket=bucket, model=model, workers=workers, sessions=sessions)
+        if self._isolation is not None:
+            salt = self._isolation.of_tenant(request, parsed)
+            parsed = msgspec.structs.replace(parsed, cache_salt=salt)
         outline = prompt_outline(endpoint, parsed)
         return BucketRequest(
             bucket=bucket,

@@ -28,17 +28,20 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader
-from kvmesh.app.meta.view import MetaView
+from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.metrics_page import MetricsPage
+from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.health.outcomes import UNKNOWN
@@ -58,7 +61,6 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 TEMPORARY_REDIRECT = 307
-TENANT_HEADER = "x-kvmesh-tenant"
 UNAVAILABLE = 503
 RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 """What a replica says that cannot decide now; all else its workers say, and it has tried them."""
@@ -85,8 +87,12 @@ class MetaServer:
             settings.nats.namespace, rules, policy, guard=self._guard, homes=homes
         )
         self._reader = BucketReader(
-            self.meta.table, SessionNames(settings.session_header, TENANT_HEADER), rules=bool(rules)
+            self.meta.table,
+            SessionNames(settings.session_header, TENANT_HEADER),
+            rules=bool(rules),
+            isolation=isolation_of(settings.tenant, TENANT_HEADER),
         )
+        self._viewers = viewers_of(settings, TENANT_HEADER)
         self._pool: UpstreamPool | None = None
         self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
         self._options = ForwardOptions(
@@ -140,7 +146,8 @@ class MetaServer:
             routes.add_prefix("/v1/", self._forward)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            pages = ViewPages(MetaView(self.meta, asking, "meta-router", self._warnings))
+            view = MetaView(self.meta, asking, "meta-router", self._warnings)
+            pages = ViewPages(view, self._viewers)
             pages.mount(routes)
             front = FrontDoor(
                 self.settings.http,
@@ -172,6 +179,7 @@ class MetaServer:
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
             INTERNAL_ERRORS.of(lambda: errors),
+            *self._feed.figures(),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
@@ -251,6 +259,7 @@ class MetaServer:
             *self._refusals.warnings(),
             *self._care.warnings(),
             *self._watch.warnings(),
+            *self._feed.warnings(),
             *by_reason(self._failing(), "gets no requests"),
         )
 
@@ -270,6 +279,10 @@ class MetaServer:
 
     def _status(self, exchange: Exchange) -> None:
         now = time.monotonic()
+        viewer = self._viewers.of(exchange.request)
+        if viewer is not None:
+            answer_json(exchange, TenantStatus("meta-router", self.meta.ready(now), viewer.tenant))
+            return
         buckets = {
             bucket: [replica.name for replica in self.meta.table.ready(bucket, now)]
             for bucket in self.meta.table.buckets()

@@ -21,18 +21,24 @@ from kvmesh.app.views.overview import (
     sum_buckets,
 )
 from kvmesh.app.views.policy_view import merge_policies
+from kvmesh.app.views.tenant_view import TenantDetail, detail_for
 from kvmesh.bounds import UNREADABLE
+from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.buckets.placing import RouterReplica
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.wire.headers import Headers
 
 FRESH_S: Final = 0.9
 """Replicas are asked again only after this long, however many look."""
 
 AT_ONCE: Final = 16
 """Replicas asked at the same time."""
+
+TENANT_HEADER: Final = "x-kvmesh-tenant"
+"""What meta-routers call the header that names a request's tenant."""
 
 KEPT_ROWS: Final = 1000
 CHANGES: Final = 200
@@ -167,18 +173,33 @@ class MetaView:
                 continue
         return sorted(rows, key=lambda row: -row.decided_at)[:limit]
 
-    async def find(self, request_id: str) -> bytes | None:
-        """Return what the first replica that knows the request says of it; None when none does."""
+    async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
+        """Return what the first replica that knows the request says of it; None when none does, or
+        when it is not the viewer's.
+        """
         path = f"/v1/decisions/{quote(request_id, safe='')}"
-        answers = await self._ask_all(path)
-        return answers[0] if answers else None
+        if viewer is None:
+            answers = await self._ask_all(path)
+            return answers[0] if answers else None
+        # Another tenant's request may have the same id: replicas are to look for the viewer's.
+        named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
+        for body in await self._ask_all(path, (named, (ROLES_HEADER, b"view"))):
+            try:
+                told = msgspec.json.decode(body, type=TenantDetail)
+            except UNREADABLE:
+                continue
+            if (seen := detail_for(told, viewer)) is not None:
+                return body if viewer.apart else seen
+        return None
 
-    async def _ask_all(self, path: str) -> list[bytes]:
+    async def _ask_all(self, path: str, headers: Headers = ()) -> list[bytes]:
         """Return the good answers of all replicas."""
 
         async def ask(replica: RouterReplica) -> bytes | None:
             async with self._slots:
-                return await fetch_ok(self._pool, replica.url, path, timeout_s=TIMEOUT_S)
+                return await fetch_ok(
+                    self._pool, replica.url, path, timeout_s=TIMEOUT_S, headers=headers
+                )
 
         answers = await asyncio.gather(*(ask(one) for one in self._meta.table.replicas()))
         return [body for body in answers if body is not None]

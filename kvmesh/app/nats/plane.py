@@ -48,4 +48,6 @@ def connection_options(settings: NatsSettings, role: str, *names: str) -> NatsOp
         tls_ca=settings.nats_tls_ca,
         inbox_prefix=inbox_prefix(account, *names) if account in WITH_ACCOUNT else "_INBOX",
         adapts_streams=role != FOLLOWER,
+        namespace=settings.namespace,
+        trust=settings.nats_trust,
     )

@@ -147,7 +147,8 @@ class PromptReader:
     ) -> tuple[bytes | str, bool]:
         """Return our ids of `text` or a chat, and whether they are only its beginning."""
         if endpoint.kind in _TEXTS:
-            return self.tokenizer.pack(text, add_special_tokens=True), False
+            domain = parsed.cache_salt or ""
+            return self.tokenizer.pack(text, add_special_tokens=True, domain=domain), False
         if endpoint.kind not in _CHATS:
             return b"", False
         try:
@@ -156,7 +157,7 @@ class PromptReader:
                 chat = ChatInput.of(_chat_fields(messages, parsed))
             else:
                 chat = _chat_of(body, endpoint, parsed, messages)
-            return self.tokenizer.pack_chat(chat), chat.truncated
+            return self.tokenizer.pack_chat(chat, parsed.cache_salt or ""), chat.truncated
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
             # by load alone and answers as it sees fit.

@@ -6,9 +6,11 @@ from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
+from typing import Final
 
 import msgspec
 
+from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.bounds import MAX_TOKENS, shown
@@ -31,6 +33,7 @@ from kvmesh.transport.http.server.held_body import run_holding
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
+_NO_BODY: Final = InferenceRequest()
 
 
 class Reader:
@@ -39,7 +42,8 @@ class Reader:
     A request id that the client chose may come twice; bookings need one that never does, so
     `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
     `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
-    LoRA adapter, whose cached blocks are its own. `seconds` counts how long reading takes.
+    LoRA adapter, whose cached blocks are its own. `isolation` keeps tenants apart; None: nothing
+    does. `seconds` counts how long reading takes.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Reader:
         adapters: Container[str] = (),
         seconds: Histogram | None = None,
     ) -> None:
+        self.isolation: Isolation | None = None
         self._prompts = prompts
         self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
@@ -78,6 +83,9 @@ class Reader:
         if long:
             exchange.scope.start(self._read_in_thread(exchange, endpoint, parsed, then))
             return
+        if self.isolation is not None:
+            parsed, body = self.isolation.apply(asked, parsed)
+            asked.replace_body(body)
         request = self.make(exchange, endpoint, parsed)
         self._seconds.observe(time.perf_counter() - began)
         then(exchange, request)
@@ -85,10 +93,14 @@ class Reader:
     async def _read_in_thread(
         self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, then: Then
     ) -> None:
-        began = time.perf_counter()
+        began, asked = time.perf_counter(), exchange.request
         try:
+            if self.isolation is not None:
+                apply = partial(self.isolation.apply, asked, parsed)
+                parsed, body = await run_holding(self._threads, asked, apply)
+                asked.replace_body(body)
             work = partial(self.make, exchange, endpoint, parsed)
-            request = await run_holding(self._threads, exchange.request, work)
+            request = await run_holding(self._threads, asked, work)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
         except KvMeshError as error:
@@ -148,6 +160,9 @@ class Reader:
         costs more than the index itself. Raises `RequestError`.
         """
         request, block_size = exchange.request, self._prompts.block_size
+        salt = ""
+        if self.isolation is not None:
+            salt = self.isolation.of_tenant(request, _NO_BODY)
         kind = (request.header(b"x-kvmesh-body") or b"tokens").decode("latin-1").strip()
         width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
         if width is None:
@@ -157,11 +172,16 @@ class Reader:
                 f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"
             )
         if kind == "tokens":
-            root = namespace_root(secret=self._secret)
+            root = namespace_root(cache_salt=salt, secret=self._secret)
             # As for JSON: the last token is always computed, so its block is never reused.
             tokens = memoryview(request.body)[:-TOKEN_BYTES]
             hashes = BlockHashes(tokens, block_size, root)
             count = len(request.body) // TOKEN_BYTES
+        elif salt:
+            raise RequestError(
+                "x-kvmesh-body: hashes may be anybody's: where tenants are kept apart send tokens",
+                status=403,
+            )
         else:
             hashes = BlockHashes.unpack(request.body, block_size)
             count = min(len(hashes) * block_size, MAX_TOKENS)

@@ -17,6 +17,7 @@ from kvmesh.bounds import (
     shown,
     whole_number,
 )
+from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
@@ -118,7 +119,7 @@ class WishReader:
             if plain and head.timeout_s is None:
                 return NO_WISHES
             return RequestWishes(
-                session=session_key(session) if session else "",
+                session=session_key(session, tenant) if session else "",
                 tenant=tenant,
                 priority=parsed.urgency if self._obeyed else 0,
                 timeout_s=head.timeout_s,
@@ -149,7 +150,7 @@ class WishReader:
             tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
             output_tokens=_output(given, extension),
             priority=_priority(given, extension, parsed) if self._obeyed else 0,
-            session=session_key(session) if session else "",
+            session=session_key(session, tenant) if session else "",
             tenant=tenant,
             timeout_s=head.timeout_s,
             named=head.named,
@@ -166,7 +167,7 @@ class WishReader:
                 tenant = _name(name, value)
             elif name == self._session:
                 session = _name(name, value)
-            elif name.startswith(_PREFIX):
+            elif name.startswith(_PREFIX) and name != ROLES_HEADER:
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
                 named = True

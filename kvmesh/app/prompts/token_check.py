@@ -220,6 +220,7 @@ def _chain(parsed: InferenceRequest, messages: Sequence[msgspec.Raw]) -> list[in
         (parsed.model or "").encode(),
         bytes(parsed.tools),
         bytes(parsed.chat_template_kwargs),
+        (parsed.cache_salt or "").encode("utf-8", "surrogatepass"),
     )
     return prefix_chain(context, messages)
 

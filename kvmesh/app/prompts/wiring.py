@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 
+from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
@@ -39,7 +40,7 @@ def reader_of(
         options=TokenizerOptions(engine=settings.tokenizer_engine),
     )
     block_size = settings.cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
-    return Reader(
+    reader = Reader(
         PromptReader(tokenizer, block_size, settings.vocab_size, check),
         router_id,
         adapters=adapters,
@@ -57,6 +58,8 @@ def reader_of(
         secret=read_hash_secret(settings.cost.hash_secret_file),
         seconds=seconds,
     )
+    reader.isolation = isolation_of(settings.tenant, settings.admission.tenant_header)
+    return reader
 
 
 def forward_options(settings: RouterSettings) -> ForwardOptions:

@@ -1,18 +1,24 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.front import TOKENS
 from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.router_view import MOST_RECORDS
+from kvmesh.app.views.tenant_view import TenantStatus
+from kvmesh.core.insight.decision_record import count_states
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
+UNSALTED = "tenants may share its cached blocks in spite of --tenant-isolation"
 
 
 class AdminMesh(Protocol):
@@ -54,6 +60,7 @@ class RouterAdmin:
         self._check = check
         self._policy = policy
         self.parts: dict[str, Callable[[], object]] = {}
+        self.viewers = Viewers("")
         self._page = MetricsPage(
             *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
         )
@@ -71,7 +78,15 @@ class RouterAdmin:
 
     def warnings(self) -> list[str]:
         """Return what makes routing worse than it could be, one line each, sorted."""
-        return sorted({line for warner in self._warners for line in warner()})
+        lines = {line for warner in self._warners for line in warner()}
+        if self.viewers.apart:
+            lines.update(by_reason(self._unsalted(), UNSALTED))
+        return sorted(lines)
+
+    def _unsalted(self) -> Iterator[tuple[str, str]]:
+        for beat in self._context.router.workers():
+            if "/" in beat.unsalted:
+                yield beat.worker, "its engine is of no kind known to take cache_salt"
 
     def mount_probes(self, routes: Routes) -> None:
         """Serve what balancers ask."""
@@ -93,8 +108,15 @@ class RouterAdmin:
         answer_json(exchange, answer, status=200 if ready else UNAVAILABLE)
 
     def _status(self, exchange: Exchange) -> None:
-        """Answer everything this replica knows of itself and its workers."""
+        """Answer everything this replica knows of itself and its workers; a tenant what it may."""
         context = self._context
+        viewer = self.viewers.of(exchange.request)
+        if viewer is not None:
+            ready, tenant = not self._mesh.why_not(), viewer.tenant
+            states = count_states(context.decisions.latest(MOST_RECORDS), tenant)
+            own = TenantStatus(context.router_id, ready, tenant, states)
+            answer_json(exchange, own)
+            return
         now = context.clock()
         scheduler = context.scheduler
         membership = scheduler.workers.membership

@@ -35,11 +35,13 @@ from kvmesh.app.front.front import (
     url_guard,
 )
 from kvmesh.app.front.tracing import tracer_for
+from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
 from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
+from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
@@ -108,6 +110,7 @@ class RouterServer:
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
+        self._viewers = viewers_of(settings, settings.admission.tenant_header)
         self._shadows = shadow_policies(settings, options)
         self.mesh = self._mesh()
         workers = self.scheduler.workers
@@ -204,17 +207,16 @@ class RouterServer:
                 stack.push_async_callback(asyncio.to_thread, context.tracer.close)
             check = check_of(settings, pool, context.find_holder)
             stack.push_async_callback(check.close)
-            reader = self._reader(context, check)
-            gateway = Gateway(
-                context, reader, pool, forward_options(settings), split_options(settings)
-            )
+            reader, options = self._reader(context, check), forward_options(settings)
+            split = split_options(settings)
+            gateway = Gateway(context, reader, pool, options, split, self._viewers)
             routes = Routes()
             gateway.mount(routes, others=settings.other_paths == "pass")
             cold = await admin_routes(settings.http, routes, stack)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
-            pages = ViewPages(changes.view(context, self.mesh, admin))
+            pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
             pages.mount(routes)
             front = FrontDoor(
                 settings.http if self.part is None else behind_edges(settings.http),
@@ -269,6 +271,9 @@ class RouterServer:
     ) -> RouterAdmin:
         """Mount the probes on `routes`, the admin paths on `cold`."""
         admin = RouterAdmin(context, self.mesh, check, changes.view_policy)
+        admin.viewers = self._viewers
+        if isolation := isolation_of(self.settings.tenant, self.settings.admission.tenant_header):
+            admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)

@@ -13,6 +13,7 @@ from kvmesh.app.front.front import public_url
 from kvmesh.app.process.part import RouterPart, write_part
 from kvmesh.app.process.running import DIE_WITH_PARENT, Stop
 from kvmesh.app.process.supervisor import Child, ChildSpec, answers_ok
+from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.observe import get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
@@ -28,6 +29,8 @@ class RouterProcesses:
     """Starts and supervises the parts of one router. They read the same command line."""
 
     def __init__(self, settings: RouterSettings) -> None:
+        # What is wrong with it is told once here, and not by every part at each of its starts.
+        isolation_of(settings.tenant, settings.admission.tenant_header)
         self._settings = settings
         self._router_id = router_name(settings.router_id)
 

@@ -5,12 +5,15 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import shown
-from kvmesh.core.insight.explain import view_decision
+from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.engines.registry import ENGINES
+from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.errors import MODEL_NOT_FOUND, RequestError
@@ -18,6 +21,7 @@ from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
+    ApiEndpoint,
     find_endpoint,
     prompt_endpoint,
 )
@@ -27,6 +31,9 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Where engines take a KV transfer's parameters."""
 
+
+UNSALTED_PATHS: Final = frozenset(path for kind in ENGINES.values() for path in kind.unsalted_paths)
+"""Where some kind of engine takes no `cache_salt`."""
 
 UNREAD: Final = frozenset({429, 503})
 """What a worker says before it begins: safe to ask another, whatever the request would do."""
@@ -42,7 +49,9 @@ class Gateway:
         pool: UpstreamPool,
         options: ForwardOptions,
         split: SplitOptions,
+        viewers: Viewers | None = None,
     ) -> None:
+        self._viewers = viewers or Viewers("")
         self._context = context
         self._reader = reader
         self._pool = pool
@@ -70,7 +79,24 @@ class Gateway:
         if endpoint.kind == "models":
             self._models(exchange)
             return
+        if self._viewers.apart:
+            self._check_salted(request.path, endpoint)
         self._reader.read(exchange, endpoint, self._forward)
+
+    def _check_salted(self, path: str, endpoint: ApiEndpoint) -> None:
+        """Raise `RequestError` 403 for a path at which tenants could not be kept apart."""
+        why = "this router cannot salt what it does not read" if endpoint.prompt is None else ""
+        if path in UNSALTED_PATHS:
+            workers = self._context.router.workers()
+            names = sorted(one.worker for one in workers if path in one.unsalted)
+            if names:
+                why = f"the engine of worker {names[0]} takes no cache_salt there"
+        if why:
+            raise RequestError(
+                f"{path:.80} is not served where tenants are kept apart (--tenant-isolation): "
+                f"{why}",
+                status=403,
+            )
 
     def explain(self, exchange: Exchange) -> None:
         """Answer what would be decided, and why, without sending or booking anything.
@@ -95,6 +121,8 @@ class Gateway:
             plan = self._split_plan(exchange, request, routed)
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
+        if exchange.request.header(ROLES_HEADER) is not None:
+            plan = self._viewers.veil(exchange.request, plan)
         forwarding.begin(plan, stream=request.streams)
 
     def _split_plan(
@@ -117,7 +145,7 @@ class Gateway:
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
-        answer_json(exchange, view)
+        answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
     def _models(self, exchange: Exchange) -> None:
         models = [

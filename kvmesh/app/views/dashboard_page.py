@@ -11,13 +11,14 @@ import msgspec
 
 from kvmesh.app.figures.table import COLUMNS
 from kvmesh.app.front.front import Routes, answer_json
-from kvmesh.app.views.live import HELLO_DECISIONS, LiveFeed, View
+from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
+from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.problem import Problem
 
-MAX_DECISIONS: Final = 1000
 DECISIONS: Final = "/v1/decisions/"
 FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
@@ -50,8 +51,9 @@ _SAFE: Final = (
 class ViewPages:
     """Answers for one view: decisions, overview, live events, and the page that shows them."""
 
-    def __init__(self, view: View) -> None:
-        self.live = LiveFeed(view)
+    def __init__(self, view: View, viewers: Viewers | None = None) -> None:
+        self._viewers = viewers or Viewers("")
+        self.live = LiveFeed(view, self._viewers)
         self._view = view
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,9 +73,15 @@ class ViewPages:
         after = query_number(exchange, "after", 0)
         limit = min(query_number(exchange, "limit", HELLO_DECISIONS), MAX_DECISIONS)
 
+        viewer = self._viewers.of(exchange.request)
+
         async def answer() -> None:
             await self._view.refresh(watched=True)
-            answer_json(exchange, self._view.overview(since, limit, after))
+            if viewer is None:
+                answer_json(exchange, self._view.overview(since, limit, after))
+            else:
+                whole = self._view.overview(since, MAX_DECISIONS, after)
+                answer_json(exchange, overview_for(whole, viewer, limit))
 
         self._start(exchange, answer())
 
@@ -81,8 +89,13 @@ class ViewPages:
         """Answer the newest decisions; `limit` of them."""
         limit = min(query_number(exchange, "limit", HELLO_DECISIONS), MAX_DECISIONS)
 
+        viewer = self._viewers.of(exchange.request)
+
         async def answer() -> None:
-            answer_json(exchange, {"decisions": await self._view.latest(limit)})
+            rows = await self._view.latest(limit if viewer is None else MAX_DECISIONS)
+            if viewer is not None:
+                rows = rows_for(rows, viewer)[:limit]
+            answer_json(exchange, {"decisions": rows})
 
         self._start(exchange, answer())
 
@@ -92,9 +105,10 @@ class ViewPages:
         if request.method not in {"GET", "HEAD"}:
             raise RequestError(f"{request.method} {request.path}: use GET", status=405)
         request_id = unquote(request.path.removeprefix(DECISIONS))
+        viewer = self._viewers.of(request)
 
         async def answer() -> None:
-            found = await self._view.find(request_id)
+            found = await self._view.find(request_id, viewer)
             if found is None:
                 raise RequestError(
                     f"request {request_id!r} is not known: routers keep the newest --decision-log"

@@ -40,6 +40,7 @@ class DecisionRow(msgspec.Struct, frozen=True):
     reported_tokens: int | None
     cached_tokens: int | None
     output_tokens: int | None
+    tenant: str = ""
 
 
 class DecisionDetail(msgspec.Struct, frozen=True):
@@ -88,6 +89,7 @@ class Recorder(msgspec.Struct, frozen=True):
             reported_tokens=usage.prompt_tokens if usage else None,
             cached_tokens=usage.cached_tokens if usage else None,
             output_tokens=usage.completion_tokens if usage else None,
+            tenant=record.tenant,
         )
 
     def detail(self, record: DecisionRecord) -> DecisionDetail:

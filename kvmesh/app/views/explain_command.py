@@ -15,8 +15,9 @@ from rich.text import Text
 
 from kvmesh.app.views.ask import ask
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
+from kvmesh.app.views.tenant_view import TenantDetail
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.insight.explain import CandidateView, DecisionView
+from kvmesh.core.insight.explain import CandidateView, DecisionView, TenantChoice
 from kvmesh.core.workers.left_out import LeftOut
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.types import Flat
@@ -124,6 +125,8 @@ def print_answer(body: bytes, console: Console, *, dry_run: bool) -> None:
     Raises `TransportError` for an answer that is neither's.
     """
     try:
+        if print_hidden(body, console, dry_run=dry_run):
+            return
         if dry_run:
             print_decision(msgspec.json.decode(body, type=DecisionView), console, "would go")
             return
@@ -132,6 +135,26 @@ def print_answer(body: bytes, console: Console, *, dry_run: bool) -> None:
         raise TransportError(f"not a decision: {error}; is --url a kvmesh router?") from error
     print_decision(detail.decision, console, "went", detail.outcome)
     console.print(Text(detail.note, "dim"))
+
+
+def print_hidden(body: bytes, console: Console, *, dry_run: bool) -> bool:
+    """Print what a key that may not operate is told where tenants share cached blocks.
+
+    Return whether it was that. Raises `msgspec.MsgspecError` for no answer of these paths.
+    """
+    fields = msgspec.json.decode(body, type=dict[str, object])
+    if not dry_run and "decision" not in fields:
+        told = msgspec.json.decode(body, type=TenantDetail)
+        row = told.outcome
+        console.print(f"Request {told.request_id} went to {row.worker}: {row.state}, {row.status}")
+        console.print(Text(told.note, "dim"))
+        return True
+    if dry_run and "overlap_blocks" not in fields:
+        choice = msgspec.json.decode(body, type=TenantChoice)
+        console.print(f"This prompt would go to {choice.worker}, policy {choice.policy}")
+        console.print(Text(choice.why, "dim"))
+        return True
+    return False
 
 
 def print_decision(

@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
 
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview
+from kvmesh.app.views.tenant_view import overview_for, rows_for
+from kvmesh.core.admission.access import Viewer
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
@@ -21,6 +25,7 @@ RECENT_S: Final = 5
 """Seconds of traffic in each snapshot: those still counting, and some a slow client missed."""
 
 HELLO_DECISIONS: Final = 100
+MAX_DECISIONS: Final = 1000
 CHANGES_A_TICK: Final = 50
 RETRY_MS: Final = 1000
 _EARLY_S: Final = 0.01
@@ -55,16 +60,19 @@ class View(Protocol):
         """Return the newest requests, newest first."""
         ...
 
-    async def find(self, request_id: str) -> bytes | None:
-        """Return all about a request as JSON; None when it is not known (any more)."""
+    async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
+        """Return all about a request as JSON that `viewer` may see; None when it is not known (any
+        more), or another tenant's.
+        """
         ...
 
 
 class _Client:
     """One open dashboard. While it reads slowly it gets nothing; then it is told anew."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, viewer: Viewer | None) -> None:
         self.exchange = exchange
+        self.viewer = viewer
         self.paused = False
         self.fresh = True
         exchange.on_pause = self._pause
@@ -86,8 +94,9 @@ class LiveFeed:
     all before. Bounded: `MAX_CLIENTS`, and what one connection buffers.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, viewers: Viewers) -> None:
         self._view = view
+        self._viewers = viewers
         self._clients: dict[Exchange, _Client] = {}
         self._cursor = 0
         self._closed = False
@@ -100,12 +109,13 @@ class LiveFeed:
         if self._closed or len(self._clients) >= MAX_CLIENTS:
             exchange.fail(_FULL)
             return
+        viewer = self._viewers.of(exchange.request)
         exchange.start(200, (*_HEADERS, (b"x-request-id", exchange.request_id)))
         if exchange.request.method == "HEAD":
             exchange.end()
             return
         exchange.write(b"retry: %d\n\n" % RETRY_MS)
-        self._clients[exchange] = _Client(exchange)
+        self._clients[exchange] = _Client(exchange, viewer)
         exchange.scope.held.append(partial(self._clients.pop, exchange, None))
         self._wake.set()
 
@@ -131,10 +141,10 @@ class LiveFeed:
         rows, self._cursor = view.changes(self._cursor, CHANGES_A_TICK)
         self._overflowed |= len(rows) >= CHANGES_A_TICK
         if rows:
-            self._send("decisions", rows)
+            self._send_rows(rows)
         if now >= self._next_s:
             self._next_s = now + SNAPSHOT_S - _EARLY_S
-            self._send("overview", self._snapshot())
+            self._send_overview(self._snapshot())
 
     def close(self) -> None:
         """End every stream, so that a drain need not wait for dashboards; take no new ones."""
@@ -151,10 +161,19 @@ class LiveFeed:
         new = [one for one in self._clients.values() if one.fresh and not one.paused]
         if not new:
             return
-        whole = self._view.overview(int(time.time()) - KEPT_S, HELLO_DECISIONS)
-        event = _event("hello", whole)
+        limited = any(one.viewer is not None for one in new)
+        most = MAX_DECISIONS if limited else HELLO_DECISIONS
+        whole = self._view.overview(int(time.time()) - KEPT_S, most)
+        event = b""
         for client in new:
             client.fresh = False
+            if client.viewer is not None:
+                seen = overview_for(whole, client.viewer, HELLO_DECISIONS)
+                client.exchange.write(_event("hello", seen))
+                continue
+            if not event:
+                newest = whole.decisions[max(0, len(whole.decisions) - HELLO_DECISIONS) :]
+                event = _event("hello", msgspec.structs.replace(whole, decisions=newest))
             client.exchange.write(event)
 
     def _snapshot(self) -> Overview:
@@ -163,11 +182,27 @@ class LiveFeed:
         self._overflowed = False
         return self._view.overview(int(time.time()) - RECENT_S, rows)
 
-    def _send(self, name: Literal["overview", "decisions"], value: object) -> None:
+    def _send_rows(self, rows: list[DecisionRow]) -> None:
+        self._send("decisions", rows, lambda viewer: rows_for(rows, viewer))
+
+    def _send_overview(self, whole: Overview) -> None:
+        self._send("overview", whole, lambda viewer: overview_for(whole, viewer, HELLO_DECISIONS))
+
+    def _send(
+        self,
+        name: Literal["overview", "decisions"],
+        value: object,
+        limit: Callable[[Viewer], object],
+    ) -> None:
+        """Send to all clients, to those who may not see all what `limit` leaves of it for them."""
         event = _event(name, value)
         for client in list(self._clients.values()):
-            if not client.fresh:
+            if client.fresh:
+                continue
+            if client.viewer is None:
                 client.exchange.write(event)
+            elif seen := limit(client.viewer):
+                client.exchange.write(_event(name, seen))
 
 
 def _event(name: str, value: object) -> bytes:

@@ -22,8 +22,11 @@ from kvmesh.app.views.overview import (
     with_numbers,
 )
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.tenant_view import detail_for
 from kvmesh.app.views.tuning_view import TuningRow
+from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.insight.decision_record import find_own
 from kvmesh.core.insight.traffic import TrafficSecond
 
 MAX_PREFIXES = 24
@@ -47,6 +50,9 @@ class ViewedMesh(Protocol):
         """Return how many digests of peers were compared, and how many differed."""
         ...
 
+
+MOST_RECORDS = 1 << 20
+"""More than any decision log keeps."""
 
 SLICE_BLOCKS = 1 << 12
 """What the decision log settles in one turn of the loop at least: some 0.2 ms."""
@@ -142,11 +148,16 @@ class RouterView:
         await self.refresh(watched=True)
         return [self._recorder.row(one) for one in self._log.latest(limit)]
 
-    async def find(self, request_id: str) -> bytes | None:
-        """Return all about a request as JSON; None when it is not known (any more)."""
+    async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
+        """Return all about a request as JSON that `viewer` may see; None when it is not known (any
+        more), or another tenant's.
+        """
         await self.refresh(watched=True)
-        record = self._log.find(request_id.encode("latin-1", "replace"))
-        return None if record is None else msgspec.json.encode(self._recorder.detail(record))
+        name = request_id.encode("latin-1", "replace")
+        record = self._log.find(name)
+        if record is not None and viewer is not None and record.tenant != viewer.tenant:
+            record = find_own(self._log.latest(MOST_RECORDS), name, viewer.tenant)
+        return None if record is None else detail_for(self._recorder.detail(record), viewer)
 
     def _seconds(self, since: int) -> list[TrafficSecond]:
         offset = round(self._offset_s)

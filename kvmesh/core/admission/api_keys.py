@@ -7,14 +7,13 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import MAX_NAME, Figure, is_name, shown
+from kvmesh.core.admission.access import DEFAULT_ROLES, OPEN_PATHS, ROLES, Role
 from kvmesh.errors import ConfigError, RequestError
 
 PREFIX: Final = "kvm-"
 """What kvmesh's own keys begin with, so that scanners for leaked secrets know them."""
 
 _DIGEST_LENGTH: Final = 64
-_PATHS: Final = frozenset({"/health", "/ready"})
-"""Paths that need no key: balancers ask them."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,11 +21,13 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Keys are random, so that a quick hash is enough. `tenant` is what admission and logs call its
     requests, by default its name; `requests_per_minute` 0 is no limit. A `proxy` (a meta-router, a
-    gateway) is believed what tenant it sends.
+    gateway) is believed what tenant it sends, and which of its own roles that one has. `roles`
+    None: the file says nothing of them.
     """
 
     sha256: str
     tenant: str = ""
+    roles: tuple[Role, ...] | None = None
     requests_per_minute: Figure = 0.0
     proxy: bool = False
 
@@ -41,7 +42,7 @@ def digest_of(key: str) -> str:
 
 
 def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
-    """Return the keys of a TOML file, `[keys.NAME]` each, by digest, tenants filled in.
+    """Return the keys of a TOML file, `[keys.NAME]` each, by digest, tenants and roles filled in.
 
     Raises `ConfigError` naming `source` and the key.
     """
@@ -64,8 +65,29 @@ def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
                 )
         if digest in found:
             raise ConfigError(f"{source}: keys.{name}: another name has the same key")
-        found[digest] = msgspec.structs.replace(key, sha256=digest, tenant=key.tenant or name)
+        found[digest] = _completed(name, msgspec.structs.replace(key, sha256=digest), source)
     return found
+
+
+def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
+    """Return the key with its tenant and roles filled in. Raises `ConfigError`.
+
+    A tenant travels as a header, so that none may be another's when it is read there.
+    """
+    tenant, roles = key.tenant or name, key.roles
+    if tenant != tenant.strip() or not is_name(tenant.encode().decode("latin-1")):
+        raise ConfigError(
+            f"{source}: keys.{shown(name)}: tenant {shown(tenant)} cannot stand in a header: use "
+            f"at most {MAX_NAME} bytes, ASCII letters to be sure, no blank at either end"
+        )
+    if roles is None:
+        roles = ROLES if key.proxy else DEFAULT_ROLES
+    if not roles:
+        raise ConfigError(
+            f"{source}: keys.{shown(name)}: roles is empty; name some of {', '.join(ROLES)}, or "
+            "delete the key"
+        )
+    return msgspec.structs.replace(key, tenant=tenant, roles=roles)
 
 
 class KeyRing:
@@ -91,7 +113,7 @@ class KeyRing:
 
         Raises `RequestError` 401 for no key or an unknown one, 429 for one that is spent.
         """
-        if path in _PATHS:
+        if path in OPEN_PATHS:
             return None
         found = self._keys.get(digest_of(key)) if key else None
         if found is None:

@@ -246,7 +246,7 @@ class Dispatch:
             one.record = record = self.log.decided(
                 one.visible_id, decision, one.request.hashes, now
             )
-            record.forecast = one.forecast
+            record.forecast, record.tenant = one.forecast, one.request.tenant
             if one.request.overridden:
                 record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:

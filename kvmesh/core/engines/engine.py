@@ -71,7 +71,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     not do; `tiers` are names of media besides the common ones, 0 the device, 2 the farthest.
     `gauges` are the series of /metrics to read, `read_loads` reads the page of
     `EngineFacts.load_path` into figures by rank (raises `CodecError`), `load_stream` a stream.
-    `rank_headers` take a request to one data-parallel rank.
+    `rank_headers` take a request to one data-parallel rank. `salt_fields`
+    of a body are those by which a client divides its own cached blocks from others', the first is
+    the one that routers set; `foreign_fields` name what belongs to other requests, and those within
+    one of `nested_fields` count as if they stood in the body. `unsalted_paths` are where it takes
+    no salt; "/" stands for all.
     """
 
     name: str
@@ -88,3 +92,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     rank_headers: Callable[[int], tuple[tuple[bytes, bytes], ...]] = rank_headers
     prompt_ids: PromptIds | None = None
     words: Words = Words()
+    salt_fields: tuple[str, ...] = ()
+    foreign_fields: frozenset[str] = frozenset()
+    nested_fields: tuple[str, ...] = ()
+    unsalted_paths: tuple[str, ...] = ("/",)

@@ -1,5 +1,7 @@
 """One request's decision and what became of it."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -22,8 +24,8 @@ class DecisionRecord(msgspec.Struct, gc=False):
     to. `left_out` are the workers to which no request might go when it was first decided, None
     where that was not kept. `forecast` is how long its answer was expected to become,
     `output_tokens` how long it was when its worker was given back. `overridden`: its client had it
-    routed by another policy. `traced` is what a trace keeps of its prompt. `version` grows with
-    every change of any record.
+    routed by another policy. `traced` is what a trace keeps of its prompt. `tenant` sent it.
+    `version` grows with every change of any record.
     """
 
     number: int
@@ -46,6 +48,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
     overridden: bool = False
     output_tokens: int = 0
     traced: Traced | None = None
+    tenant: str = ""
 
     @property
     def ttft_ms(self) -> float | None:
@@ -61,3 +64,16 @@ def thin(decision: Decision) -> Decision:
     return msgspec.structs.replace(
         decision, candidates=(decision.chosen,), scores=(decision.scores[at],)
     )
+
+
+def find_own(
+    records: Iterable[DecisionRecord], request_id: bytes, tenant: str
+) -> DecisionRecord | None:
+    """Return the first record of a tenant's request of that id: another's may have the same."""
+    own = (one for one in records if one.tenant == tenant)
+    return next((one for one in own if one.request_id == request_id), None)
+
+
+def count_states(records: Iterable[DecisionRecord], tenant: str) -> dict[str, int]:
+    """Return how many of the records are a tenant's, by state."""
+    return Counter(one.state for one in records if one.tenant == tenant)

@@ -1,7 +1,10 @@
 """A decision as JSON: every weighed worker's overlap, load, cost terms, and the choice."""
 
+from typing import Final
+
 import msgspec
 
+from kvmesh.core.admission.access import Viewer
 from kvmesh.core.cost.formulas import Cost
 from kvmesh.core.cost.terms import Fleet
 from kvmesh.core.cost.weights import weights_of
@@ -9,6 +12,11 @@ from kvmesh.core.rollout.arms import ArmName
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.output_lengths import OutputForecast
 from kvmesh.core.workers.left_out import LeftOut
+
+HIDDEN: Final = (
+    "what workers hold is not shown: tenants share cached blocks here, so it would tell of others'"
+    " prompts; --tenant-isolation, or a key that may operate, shows it"
+)
 
 
 class CandidateView(msgspec.Struct, frozen=True):
@@ -66,6 +74,21 @@ class DecisionView(msgspec.Struct, frozen=True):
     expected_output: OutputForecast | None = None
     left_out: LeftOut | None = None
     arm: ArmName | None = None
+
+
+class TenantChoice(msgspec.Struct, frozen=True):
+    """What a tenant may know of a choice where it shares cached blocks with others."""
+
+    request_id: str
+    router: str
+    bucket: str
+    worker: str
+    policy: str
+    prompt_tokens: int
+    total_blocks: int
+    considered: int
+    why: str = HIDDEN
+    candidates: tuple[()] = ()
 
 
 def view_decision(
@@ -153,3 +176,19 @@ def _why(decision: Decision) -> str:
 def formula_in_words(cost: Cost) -> str:
     """Return the formula with names in place of numbers."""
     return f"{cost.name} = {cost.formula.text}"
+
+
+def choice_for(view: DecisionView, viewer: Viewer | None) -> DecisionView | TenantChoice:
+    """Return a decision as its asker may see it."""
+    if viewer is None or viewer.apart:
+        return view
+    return TenantChoice(
+        request_id=view.request_id,
+        router=view.router,
+        bucket=view.bucket,
+        worker=view.worker,
+        policy=view.policy,
+        prompt_tokens=view.prompt_tokens,
+        total_blocks=view.total_blocks,
+        considered=view.considered,
+    )

@@ -37,8 +37,9 @@ class ByteTokenizer:
     inline_characters: int = 1 << 22
     """A thread hop costs more than a megabyte of bytes."""
 
-    def pack_chat(self, chat: ChatInput) -> str:
-        """Return the prompt's ids as code points. O(bytes)."""
+    def pack_chat(self, chat: ChatInput, domain: str = "") -> str:
+        """Return the prompt's ids as code points. O(bytes). Nothing is kept, so no `domain` is."""
+        del domain
         parts: list[str] = []
         if chat.tools or chat.documents:
             parts += (chr(TOOLS_ID), _json_latin([chat.tools, chat.documents]), _END)
@@ -63,9 +64,9 @@ class ByteTokenizer:
         """Return the prompt's ids. O(bytes)."""
         return unpack_ids(self.pack_chat(chat))
 
-    def pack(self, text: str, *, add_special_tokens: bool) -> str:
+    def pack(self, text: str, *, add_special_tokens: bool, domain: str = "") -> str:
         """Return one id per UTF-8 byte, as code points; there are no special tokens to add."""
-        del add_special_tokens
+        del add_special_tokens, domain
         return _latin(text)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":

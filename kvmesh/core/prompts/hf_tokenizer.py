@@ -89,17 +89,19 @@ class HfTokenizer:
             backend.added_tokens, backend.encode_batch, capacity=capacity - capacity // 4
         )
 
-    def pack_chat(self, chat: ChatInput) -> bytes:
+    def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes:
         """Return the ids (little-endian u32) of the chat as the engine will render it.
 
-        Raises `RequestError` where the engine would answer 400 too: no template, or one that
-        refuses the conversation.
+        What was seen in one `domain` makes no other quicker. Raises `RequestError` where the engine
+        would answer 400 too: no template, or one that refuses the conversation.
         """
         template = self._template(chat)
         key = b"" if template.uses_clock else _chat_key(chat)
+        if key and domain:
+            key = b"%b\0%b" % (domain.encode("utf-8", "surrogatepass"), key)
         packed = self._prompts.get(key) if key else None
         if packed is None:
-            packed = self._render(chat, template)
+            packed = self._render(chat, template, domain)
             if key:
                 self._prompts.put(key, packed)
         return packed
@@ -108,9 +110,9 @@ class HfTokenizer:
         """Return what `pack_chat` does, as integers."""
         return unpack_ids(self.pack_chat(chat))
 
-    def pack(self, text: str, *, add_special_tokens: bool) -> bytes:
+    def pack(self, text: str, *, add_special_tokens: bool, domain: str = "") -> bytes:
         """Return the ids of `text`, with the model's own BOS and EOS when asked."""
-        packed = self._encode(text)
+        packed = self._encode(text, domain)
         if add_special_tokens:
             packed = self._backend.prefix + packed + self._backend.suffix
         return packed
@@ -148,21 +150,21 @@ class HfTokenizer:
             )
         return template
 
-    def _render(self, chat: ChatInput, template: ChatTemplate) -> bytes:
+    def _render(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes:
         """Return the packed ids of the rendered chat."""
         if self._options.template_kwargs:
             merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
             chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
         call = self._shape(chat, template)
-        packed = self._encode(template.render(call))
+        packed = self._encode(template.render(call), domain)
         if not call.suffix:
             return packed
-        return packed + self._encode(call.suffix) + self._backend.suffix
+        return packed + self._encode(call.suffix, domain) + self._backend.suffix
 
-    def _encode(self, text: str) -> bytes:
+    def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""
         try:
-            return self._segments.encode(text)
+            return self._segments.encode(text, domain)
         except (UnicodeEncodeError, TypeError) as error:
             raise RequestError(f"the prompt holds a lone surrogate: {error}") from error
 

@@ -126,9 +126,14 @@ class SegmentCache:
         self._encode_batch = encode_batch
         self._cache = ByteBudgetCache[str](capacity)
 
-    def encode(self, text: str) -> bytes:
-        """Return the packed u32 ids of `text`. O(length), tokenising only unknown segments."""
+    def encode(self, text: str, domain: str = "") -> bytes:
+        """Return the packed u32 ids of `text`. O(length), tokenising only unknown segments.
+
+        What is known in one `domain` is unknown in all others, so that no time tells of their text.
+        """
         segments = self._split(text)
+        if domain:
+            return self._encode_apart(segments, domain)
         parts = [self._cache.get(segment) for segment in segments]
         missing = [segment for segment, part in zip(segments, parts, strict=True) if part is None]
         if missing:
@@ -141,6 +146,16 @@ class SegmentCache:
                 for segment, part in zip(segments, parts, strict=True)
             ]
         return b"".join(part for part in parts if part is not None)
+
+    def _encode_apart(self, segments: Sequence[str], domain: str) -> bytes:
+        # No text without a domain begins like this: a lone surrogate cannot be encoded.
+        start = f"\ud800{len(domain)}:{domain}"
+        known = {segment: self._cache.get(start + segment) for segment in segments}
+        missing = [segment for segment, ids in known.items() if ids is None]
+        found = dict(zip(missing, self._encode_batch(missing), strict=True)) if missing else {}
+        for segment, ids in found.items():
+            self._cache.put(start + segment, ids)
+        return b"".join(known[segment] or found.get(segment, b"") for segment in segments)
 
     def statistics(self) -> CacheStatistics:
         """Return the counters of the segments looked up."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
 from kvmesh.errors import TransportError
-from kvmesh.ports import Bus, Control, Handler
+from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.tasks import guarded
 from kvmesh.testing.memory.bus import MemoryBus
 from kvmesh.testing.memory.control import MemoryControl
@@ -78,6 +78,10 @@ class MemoryPlane:
     def warnings(self) -> tuple[str, ...]:
         """Return nothing: memory refuses nothing."""
         return ()
+
+    def unverified(self) -> Refusals:
+        """Return nothing: in memory nobody signs."""
+        return Refusals()
 
     async def journal(self, bucket: str, *, ensure: bool = True) -> MemoryJournal:
         """Return the bucket's event stream. Raises `TransportError`."""

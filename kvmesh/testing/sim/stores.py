@@ -65,6 +65,11 @@ class SimStores:
         entry = self.keys.get(key)
         return entry if entry is not None and self._sim.now < entry.expires_s else None
 
+    def overwrite(self, key: str, value: bytes) -> None:
+        """Write a value that does not expire, whatever stands there."""
+        self._revision += 1
+        self.keys[key] = StoredKey(value, self._revision, float("inf"))
+
     def _carry(self, process: Process, actor: str, effect: Effect) -> None:
         assert isinstance(effect, KeyWish | ObjectWish)
         sim, incarnation = self._sim, process.incarnation

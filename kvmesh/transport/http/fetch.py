@@ -109,11 +109,16 @@ async def fetch(
 
 
 async def fetch_ok(
-    pool: UpstreamPool, origin: str, path: str, *, timeout_s: float = 2.0
+    pool: UpstreamPool,
+    origin: str,
+    path: str,
+    *,
+    timeout_s: float = 2.0,
+    headers: Headers = (),
 ) -> bytes | None:
     """Return the body of a 200 answer, None for any other answer or none at all."""
     try:
-        status, body = await fetch(pool, origin, path, timeout_s=timeout_s)
+        status, body = await fetch(pool, origin, path, timeout_s=timeout_s, headers=headers)
     except TransportError:
         return None
     return body if status == HTTP_OK else None

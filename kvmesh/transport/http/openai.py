@@ -214,6 +214,8 @@ def read_chat(body: bytes) -> ChatRequest | None:
     """
     try:
         chat = _chats.decode(body)
+        if not body.isascii():
+            _check_utf_8(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     messages = cast("object", chat.messages)  # raw where there are none

@@ -8,7 +8,7 @@ import msgspec
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
-from kvmesh.ports import Bus, Control, Handler
+from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.transport.nats.journal.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.journal.keeper import StreamKeeper
 from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
@@ -75,8 +75,12 @@ class NatsPlane:
         return self.connection.waits.reason
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what JetStream refuses now, one line each."""
-        return self.connection.troubles.warnings()
+        """Return what JetStream refuses now, and what is not believed, one line each."""
+        return (*self.connection.troubles.warnings(), *self.connection.signing.warnings())
+
+    def unverified(self) -> Refusals:
+        """Return what came and was not believed."""
+        return self.connection.signing.unverified()
 
     async def journal(self, bucket: str, *, ensure: bool = True) -> NatsJournal:
         """Return the bucket's event stream, open. Raises `TransportError`."""

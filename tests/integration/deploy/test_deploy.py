@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from kvmesh.app.nats.accounts import AccountsOptions, plan_members
+from kvmesh.app.nats.members import AccountsOptions, plan_members
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.cli import COMMANDS
@@ -307,7 +307,9 @@ def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
         if "secret" in volume
     }
     assert wanted <= set(secrets)
-    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk"}
+    assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk", "trust.json"}
+    clients = {name: one["data"] for name, one in secrets.items() if name != "kvmesh-nats-config"}
+    assert len({data["trust.json"] for data in clients.values()}) == 1
     config = secrets["kvmesh-nats-config"]["data"]
     assert "cluster.conf" in config
     assert b"http: 0.0.0.0:8222" in base64.b64decode(config["nats.conf"]), "kubelets probe the pod"

@@ -84,7 +84,7 @@ async def test_only_known_keys_are_served_and_none_reaches_the_engine(
     engine: Engine, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys.toml"
-    key = add_key(ApiKeyOptions("ann", file=file, tenant="kitchen"))
+    key = add_key(ApiKeyOptions("ann", file=file, tenant="kitchen", role=("operate",)))
     http = HttpSettings(http_port=free_port(), api_keys=file)
     async with (
         serving(router(engine, http).serve, f"http://127.0.0.1:{http.http_port}") as url,
@@ -148,7 +148,7 @@ async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
     engine: Engine, tmp_path: Path
 ) -> None:
     clients, routers, engines = (tmp_path / name for name in ("c.toml", "r.toml", "engine.key"))
-    key = add_key(ApiKeyOptions("ann", file=clients, tenant="kitchen"))
+    key = add_key(ApiKeyOptions("ann", file=clients, tenant="kitchen", role=("operate",)))
     own = tmp_path / "meta.key"
     own.write_text(add_key(ApiKeyOptions("meta", file=routers, proxy=True)) + "\n")
     engines.write_text("engine-secret")

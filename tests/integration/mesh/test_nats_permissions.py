@@ -16,7 +16,8 @@ import pytest
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.accounts import AccountsOptions, write_accounts
+from kvmesh.app.nats.accounts import write_accounts
+from kvmesh.app.nats.members import AccountsOptions
 from kvmesh.app.nats.plane import connection_options, nats_plane
 from kvmesh.app.nats.server import NatsServer, find_nats_server
 from kvmesh.app.nats.streams import StreamsOptions, make_streams

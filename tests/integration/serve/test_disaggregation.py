@@ -44,12 +44,14 @@ async def engines(*roles: str) -> AsyncIterator[list[Mocker]]:
 
 
 @contextlib.asynccontextmanager
-async def routed(mockers: Sequence[Mocker], *urls: str) -> AsyncIterator[httpx.AsyncClient]:
+async def routed(
+    mockers: Sequence[Mocker], *urls: str, **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a router over them, called w0, w1, …"""
     workers = [f"{one.url},role={one.options.role}" for one in mockers] + list(urls)
     cost = CostSettings(prefill_threshold=THRESHOLD)
     async with (
-        router(workers, kv_events=True, cost=cost, parity_sample=0) as url,
+        router(workers, kv_events=True, cost=cost, parity_sample=0, **settings) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         yield client

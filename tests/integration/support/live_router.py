@@ -130,7 +130,7 @@ async def router_process(
 @contextlib.asynccontextmanager
 async def meta_router(replicas: Sequence[str], **settings: Any) -> AsyncIterator[str]:
     """Serve a meta-router over `replicas`, written `bucket=url`."""
-    port = free_port()
+    port, path = free_port(), settings.pop("path", "/ready")
     server = MetaServer(
         MetaRouterSettings(
             replica=tuple(replicas),
@@ -138,7 +138,7 @@ async def meta_router(replicas: Sequence[str], **settings: Any) -> AsyncIterator
             **settings,
         )
     )
-    async with serving(server.serve, f"http://127.0.0.1:{port}") as url:
+    async with serving(server.serve, f"http://127.0.0.1:{port}", path=path) as url:
         yield url
 
 

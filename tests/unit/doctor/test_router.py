@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kvmesh.core.engines.diagnosis import EngineSeen, Finding, Level, ProbeSeen, SourceSeen
-from kvmesh.doctor.router import RouterFacts, WorkerFacts, check_router
+from kvmesh.doctor.router import RouterFacts, Signatures, WorkerFacts, check_router
 
 ENGINE = EngineSeen(
     url="http://h:8000",
@@ -60,6 +60,16 @@ def test_nothing_is_wrong_when_the_router_sees_what_the_engine_cached() -> None:
         "router tokenizer",
         "end to end",
     ]
+
+
+def test_each_refusal_of_a_signature_is_a_fault_and_not_looking_at_them_is_told() -> None:
+    refusing = Signatures(verifies=True, refused=("the clock of chat/w0 is 600 s behind",))
+
+    assert one(router(signatures=refusing)) == (Level.FAIL, "signatures", refusing.refused[0])
+    level, topic, text = one(router(signatures=Signatures(verifies=False)))
+    assert (level, topic) == (Level.WARN, "signatures")
+    assert "verifies none" in text
+    assert not wrong(router(signatures=Signatures(verifies=True)))
 
 
 def test_what_is_no_router_is_said_to_be_none() -> None:

@@ -50,6 +50,7 @@ async function load(requestId) {
   if (shown?.requestId !== requestId) return;
   const place = document.getElementById("detail-body");
   if (body.error) place.replaceChildren(build("p", { class: "note bad" }, body.error.message));
+  else if (!body.decision) place.replaceChildren(build("p", {}, `Went to ${body.outcome.worker}: ${body.outcome.state}.`), build("p", { class: "note" }, body.note));
   else place.replaceChildren(...describe(body));
 }
 

@@ -21,6 +21,7 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events.dialect_fields import (
+    as_list,
     block_hash,
     block_hashes,
     extras,
@@ -135,8 +136,8 @@ def _events(events: list[object]) -> tuple[list[EngineEvent], int, int]:
 
 def _fields(raw: object) -> tuple[str, Mapping[str, object], int]:
     """Return an event's tag, its fields by name, and how many of them are unknown."""
-    if isinstance(raw, list) and raw:
-        items = cast("list[object]", raw)
+    items = as_list(raw)
+    if items:
         tag = text(items[0], "an event's tag")
         names = _ARRAY_FIELDS.get(tag)
         if names is None:

@@ -1,7 +1,7 @@
 """Single fields of engine events, each checked once: a wrong type is a `CodecError`, never more."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Final, cast
 
 import msgspec
@@ -18,9 +18,13 @@ def told(value: object) -> str:
     """Return what an event holds as an error message shows it: short, whatever it is."""
     if isinstance(value, str | int | float):
         return shown(value)
-    if isinstance(value, bytes | list | dict):
-        return f"{type(value).__name__} of {len(cast('bytes', value))}"
-    return type(value).__name__
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, Sized) else kind
+
+
+def as_list(value: object) -> list[object] | None:
+    """Return `value` if it is a list, else None."""
+    return cast("list[object]", value) if isinstance(value, list) else None
 
 
 def text(value: object, name: str) -> str:
@@ -79,9 +83,10 @@ def tokens(value: object) -> bytes:
 
 
 def _first(pair: object) -> object:
-    if isinstance(pair, list) and pair:
-        return cast("list[object]", pair)[0]
-    raise CodecError(f"engine event: token_ids mixes pairs and {told(pair)}")
+    items = as_list(pair)
+    if not items:
+        raise CodecError(f"engine event: token_ids mixes pairs and {told(pair)}")
+    return items[0]
 
 
 def extras(

@@ -41,6 +41,14 @@ def _chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
 SGLANG: Final = Engine(
     name="sglang",
     title="SGLang",
+    salt_fields=("cache_salt", "extra_key"),
+    unsalted_paths=("/v1/messages", "/v1/embeddings"),
+    foreign_fields=frozenset(
+        {
+            *("session_params", "previous_response_id", "disagg_prefill_dp_rank"),
+            *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+        }
+    ),
     recognise=recognise,
     identify=identify,
     chat=_chat,

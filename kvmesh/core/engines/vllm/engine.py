@@ -46,6 +46,10 @@ def _chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
 VLLM: Final = Engine(
     name="vllm",
     title="vLLM",
+    salt_fields=("cache_salt",),
+    foreign_fields=frozenset({"kv_transfer_params", "ec_transfer_params", "previous_response_id"}),
+    nested_fields=("vllm_xargs",),
+    unsalted_paths=(),
     recognise=recognise,
     identify=identify,
     chat=_chat,

@@ -66,6 +66,12 @@ class Request:
         self.headers = headers
         self.twin = self.block = self.values_seen = None
 
+    def replace_body(self, body: bytes) -> None:
+        """Have another body than was sent; it is charged in its place."""
+        if self.budget is not None:
+            self.budget.used += len(body) - len(self.body)
+        self.body = body
+
     def release_body(self) -> None:
         """Drop the body: once an answer has begun nobody needs it, and streams are long.
 

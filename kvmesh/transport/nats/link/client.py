@@ -24,9 +24,12 @@ from nats.aio.transport import TcpTransport
 from nats.protocol.parser import STALE_CONNECTION
 
 from kvmesh.tasks import report
+from kvmesh.transport.nats.trust.signing import Signing
 
 USER_TIMEOUT_MS = 3000
-CONTROL_LINE_BYTES = 64
+CONTROL_LINE_BYTES = 512
+"""At most what goes with a message: its command, its signature."""
+
 FLUSH_TIMEOUT_S = 10
 
 Deliver = Callable[[str, bytes, bytes, bytes | None], None]
@@ -100,13 +103,28 @@ class AbortingTransport(TcpTransport):
 class NatsClient(Client):
     """A nats-py client that never gives up, never hangs in a dead socket, never drops unseen.
 
-    `loss` says why the connection was last given up.
+    `loss` says why the connection was last given up. All that leaves and comes passes `signing`:
+    whoever publishes or listens knows nothing of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, signing: Signing) -> None:
         super().__init__()
         self.loss = ""
+        self._signing = signing
         self._listeners: dict[int, Deliver] = {}
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        reply: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Send one message, signed where its subject asks for it."""
+        signer = self._signing.signer
+        if signer is not None:
+            headers = signer.sign(subject, payload, headers)
+        await super().publish(subject, payload, reply, headers)
 
     def publish_nowait(self, subject: str, data: bytes, reply: str = "") -> None:
         """Queue one message without waiting.
@@ -152,6 +170,11 @@ class NatsClient(Client):
         await self._flush_pending(force_flush=True)
         await super().flush(timeout)
 
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        if self._signing.guard is not None:
+            self._signing.guard.forget(sid)
+        super()._remove_sub(sid, max_msgs)
+
     def abort(self) -> None:
         """Drop the connection at once; the client reconnects unless it is closed."""
         if self._transport is not None:
@@ -192,6 +215,15 @@ class NatsClient(Client):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
+        guard = self._signing.guard
+        if guard is not None and subject.startswith(guard.claims.raw_prefixes):
+            try:
+                text = subject.decode("utf-8", "backslashreplace")
+                if not guard.admits(sid, text, headers, data):
+                    return
+            except Exception as error:  # noqa: BLE001  a bug here must not end the read loop
+                report("subscription", error, detail=f"guard of {subject!r}")
+                return
         deliver = self._listeners.get(sid)
         if deliver is None:
             await super()._process_msg(sid, subject, reply, data, headers)

@@ -22,6 +22,8 @@ from kvmesh.transport.nats.link import login
 from kvmesh.transport.nats.link.client import NatsClient
 from kvmesh.transport.nats.link.troubles import Troubles
 from kvmesh.transport.nats.link.waits import Waits, first_done
+from kvmesh.transport.nats.trust.nkey import read_seed
+from kvmesh.transport.nats.trust.signing import Signing
 
 PING_INTERVAL_S = 1
 MISSED_PINGS = 2
@@ -39,6 +41,8 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     arrive; permissions may demand one of its own (`_INBOX_w7`). `buffer_bytes` bounds what may
     wait to be sent; `first_connect_s` how long `connect` tries before it raises. Without
     `adapts_streams` it makes streams that are missing, and leaves others' settings alone.
+    What it says on subjects of `namespace` is signed with its nkey; what it hears is checked by
+    the file `trust`, without one by nothing.
     """
 
     url: str = "nats://127.0.0.1:4222"
@@ -50,6 +54,8 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: int = 16 * 1024**2
     first_connect_s: float = 5.0
     adapts_streams: bool = True
+    namespace: str = "kvmesh"
+    trust: Path | None = None
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True):
@@ -68,13 +74,12 @@ class NatsConnection:
     """A connection shared by the journal, bus, key-value and object stores of one process.
 
     `patient`: the process waits for its server, and `waits` says for what; `connect_patiently`.
-    `troubles` is what JetStream refuses.
+    `troubles` is what JetStream refuses, `signing` what this process signs and believes.
     """
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
         self.adapts_streams = options.adapts_streams
-        self.client = NatsClient()
         self._listeners: list[Callable[[bool], None]] = []
         self._up = asyncio.Event()
         self._closing = False
@@ -85,6 +90,8 @@ class NatsConnection:
         self._fatal: asyncio.Future[None] | None = None
         self.shown_url = login.hide_password(options.url)
         self._log = get_logger(nats=self.shown_url)
+        self.signing = Signing(self._log)
+        self.client = NatsClient(self.signing)
         self.patient = False
         self.waits = Waits(self._log)
         self.troubles = Troubles(self._log)
@@ -115,6 +122,10 @@ class NatsConnection:
         self._fatal = fatal = asyncio.get_running_loop().create_future()
         attempt: asyncio.Future[None] | None = None
         try:
+            options = self.options
+            login.check_files(options.creds, options.nkey_seed, options.tls_ca, self.shown_url)
+            seed = read_seed(options.creds, options.nkey_seed)
+            self.signing.begin(options.namespace, seed, options.trust, serves=self.patient)
             with login.config_errors(self.shown_url):
                 attempt = asyncio.ensure_future(self.client.connect(**self._arguments()))
                 await first_done({attempt, fatal}, limit_s, self._wait)
@@ -239,9 +250,7 @@ class NatsConnection:
             "flush_timeout": FLUSH_TIMEOUT_S,
             "inbox_prefix": options.inbox_prefix,
         }
-        arguments |= login.login_arguments(
-            options.creds, options.nkey_seed, options.tls_ca, self.shown_url
-        )
+        arguments |= login.login_arguments(options.creds, options.nkey_seed, options.tls_ca)
         return arguments
 
     async def _end(self, attempt: asyncio.Future[None] | None) -> None:

@@ -26,15 +26,19 @@ FATAL_ERRORS: Final = (
 _DENIED: Final = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
-def login_arguments(
+def check_files(
     creds: Path | None, nkey_seed: Path | None, tls_ca: Path | None, server: str
-) -> dict[str, Any]:
-    """Return nats-py's arguments for these files. Raises `ConfigError` for one that is not there,
-    `OSError` for an unusable certificate.
-    """
+) -> None:
+    """Raise `ConfigError` for one of these files that is not there."""
     for path in (creds, nkey_seed, tls_ca):
         if path is not None and not path.is_file():
             raise ConfigError(f"{path}: no such file, needed to log in to {server}")
+
+
+def login_arguments(
+    creds: Path | None, nkey_seed: Path | None, tls_ca: Path | None
+) -> dict[str, Any]:
+    """Return nats-py's arguments for these files. Raises `OSError` for an unusable certificate."""
     arguments: dict[str, Any] = {}
     if tls_ca is not None:
         arguments["tls"] = ssl.create_default_context(cafile=str(tls_ca))
@@ -50,8 +54,6 @@ def config_errors(server: str) -> Generator[None]:
     """Raise as `ConfigError` what the client says of an unusable URL, key or certificate."""
     try:
         yield
-    except ImportError as error:
-        raise ConfigError(f"logging in with a key needs it: pip install {error.name}") from error
     except (nats.errors.Error, OSError, ValueError) as error:
         raise ConfigError(f"NATS at {server}: {error}") from error
 

@@ -87,11 +87,17 @@ class NatsKeyValue:
             await self._jetstream.ensure_stream(self.options.to_config())
 
     async def get(self, key: str) -> Entry | None:
-        """Return the entry as the leader has it; None when never written, deleted or expired."""
+        """Return the entry as the leader has it; None when never written, deleted or expired.
+
+        One that nobody wrote who may (`trust`) has an empty value: it can be written over.
+        """
         message = await self._last(key)
         if message is None or is_marker(message):
             return None
-        return Entry(message.data, message.seq)
+        counts = self._connection.signing.admits_value(
+            self._subject(key), message.hdrs, message.data, message.time
+        )
+        return Entry(message.data if counts else b"", message.seq)
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None, ttl_s: int | None = None

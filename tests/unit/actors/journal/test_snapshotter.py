@@ -405,6 +405,49 @@ def test_one_renewal_is_under_way_at_a_time_and_a_failed_read_changes_nothing() 
     assert statistics(desk) == (0, 0)
 
 
+def test_garbage_in_the_lease_is_told_and_written_over_when_its_time_is_over() -> None:
+    desk = make_writer(make_replica(2))
+    desk.keys["lease.snap.code"] = (b'{"seq":1}', 99)
+
+    told = [one for one in desk.tell(Started()) if isinstance(one, Log)]
+    desk.now = 3.0
+    again = [one for one in desk.tell(Tick("lease")) if isinstance(one, Log)]
+
+    assert [one.event for one in told] == ["lease names no holder, it is free after its time"]
+    assert (again, statistics(desk)) == ([], (0, 0))
+    desk.now = 4.0
+    taken = [one.event for one in desk.tell(Tick("lease")) if isinstance(one, Log)]
+    assert taken[0] == "lease written over"
+    assert desk.keys["lease.snap.code"][0] == b"r0"
+    assert statistics(desk) == (1, 0)
+    assert isinstance(desk.actor, Snapshotter)
+    assert desk.actor.statistics(4.0).overridden == 1
+
+
+def test_a_lease_that_cannot_be_read_after_a_refusal_is_asked_for_again() -> None:
+    desk = make_writer(make_replica(2))
+    desk.keys["lease.snap.code"] = (b"r1", 99)
+    desk.refuse = refusing(ReadKey, "lease")
+
+    desk.tell(Tick("lease"))
+    del desk.keys["lease.snap.code"]
+    desk.tell(Tick("lease"))
+
+    assert statistics(desk) == (1, 0)
+
+
+def test_garbage_in_the_manifest_is_told_and_written_over() -> None:
+    desk = make_writer(make_replica(2))
+    desk.keys[manifest_key("code")] = (b"\xff", 99)
+
+    told = [one for one in desk.tell(Started()) if isinstance(one, Log)]
+
+    assert "bad snapshot manifest is written over" in [one.event for one in told]
+    assert len(decode_manifest(desk.keys[manifest_key("code")][0]).generations) == 1
+    assert isinstance(desk.actor, Snapshotter)
+    assert desk.actor.statistics(0.0).overridden == 1
+
+
 def test_failures_of_the_cleaning_change_nothing() -> None:
     replica = make_replica(2)
     desk = make_writer(replica)

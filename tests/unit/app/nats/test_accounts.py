@@ -4,60 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.actors.wire import Subjects
-from kvmesh.app.nats.accounts import (
-    AccountsOptions,
-    command,
-    meta_router_rights,
-    plan_members,
-    router_rights,
-    worker_rights,
-    write_accounts,
-)
+from kvmesh.app.nats.accounts import command, write_accounts
+from kvmesh.app.nats.members import AccountsOptions, plan_members
 from kvmesh.errors import ConfigError
-
-CODE = Subjects("kvmesh", "code")
-
-
-def test_a_worker_may_write_its_own_two_subjects_and_nothing_else() -> None:
-    rights = worker_rights(CODE, "w7")
-
-    assert rights.publish == ("kvmesh.ev.code.w7", "kvmesh.hb.code.w7")
-    assert rights.subscribe == ("_INBOX.worker.code.w7.>", "kvmesh.ctl.code.w7")
-    assert rights.to_config()["allow_responses"] == {"max": 1, "expires": "5s"}
-
-
-def test_a_worker_with_ranks_speaks_for_each_of_them() -> None:
-    rights = worker_rights(CODE, "w7", ranks=2)
-
-    assert rights.publish == tuple(
-        f"kvmesh.{kind}.code.w7-dp{rank}" for kind in ("ev", "hb") for rank in (0, 1)
-    )
-    assert "kvmesh.ctl.code.w7-dp1" in rights.subscribe
-
-
-def test_a_router_may_neither_make_nor_delete_streams_nor_write_events() -> None:
-    rights = router_rights(CODE, "r1")
-
-    assert not [each for each in rights.publish if ".ev." in each or ".hb." in each]
-    for verb in ("CREATE", "UPDATE", "DELETE"):
-        assert not [each for each in rights.publish if f"STREAM.{verb}" in each]
-    assert "$JS.API.STREAM.PURGE.KVMESH_EVENTS_code" in rights.publish
-    assert "kvmesh.seq.code.r1" in rights.publish
-    assert "kvmesh.rctl.code.r1" in rights.subscribe
-
-
-def test_a_meta_router_listens_and_writes_the_homes_of_conversations_alone() -> None:
-    config = meta_router_rights("kvmesh").to_config()
-
-    written = [one for one in config["publish"]["allow"] if not one.startswith("$JS.")]
-    asked = [one for one in config["publish"]["allow"] if one.startswith("$JS.API.")]
-    assert written == ["$KV.kvmesh_homes.>"]
-    assert asked
-    assert all("KV_kvmesh_homes" in one for one in asked)
-    for verb in ("CREATE", "UPDATE", "DELETE", "PURGE"):
-        assert not [each for each in asked if f"STREAM.{verb}" in each]
-    assert "allow_responses" not in config
 
 
 def test_seeds_are_secret_and_kept_until_deleted(tmp_path: Path) -> None:
@@ -83,34 +32,6 @@ def test_seeds_are_secret_and_kept_until_deleted(tmp_path: Path) -> None:
     assert not [seed for seed in seeds.values() if seed.decode() in first]
     assert again == first
     assert rotated != first
-
-
-@pytest.mark.parametrize(
-    "member", ["w7", "code/", "/w7", "code/w.7", "code/>", "a b/w", "code/w:0"]
-)
-def test_a_name_no_subject_may_hold_is_refused(member: str) -> None:
-    for options in (AccountsOptions(worker=(member,)), AccountsOptions(router=(member,))):
-        with pytest.raises(ConfigError, match="bucket/name"):
-            plan_members(options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        AccountsOptions(worker=("code/w7", "code/w7:2")),
-        AccountsOptions(router=("code/*", "code/*")),
-    ],
-)
-def test_one_name_for_two_processes_is_refused(options: AccountsOptions) -> None:
-    with pytest.raises(ConfigError, match=r"code/(w7|\*) is named twice"):
-        plan_members(options)
-
-
-def test_a_worker_and_a_router_of_one_name_do_not_hear_each_others_commands() -> None:
-    members = plan_members(AccountsOptions(worker=("code/x",), router=("code/x",)))
-
-    worker, router = (set(member.rights.subscribe) for member in members[2:])
-    assert not worker & router
 
 
 def test_a_bad_namespace_directory_or_seed_is_a_configuration_error(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_tenant_and_session_come_in_headers_of_any_name() -> None:
 
     wishes = read(request(x_team=" search ", x_chat="abc"), body(kvmesh={"session": "other"}))
 
-    assert (wishes.tenant, wishes.session) == ("search", session_key("abc"))
+    assert (wishes.tenant, wishes.session) == ("search", session_key("abc", "search"))
     assert read(request(), body(kvmesh={"session": "abc"})).session == session_key("abc")
 
 
@@ -159,7 +159,9 @@ def test_where_clients_may_not_choose_they_do_not() -> None:
         body(priority=3, kvmesh=ALL_FIELDS | {"session": "s"}),
     )
 
-    assert wishes == RequestWishes(tenant="search", session=session_key("s"), output_tokens=7)
+    assert wishes == RequestWishes(
+        tenant="search", session=session_key("s", "search"), output_tokens=7
+    )
 
 
 @pytest.mark.parametrize(

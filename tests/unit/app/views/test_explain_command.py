@@ -8,9 +8,12 @@ import pytest
 from rich.console import Console
 
 from kvmesh.app.views.explain_command import ExplainOptions, check, print_answer, prompt_body
-from kvmesh.core.insight.explain import view_decision
+from kvmesh.app.views.tenant_view import TenantDetail, detail_for
+from kvmesh.core.admission.access import Viewer
+from kvmesh.core.insight.explain import HIDDEN, choice_for, view_decision
 from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
 from kvmesh.errors import ConfigError, TransportError
+from tests.unit.app.views.test_top_view import decision
 from tests.unit.core.insight.test_explain import decide
 
 
@@ -90,3 +93,21 @@ def test_workers_left_out_are_listed_with_the_reason_and_many_are_counted() -> N
     assert f"  w7  {why}" in text
     assert "  w8  draining" in text
     assert "  and 1 more" in text
+
+
+def test_what_a_tenant_is_told_is_printed_with_the_reason_why_it_is_no_more() -> None:
+    console = Console(file=io.StringIO(), width=400, color_system=None)
+    choice = choice_for(view_decision(decide(0, 50), router="r0", bucket="chat"), Viewer("ann"))
+    row = msgspec.structs.replace(decision(1), tenant="ann")
+
+    print_answer(msgspec.json.encode(choice), console, dry_run=True)
+    print_answer(
+        detail_for(TenantDetail("r-1", "all", row), Viewer("ann")) or b"", console, dry_run=False
+    )
+
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    text = file.getvalue()
+    assert "would go to w1" in text
+    assert "Request r-1 went to w0: finished, 200" in text
+    assert text.count(HIDDEN) == 2

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.views import live
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.live import LiveFeed
 from kvmesh.app.views.overview import Overview
+from kvmesh.core.admission.access import Viewer
 from kvmesh.transport.http.server.server import HttpServer
 from tests.conftest import Eventually
 from tests.integration.support.live_router import events
@@ -62,7 +64,8 @@ class WordyView:
     async def latest(self, limit: int) -> list[DecisionRow]:
         return [self.row(number) for number in range(limit)]
 
-    async def find(self, request_id: str) -> bytes | None:
+    async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
+        del viewer
         return request_id.encode()
 
     def row(self, number: int) -> DecisionRow:
@@ -105,7 +108,7 @@ class Feeding:
 @pytest.fixture
 async def feeding() -> AsyncIterator[Feeding]:
     view = WordyView()
-    feed = LiveFeed(view)
+    feed = LiveFeed(view, Viewers(""))
     server = HttpServer(feed.serve)
     await server.start("127.0.0.1", 0)
     running = asyncio.ensure_future(feed.run())

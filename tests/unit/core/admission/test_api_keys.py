@@ -1,5 +1,6 @@
 import pytest
 
+from kvmesh.core.admission.access import DEFAULT_ROLES
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, digest_of, parse_keys
 from kvmesh.errors import ConfigError, RequestError
 
@@ -126,5 +127,41 @@ def test_a_file_that_is_none_is_told_where(text: str, word: str) -> None:
 def test_keys_hold_no_secret() -> None:
     (key,) = parse_keys(f"[keys.a]\nsha256 = '{ANN}'", "file").values()
 
-    assert key == ApiKey(ANN, "a")
+    assert key == ApiKey(ANN, "a", DEFAULT_ROLES)
     assert "kvm-ann" not in repr(key)
+
+
+@pytest.mark.parametrize(
+    ("fields", "roles"),
+    [
+        ("", ("infer", "view")),
+        ("proxy = true", ("infer", "view", "operate")),
+        ("roles = ['infer']", ("infer",)),
+        ("roles = ['view', 'infer']\nproxy = true", ("view", "infer")),
+    ],
+)
+def test_a_key_has_the_roles_of_its_file_else_those_from_before_there_were_any(
+    fields: str, roles: tuple[str, ...]
+) -> None:
+    (key,) = parse_keys(f"[keys.a]\nsha256 = '{ANN}'\n{fields}", "file").values()
+
+    assert key.roles == roles
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("roles = []", "roles is empty"),
+        ("roles = ['admin']", "admin"),
+        ("roles = 'infer'", "roles"),
+        ("tenant = 'a\\r\\nx-admin: 1'", "is no name"),
+        ("tenant = ' ann'", "no blank at either end"),
+        (f"tenant = '{'a' * 513}'", "at most 512"),
+        (f"tenant = '{'é' * 257}'", "at most 512 bytes"),
+        ("tenant = 'Ångström'", "cannot stand in a header"),
+    ],
+)
+def test_roles_and_tenants_that_cannot_be_are_told_where(fields: str, words: str) -> None:
+    fields = fields.replace("'a\\r", '"a\\r').replace("x-admin: 1'", 'x-admin: 1"')
+    with pytest.raises(ConfigError, match=words):
+        parse_keys(f"[keys.a]\nsha256 = '{ANN}'\n{fields}", "file")

@@ -19,6 +19,7 @@ MAY_NAME = {
     "kvmesh/replay/options.py": "help",
     "kvmesh/report/table.py": "a remedy",
     "kvmesh/settings/mocker.py": "help",
+    "kvmesh/settings/requests.py": "help",
     "kvmesh/settings/roles.py": "help",
     # Where a rule was taken from.
     "kvmesh/core/chat/chat.py": "source",

@@ -3,11 +3,18 @@ import random
 import msgspec
 import pytest
 
+from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.insight.decision_record import thin
-from kvmesh.core.insight.explain import formula_in_words, view_decision, why
+from kvmesh.core.insight.explain import (
+    HIDDEN,
+    choice_for,
+    formula_in_words,
+    view_decision,
+    why,
+)
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -90,3 +97,16 @@ def test_candidates_come_best_first(name: str) -> None:
     assert scores == sorted(scores, reverse=view.maximise)
     assert (view.router, view.bucket, view.considered) == ("r0", "chat", 3)
     assert scores[0] == next(one.score for one in view.candidates if one.worker == view.worker)
+
+
+def test_a_tenant_that_shares_blocks_is_not_told_what_workers_hold() -> None:
+    view = view_decision(decide(0, 50), router="r0", bucket="chat")
+
+    assert choice_for(view, None) is view
+    assert choice_for(view, Viewer("ann", apart=True)) is view
+    told = msgspec.json.decode(msgspec.json.encode(choice_for(view, Viewer("ann"))))
+    assert told == {
+        "request_id": "r", "router": "r0", "bucket": "chat", "worker": "w1",
+        "policy": view.policy, "prompt_tokens": 1600, "total_blocks": 100, "considered": 2,
+        "why": HIDDEN, "candidates": [],
+    }  # fmt: skip

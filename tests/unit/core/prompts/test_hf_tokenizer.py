@@ -179,3 +179,18 @@ def test_ids_and_lengths_are_judged_by_the_backend() -> None:
         tokenizer.check_ids([1000])
     assert tokenizer.inline_characters >= 100
     assert tokenizer.inline_characters < 101
+
+
+def test_a_chat_seen_in_one_domain_is_rendered_and_tokenised_anew_in_another() -> None:
+    characters = Characters()
+    tokenizer = make(characters, {"default": TEMPLATE})
+
+    packed = {tokenizer.pack_chat(chat(), domain) for domain in ("", "ann", "ben", "", "ann")}
+    calls = characters.calls
+    texts = {
+        tokenizer.pack("hi", add_special_tokens=False, domain=domain)
+        for domain in ("", "ann", "ann", "")
+    }
+
+    assert (len(packed), calls) == (1, 3)
+    assert (len(texts), characters.calls - calls) == (1, 2)

@@ -61,9 +61,9 @@ def test_models_are_judged_apart() -> None:
 
 def test_agreements_of_another_model_restore_no_trust() -> None:
     probe = ParityProbe(OPTIONS)
-    for model in ("a", "b"):
-        probe.observe(model, [1], [2])
-        probe.observe(model, [1], [1])
+    for engine in ([2], [1]):
+        for model in ("a", "b"):
+            probe.observe(model, [1], engine)
 
     assert probe.doubted == {"a", "b"}
 

@@ -113,3 +113,17 @@ def test_one_huge_entry_does_not_empty_the_cache() -> None:
 
     assert cache.get("huge") is None
     assert cache.get("small") == b"1"
+
+
+def test_what_one_domain_sent_is_new_in_every_other() -> None:
+    encoder = Encoder()
+    cache = SegmentCache([START], encoder, capacity=1 << 20)
+    text = "a<|s|>b<|s|>b"
+
+    found = [cache.encode(text, domain) for domain in ("", "ann", "ben", "ann", "", "an", "")]
+
+    assert {decode(one) for one in found} == {text}
+    assert encoder.asked == ["a", "<|s|>b"] * 4
+    # No domain's entry is found by a text that begins like it.
+    cache.encode("3:ann" + "a")
+    assert encoder.asked[-1] == "3:anna"

@@ -1,5 +1,6 @@
 import pytest
 
+from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import RequestReader
@@ -132,3 +133,15 @@ def test_a_released_body_is_gone() -> None:
     request.release_body()
 
     assert request.body == b""
+
+
+def test_a_replaced_body_is_charged_in_place_of_the_one_sent() -> None:
+    request, budget = Request("POST", b"/", [], b"abc"), BodyBudget(100)
+    request.budget, budget.used = budget, 3
+
+    request.replace_body(b"abcdefg")
+    charged = budget.used
+    request.release_body()
+    request.replace_body(b"")
+
+    assert (charged, budget.used) == (7, 0)

@@ -1,0 +1,61 @@
+"""Whose requests a client may see: pages and answers ask here what to leave out."""
+
+from kvmesh.core.admission.access import ROLES_HEADER, Viewer, roles_told, tenant_of
+from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from kvmesh.transport.http.forward.plan import ForwardPlan
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import Headers
+
+_ORACLES = frozenset({b"x-kvmesh-overlap-blocks"})
+
+
+class Viewers:
+    """Reads who looks from what the front door put on a request, or one before it.
+
+    `checked`: this front door asks for keys, so that its word on roles is no client's. `apart`:
+    tenants share no cached block; then a tenant's header makes a viewer of who has no key, too.
+    """
+
+    def __init__(self, tenant_header: str, *, apart: bool = False, checked: bool = False) -> None:
+        self._tenant = tenant_header.lower().encode()
+        self.apart = apart
+        self._checked = checked
+
+    def of(self, request: Request) -> Viewer | None:
+        """Return who may see its own tenant's alone; None: all may be seen. Raises `RequestError`.
+
+        Without keys that is whoever names no tenant: who runs it, beside the gateway.
+        """
+        told = request.header(ROLES_HEADER)
+        if told is None or "operate" in roles_told(told):
+            limited = self.apart and not self._checked
+            if not (limited and request.header(self._tenant) is not None):
+                return None
+        return Viewer(tenant_of(request.headers, self._tenant), self.apart)
+
+    def veil(self, request: Request, plan: ForwardPlan) -> ForwardPlan:
+        """Return the plan, without what would tell the request's client of others' prompts."""
+        if self.apart or self.of(request) is None:
+            return plan
+        return VeiledPlan(plan)
+
+
+class VeiledPlan:
+    """A plan whose answers do not tell how much of a prompt was cached."""
+
+    def __init__(self, plan: ForwardPlan) -> None:
+        self._plan = plan
+        self.next_target = plan.next_target
+        self.on_attempt_failed = plan.on_attempt_failed
+        self.on_body = plan.on_body
+        self.on_finish = plan.on_finish
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Leave out of what is told of the decision."""
+        return [one for one in self._plan.on_head(status, headers) if one[0] not in _ORACLES]
+
+
+def viewers_of(settings: RouterSettings | MetaRouterSettings, tenant_header: str) -> Viewers:
+    """Return what says whose requests a client of a front door may see."""
+    checked = settings.http.api_keys is not None
+    return Viewers(tenant_header, apart=settings.tenant.tenant_isolation, checked=checked)

@@ -1,0 +1,99 @@
+"""What each process may say and hear on NATS: the least it can work with."""
+
+from typing import Any
+
+import msgspec
+
+from kvmesh.actors.wire import Subjects
+from kvmesh.transport.nats.layout import (
+    home_bucket,
+    inbox_prefix,
+    meta_bucket,
+    session_bucket,
+    snapshot_bucket,
+)
+
+ANSWER = {"max": 1, "expires": "5s"}
+"""A process may answer the command it was sent, once, within 5 s."""
+
+
+class Rights(msgspec.Struct, frozen=True):
+    """What one process may do. `answers`: reply to a command it was sent."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    answers: bool = False
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the `permissions` block; an empty list of publish subjects forbids all."""
+        publish = {"allow": list(self.publish)} if self.publish else {"deny": [">"]}
+        config: dict[str, Any] = {
+            "publish": publish,
+            "subscribe": {"allow": list(self.subscribe)},
+        }
+        if self.answers:
+            config["allow_responses"] = ANSWER
+        return config
+
+
+def worker_rights(subjects: Subjects, name: str, ranks: int = 1) -> Rights:
+    """Return a worker's rights: its own subjects, its own inbox, its own commands.
+
+    With more than one rank the worker speaks as NAME-dp0, NAME-dp1 and so on. No right to
+    JetStream's API or to any KV bucket: who may write one key of a bucket may wipe it all.
+    """
+    names = [name] if ranks == 1 else [f"{name}-dp{rank}" for rank in range(ranks)]
+    publish = [subjects.events(one) for one in names] + [subjects.heartbeats(one) for one in names]
+    subscribe = [f"{inbox_prefix('worker', subjects.bucket, name)}.>"]
+    subscribe += [subjects.control(one) for one in names]
+    return Rights(tuple(publish), tuple(subscribe), answers=True)
+
+
+def router_rights(subjects: Subjects, name: str) -> Rights:
+    """Return a router's rights: read and purge its bucket's stream, keep snapshots, speak to all.
+
+    Streams are made by the admin account (`kvmesh nats-streams`), not by routers.
+    """
+    stream = subjects.stream()
+    meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
+    sessions = session_bucket(subjects)
+    stores = (f"KV_{meta}", f"OBJ_{snapshots}", f"KV_{sessions}")
+    publish = [right for one in (stream, *stores) for right in follow_rights(one)]
+    for one in stores:
+        publish += [f"$JS.API.STREAM.MSG.GET.{one}"]
+        publish += [f"$JS.API.DIRECT.GET.{one}", f"$JS.API.DIRECT.GET.{one}.>"]
+    publish += [f"$JS.API.STREAM.PURGE.{one}" for one in (stream, f"OBJ_{snapshots}")]
+    publish += [f"$KV.{meta}.>", f"$KV.{sessions}.>", f"$O.{snapshots}.>", "$JS.FC.>"]
+    publish += [subjects.control(), subjects.router_control()]
+    publish += [subjects.bookings(name), subjects.routers(name)]
+    subscribe = (
+        f"{inbox_prefix('router', subjects.bucket, name)}.>",
+        subjects.heartbeats(),
+        subjects.bookings(),
+        subjects.routers(),
+        subjects.router_control(name),
+    )
+    return Rights(tuple(publish), subscribe, answers=True)
+
+
+def follow_rights(stream: str) -> list[str]:
+    """Return what following a stream takes."""
+    # A plain consumer is made on ….S, a named or filtered one below it.
+    made = [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>"]
+    verbs = ("INFO", "DELETE", "MSG.NEXT")
+    used = [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in verbs]
+    return [f"$JS.API.STREAM.INFO.{stream}", *made, *used]
+
+
+def meta_router_rights(namespace: str) -> Rights:
+    """Return a meta-router's rights: hear the routers of all buckets, and share with the other
+    meta-routers where conversations are; all of them have one key.
+    """
+    homes = home_bucket(namespace)
+    publish = (*follow_rights(f"KV_{homes}"), f"$KV.{homes}.>", "$JS.FC.>")
+    return Rights(publish, (Subjects(namespace, "*").routers(), f"{inbox_prefix('meta-router')}.>"))
+
+
+def admin_rights() -> Rights:
+    """Return the rights of the job that makes streams: JetStream's API, and nothing else."""
+    return Rights(("$JS.API.>",), (f"{inbox_prefix('admin')}.>",))

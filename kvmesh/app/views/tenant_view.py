@@ -1,0 +1,96 @@
+"""What of the pages one tenant may see: its own requests, and what workers there are."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
+from kvmesh.app.views.overview import BucketRow, Overview, WorkerRow
+from kvmesh.core.admission.access import Viewer
+from kvmesh.core.insight.explain import HIDDEN
+
+
+class TenantDetail(msgspec.Struct, frozen=True):
+    """What a tenant may know of one of its requests where it shares cached blocks with others."""
+
+    request_id: str
+    note: str
+    outcome: DecisionRow
+
+
+class TenantStatus(msgspec.Struct, frozen=True):
+    """What a tenant may know of a process: that it serves, and its own requests by state."""
+
+    name: str
+    ready: bool
+    tenant: str
+    requests: dict[str, int] = {}
+
+
+def rows_for(rows: Iterable[DecisionRow], viewer: Viewer) -> list[DecisionRow]:
+    """Return the rows of the viewer's tenant, without others' cached blocks in them."""
+    own = (row for row in rows if row.tenant == viewer.tenant)
+    if viewer.apart:
+        return list(own)
+    return [
+        msgspec.structs.replace(
+            row,
+            why="",
+            overlap_blocks=0,
+            round_robin_blocks=None,
+            score=0.0,
+            cached_tokens=None,
+        )
+        for row in own
+    ]
+
+
+def overview_for(whole: Overview, viewer: Viewer, limit: int) -> Overview:
+    """Return an overview with the newest `limit` requests of a tenant, and nothing that counts or
+    lists the requests of all: no traffic, no hot prefixes, no loads.
+    """
+    rows = rows_for(whole.decisions, viewer)
+    return Overview(
+        role=whole.role,
+        name=whole.name,
+        version=whole.version,
+        started=whole.started,
+        now=whole.now,
+        ready=whole.ready,
+        reason=whole.reason,
+        policy=whole.policy,
+        block_size=whole.block_size,
+        buckets=[
+            BucketRow(one.bucket, one.replicas, one.ready_replicas, one.workers, one.usable_workers)
+            for one in whole.buckets
+        ],
+        replicas=[],
+        workers=[
+            WorkerRow(
+                worker=one.worker,
+                bucket=one.bucket,
+                url="",
+                models=one.models,
+                trust=one.trust,
+                usable=one.usable,
+                why_not="" if one.usable else "not usable now",
+            )
+            for one in whole.workers
+        ],
+        counters={},
+        seconds=[],
+        decisions=rows[max(0, len(rows) - limit) :],
+        cursor=whole.cursor,
+    )
+
+
+def detail_for(detail: DecisionDetail | TenantDetail, viewer: Viewer | None) -> bytes | None:
+    """Return all about a request as JSON, None where it is another tenant's."""
+    if viewer is None:
+        return msgspec.json.encode(detail)
+    rows = rows_for((detail.outcome,), viewer)
+    if not rows:
+        return None
+    if viewer.apart:
+        return msgspec.json.encode(detail)
+    return msgspec.json.encode(TenantDetail(detail.request_id, HIDDEN, rows[0]))

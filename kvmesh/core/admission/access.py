@@ -1,0 +1,125 @@
+"""Who may ask for which path: the roles of keys, and what one tenant may see."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from kvmesh.errors import RequestError
+
+Role = Literal["infer", "view", "operate"]
+
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+DEFAULT_ROLES: Final[tuple[Role, ...]] = ("infer", "view")
+"""Of keys in files that were written before there were roles."""
+
+ROLES_HEADER: Final = b"x-kvmesh-roles"
+"""What a front door that asked for a key tells the next hop of it; only ever takes away."""
+
+OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+"""Paths that need no key: balancers ask them."""
+
+PATHS: Final[Mapping[str, Role]] = {
+    **dict.fromkeys(
+        (
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/v1/responses",
+            "/v1/messages",
+            "/v1/messages/count_tokens",
+            "/v1/embeddings",
+            "/v1/models",
+            "/v1/audio/speech",
+            "/v1/audio/transcriptions",
+            "/v1/audio/translations",
+            "/v1/images/edits",
+            "/v1/images/generations",
+            "/v1/moderations",
+            "/v1/pooling",
+            "/v1/classify",
+            "/v1/rerank",
+            "/v1/score",
+            "/v1/tokenize",
+            "/v1/detokenize",
+        ),
+        "infer",
+    ),
+    **dict.fromkeys(
+        (
+            "/",
+            "/dashboard",
+            "/v1/bucket",
+            "/v1/decisions",
+            "/v1/events",
+            "/v1/overview",
+            "/v1/route",
+            "/v1/status",
+        ),
+        "view",
+    ),
+    **dict.fromkeys(
+        ("/admin/admission", "/admin/policy", "/admin/trace", "/metrics", "/v1/edges"), "operate"
+    ),
+}
+"""What each path asks for. A path that stands neither here nor below asks for `operate`: it may be
+one by which an engine is changed (`/v1/load_lora_adapter`), or read across tenants (`/v1/files`).
+"""
+
+BELOW: Final[Mapping[str, Role]] = {
+    "/dashboard/": "view",
+    "/v1/decisions/": "view",
+    "/v1/models/": "infer",
+}
+"""The same of all paths that begin so."""
+
+
+class Viewer(msgspec.Struct, frozen=True):
+    """One who may see what is its `tenant`'s. `apart`: tenants share no cached block, so that the
+    overlap of its requests tells of its own alone.
+    """
+
+    tenant: str
+    apart: bool = False
+
+
+def role_for(path: str) -> Role | None:
+    """Return the role that `path` asks for, None where it needs no key."""
+    if path in OPEN_PATHS:
+        return None
+    found = PATHS.get(path)
+    if found is not None:
+        return found
+    for start, role in BELOW.items():
+        if path.startswith(start):
+            return role
+    return "operate"
+
+
+def check_role(path: str, roles: tuple[Role, ...]) -> None:
+    """Raise `RequestError` 403 where none of `roles` may have `path`; `operate` may everything."""
+    wanted = role_for(path)
+    if wanted is None or wanted in roles or "operate" in roles:
+        return
+    words = ", ".join(roles) or "nothing"
+    raise RequestError(
+        f"{path:.80} asks for a key that may {wanted}, this one may {words}: use "
+        f"another, or make one: kvmesh api-key NAME --role {wanted}",
+        status=403,
+    )
+
+
+def tenant_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return the tenant that the header `name` tells, "" without one.
+
+    Raises `RequestError` for two of them: who reads the first and who the last would differ.
+    """
+    told = [value for one, value in headers if one == name]
+    if len(told) > 1:
+        raise RequestError(f"{len(told)} headers {name.decode('latin-1')}: send one")
+    return told[0].decode("latin-1").strip() if told else ""
+
+
+def roles_told(value: bytes, at_most: tuple[Role, ...] = ROLES) -> tuple[Role, ...]:
+    """Return those of `at_most` that a `ROLES_HEADER` names; words that are none count nothing."""
+    words = value.decode("latin-1").replace(",", " ").split()
+    return tuple(role for role in at_most if role in words)
