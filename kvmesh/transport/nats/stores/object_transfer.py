@@ -113,6 +113,7 @@ class Download:
         self._where = where
         self._sequence = 0
         self._chunks: list[bytes] = []
+        self._bytes = 0
         self._digest = hashlib.sha256()
         self._broken = ""
         self._idle = 0
@@ -122,6 +123,7 @@ class Download:
         """Take one chunk."""
         self._sequence = sequence
         self._chunks.append(data)
+        self._bytes += len(data)
         self._digest.update(data)
         self._idle = 0
         self._progress.set()
@@ -136,8 +138,11 @@ class Download:
         self._broken = reason
         self._progress.set()
 
-    async def receive(self, chunks: int) -> tuple[bytes, bytes]:
-        """Return (data, sha256) of that many chunks. Raises `TransportError`, never hangs."""
+    async def receive(self, chunks: int, size: int) -> tuple[bytes, bytes]:
+        """Return (data, sha256) of that many chunks, of `size` bytes together.
+
+        Raises `TransportError`, as soon as there are more; never hangs.
+        """
         for _ in range(CONSUMERS):
             if len(self._chunks) >= chunks:
                 break
@@ -151,15 +156,17 @@ class Download:
             consumer = PullConsumer(self._jetstream, spec, self)
             await consumer.open()
             try:
-                await self._wait_for_chunks(chunks)
+                await self._wait_for_chunks(chunks, size)
             finally:
                 await consumer.close()
         if len(self._chunks) < chunks:
             raise TransportError(f"{self._where}: {self._broken}, {CONSUMERS} times")
         return b"".join(self._chunks), self._digest.digest()
 
-    async def _wait_for_chunks(self, chunks: int) -> None:
+    async def _wait_for_chunks(self, chunks: int, size: int) -> None:
         while len(self._chunks) < chunks and not self._broken:
+            if self._bytes > size:
+                raise TransportError(f"{self._where} is damaged: more than {size} bytes are there")
             if self._idle >= IDLE_HEARTBEATS:
                 raise TransportError(
                     f"{self._where} is damaged: {len(self._chunks)} of {chunks} chunks are there"

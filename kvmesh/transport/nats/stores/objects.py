@@ -6,15 +6,15 @@ Source: github.com/nats-io/nats-architecture-and-design, ADR-20.
 """
 
 import base64
-import binascii
 import builtins
 import datetime as dt
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
-from kvmesh.bounds import UNREADABLE
+from kvmesh.bounds import UNREADABLE, Count, MaybeName
 from kvmesh.errors import TransportError
 from kvmesh.ports import ObjectInfo
 from kvmesh.transport.nats.journal.jetstream import NANOSECONDS, JetStream, StoredMessage, shortage
@@ -52,15 +52,15 @@ class _ChunkOptions(msgspec.Struct, frozen=True):
 
 
 class _Meta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ADR-20 stores about an object; `digest` is base64url."""
+    """What ADR-20 stores about an object; `digest` is base64url, `nuid` one word of a subject."""
 
-    name: str
-    bucket: str = ""
-    nuid: str = ""
-    size: int = 0
-    mtime: str = ""
-    chunks: int = 0
-    digest: str = ""
+    name: MaybeName
+    bucket: MaybeName = ""
+    nuid: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}$")] = ""
+    size: Count = 0
+    mtime: MaybeName = ""
+    chunks: Count = 0
+    digest: MaybeName = ""
     deleted: bool = False
     options: _ChunkOptions = msgspec.field(default_factory=_ChunkOptions)
 
@@ -134,7 +134,7 @@ class NatsObjects:
             raise TransportError(f"object {self.options.bucket}/{name} does not exist")
         where = f"object {self.options.bucket}/{name}"
         download = Download(self._jetstream, self._stream, f"{self._chunks}{meta.nuid}", where)
-        data, digest = await download.receive(meta.chunks)
+        data, digest = await download.receive(meta.chunks, meta.size)
         if len(data) != meta.size or digest != decode_digest(meta.digest):
             raise TransportError(
                 f"{where} is damaged: {len(data)} of {meta.size} bytes, or its digest differs"
@@ -227,7 +227,7 @@ def decode_digest(text: str) -> bytes:
     """Return the SHA-256 in an ADR-20 digest; b"" when it is none."""
     try:
         return base64.urlsafe_b64decode(text.removeprefix(DIGEST_PREFIX))
-    except binascii.Error:
+    except ValueError:
         return b""
 
 

@@ -46,6 +46,20 @@ def test_null_fields_are_absent_and_variables_cannot_replace_the_messages() -> N
     assert render("{{ documents }}", variables={"documents": []}) == "[]"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].__init__.__globals__ }}",
+        "{{ raise_exception.__globals__['os'] }}",
+    ],
+)
+def test_a_template_reaches_neither_python_nor_its_arguments(source: str) -> None:
+    with pytest.raises(RequestError):
+        render(source)
+
+
 def test_a_broken_template_is_a_configuration_error_with_its_line() -> None:
     with pytest.raises(ConfigError, match=r"here, line 2: .*template option"):
         compile_template("\n{% if %}")
