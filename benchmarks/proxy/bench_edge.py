@@ -33,6 +33,9 @@ class IndexSide:
         asked(message, BLOCK_SIZE)
         self._link.send(Go(message.n, WorkerId("w0"), "http://127.0.0.1:8000", [], TOLD))
 
+    def on_unsent(self, message: ToEdge, error: Exception) -> None:
+        raise AssertionError(message) from error
+
     def on_lost(self) -> None:
         pass
 
@@ -49,6 +52,9 @@ class EdgeSide:
         self.wanted -= 1
         if not self.wanted:
             self.whole.set()
+
+    def on_unsent(self, message: FromEdge, error: Exception) -> None:
+        raise AssertionError(message) from error
 
     def on_lost(self) -> None:
         pass

@@ -14,7 +14,12 @@ from kvmesh.observe import get_logger
 from kvmesh.tasks import report
 
 MAX_FRAME_BYTES: Final = 64 * 1024**2
-"""A longer frame, sent or announced, ends the link: the other side is stuck, or not one of us."""
+"""No frame is longer: one announced ends the link, for the other side is not one of us; a message
+that needs one is not sent.
+"""
+
+MAX_BACKLOG_BYTES: Final = 2 * MAX_FRAME_BYTES
+"""So much unsent ends the link: the other side is stuck."""
 
 _HEADER: Final = 4
 
@@ -37,11 +42,15 @@ class LocalCodec(Protocol[Incoming_co, Outgoing_contra]):
         ...
 
 
-class LocalReceiver(Protocol[Incoming_contra]):
+class LocalReceiver(Protocol[Incoming_contra, Outgoing_contra]):
     """Who is at one end of a link."""
 
     def on_message(self, message: Incoming_contra, /) -> None:
         """Take the next message."""
+        ...
+
+    def on_unsent(self, message: Outgoing_contra, error: Exception, /) -> None:
+        """Learn that a message of one's own could not be encoded; those beside it were sent."""
         ...
 
     def on_lost(self) -> None:
@@ -50,18 +59,22 @@ class LocalReceiver(Protocol[Incoming_contra]):
 
 
 class LocalLink(asyncio.Protocol, Generic[Incoming, Outgoing]):
-    """One end of a link. `send` never waits; an unsent backlog beyond a frame ends the link."""
+    """One end of a link. `send` never waits; an unsent backlog beyond two frames ends the link.
+
+    A message that cannot be encoded is not sent, and its sender is told (`on_unsent`): those beside
+    it are.
+    """
 
     def __init__(self, codec: LocalCodec[Incoming, Outgoing]) -> None:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
-        self._receiver: LocalReceiver[Incoming] | None = None
+        self._receiver: LocalReceiver[Incoming, Outgoing] | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: list[Outgoing] = []
         self._lost = False
         self._rest = b""
 
-    def attach(self, receiver: LocalReceiver[Incoming]) -> None:
+    def attach(self, receiver: LocalReceiver[Incoming, Outgoing]) -> None:
         """Deliver to `receiver` from now on."""
         self._receiver = receiver
 
@@ -134,13 +147,46 @@ class LocalLink(asyncio.Protocol, Generic[Incoming, Outgoing]):
         self._outbox = []
         try:
             data = self._codec.encode(outbox)
+        except Exception:  # noqa: BLE001  one of many messages: found and told below
+            data = b""
+        if 0 < len(data) <= MAX_FRAME_BYTES:
+            self._write(transport, data)
+        else:
+            for message in outbox:
+                self._send_alone(transport, message)
+        if transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+            self._break("the other side does not read")
+
+    def _send_alone(self, transport: asyncio.Transport, message: Outgoing) -> None:
+        """Send one message in a frame of its own, or tell its sender why not."""
+        try:
+            data = self._encode_alone(message)
+        except Exception as error:  # noqa: BLE001  this message fails alone: the others go on
+            self._tell_unsent(message, error)
+        else:
+            self._write(transport, data)
+
+    def _encode_alone(self, message: Outgoing) -> bytes:
+        data = self._codec.encode([message])
+        if len(data) > MAX_FRAME_BYTES:
+            name = type(message).__name__
+            raise CodecError(f"{name} of {len(data)} bytes, a frame has at most {MAX_FRAME_BYTES}")
+        return data
+
+    def _tell_unsent(self, message: Outgoing, error: Exception) -> None:
+        report("link message", error, detail=f"{type(message).__name__} cannot be sent")
+        if self._receiver is not None:
+            try:
+                self._receiver.on_unsent(message, error)
+            except Exception as another:  # noqa: BLE001  one message's bug, as in `_deliver`
+                report("link message", another)
+
+    def _write(self, transport: asyncio.Transport, data: bytes) -> None:
+        try:
+            transport.write(len(data).to_bytes(_HEADER, "little") + data)
         except Exception as error:  # noqa: BLE001  what is lost would be waited for: end the link
             report("link message", error)
-            self._break("a message cannot be encoded")
-            return
-        transport.write(len(data).to_bytes(_HEADER, "little") + data)
-        if transport.get_write_buffer_size() > MAX_FRAME_BYTES:
-            self._break("the other side does not read")
+            self._break("a frame cannot be written")
 
     def _break(self, why: str) -> None:
         get_logger().error("link between processes broken", why=why)

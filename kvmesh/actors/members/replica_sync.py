@@ -1,11 +1,11 @@
 """Shares bookings among router replicas, so that many decide as well as one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
-from kvmesh.actors.kernel import Effect, Message, Publish, Wake
+from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
 from kvmesh.actors.messages import (
     Booked,
     BusMessage,
@@ -22,9 +22,7 @@ from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
-    BOOKING_VERSION,
     MAX_HASHES,
-    BookingBatch,
     BookingEvent,
     Ended,
     Grew,
@@ -33,7 +31,8 @@ from kvmesh.core.routing.booking_events import (
     StateBegins,
     StateEnds,
     decode_bookings,
-    encode_bookings,
+    encode_booking,
+    join_bookings,
 )
 from kvmesh.core.routing.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
@@ -66,7 +65,7 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
 
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     """Counters since the start. `gaps` counts messages of peers that never came, `refused` those
-    and bookings for which there was no room.
+    and bookings for which there was no room, `untold` events that could not be encoded.
     """
 
     events_sent: int
@@ -76,6 +75,7 @@ class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
     gaps: int
     garbage: int
     refused: int
+    untold: int = 0
 
 
 class ReplicaSync:
@@ -94,7 +94,7 @@ class ReplicaSync:
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
         self._peers = PeerBookings(scheduler)
-        self._pending: list[BookingEvent] = []
+        self._pending: list[tuple[msgspec.Raw, int]] = []
         self._pending_bytes = 0
         self._gathering = False
         self._next_seq = 1
@@ -102,7 +102,7 @@ class ReplicaSync:
         self._state_s: float | None = None
         self._asked: dict[str, float] = {}
         self._garbage = Refusals()
-        self._sent = self._states_sent = self._states_asked = 0
+        self._sent = self._states_sent = self._states_asked = self._untold = 0
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -136,15 +136,27 @@ class ReplicaSync:
             gaps=self._peers.gaps,
             garbage=self._garbage.count,
             refused=self._peers.refused,
+            untold=self._untold,
         )
 
     def _queue(self, event: BookingEvent) -> Iterable[Effect]:
-        self._pending.append(event)
-        self._pending_bytes += _size(event)
+        if (log := self._enter(event)) is not None:
+            return (log,)
         options = self._options
         if len(self._pending) >= options.max_events or self._pending_bytes >= options.max_bytes:
             return self._flush()
         return () if self._gathering else self._send_and_gather()
+
+    def _enter(self, event: BookingEvent) -> Log | None:
+        """Have an event told with the next batch; one that cannot be is left out, and logged."""
+        try:
+            encoded = encode_booking(event)
+        except CodecError as error:
+            self._untold += 1
+            return Log("error", "booking is not told to other replicas", {"error": str(error)})
+        self._pending.append((encoded, _size(event)))
+        self._pending_bytes += _size(event)
+        return None
 
     def _send_and_gather(self) -> Iterable[Effect]:
         self._gathering = True
@@ -155,18 +167,19 @@ class ReplicaSync:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         options, sent = self._options, list[Effect]()
         start = size = 0
-        for end, event in enumerate(pending, 1):
-            size += _size(event)
+        for end, (_, event_bytes) in enumerate(pending, 1):
+            size += event_bytes
             if end - start == options.max_events or size >= options.max_bytes:
                 sent.append(self._publish(pending[start:end]))
                 start, size = end, 0
         return [*sent, self._publish(pending[start:])] if start < len(pending) else sent
 
-    def _publish(self, events: list[BookingEvent]) -> Effect:
-        batch = BookingBatch(BOOKING_VERSION, self._options.epoch, self._next_seq, events)
+    def _publish(self, events: list[tuple[msgspec.Raw, int]]) -> Effect:
+        encoded = [event for event, _ in events]
+        data = join_bookings(self._options.epoch, self._next_seq, encoded)
         self._next_seq += len(events)
         self._sent += len(events)
-        return Publish(self._subjects.bookings(self._options.router), encode_bookings(batch))
+        return Publish(self._subjects.bookings(self._options.router), data)
 
     def _on_bus(self, subject: str, data: bytes, now: float) -> Iterable[Effect]:
         peer = last_token(subject)
@@ -202,15 +215,18 @@ class ReplicaSync:
             return ()
         self._state_s = now
         self._states_sent += 1
-        self._pending.append(StateBegins())
+        logs = [self._enter(event) for event in self._state()]
+        return [*filter(None, logs), *self._flush()]
+
+    def _state(self) -> Iterator[BookingEvent]:
+        yield StateBegins()
         for booking in self._sequences.owned():
-            self._pending.append(self._placed(booking))
+            yield self._placed(booking)
             if not booking.prefilling:
-                self._pending.append(Prefilled(booking.request_id))
+                yield Prefilled(booking.request_id)
             if booking.output_tokens:
-                self._pending.append(Grew(booking.request_id, booking.output_tokens))
-        self._pending.append(StateEnds())
-        return self._flush()
+                yield Grew(booking.request_id, booking.output_tokens)
+        yield StateEnds()
 
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         if kind == "flush":
@@ -229,7 +245,7 @@ class ReplicaSync:
         for booking in own:
             if booking.output_tokens > self._grown.get(booking.request_id, 0):
                 self._grown[booking.request_id] = booking.output_tokens
-                self._pending.append(Grew(booking.request_id, booking.output_tokens))
+                self._enter(Grew(booking.request_id, booking.output_tokens))
         effects = self._flush() or [self._publish([])]
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
         return (*effects, Wake(self._options.beat_s, Tick("beat")))

@@ -43,6 +43,7 @@ from kvmesh.transport.local import LocalLink, listen_local
 TELL_S: Final = 1.0
 _CUT: Final = Outcome("cut", 0, 0)
 _WITHDRAWN: Final = Outcome("refused", 0, 0)
+_FAILED: Final = Problem(500, "internal error", "internal_error")
 
 FromRequest = Answering | Progress | AttemptFailed | Again | RequestEnded | Withdrawn
 
@@ -183,6 +184,16 @@ class EdgeSession:
                 get_logger().info("edge connected", edge=edge, pid=pid)
             case _:
                 assert_never(message)
+
+    def on_unsent(self, message: ToEdge, error: Exception) -> None:
+        """End, at both ends, the one request that the message was of."""
+        if isinstance(message, WorkerUpdate):
+            return
+        request = self.requests.get(message.n)
+        if request is not None:
+            request.scope.crash(error)
+        else:
+            self.send(Refuse(message.n, _FAILED))
 
     def on_lost(self) -> None:
         """Release everything the edge had booked."""

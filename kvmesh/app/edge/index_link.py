@@ -17,6 +17,7 @@ from kvmesh.app.edge.messages import (
     Hello,
     Queued,
     Refuse,
+    RequestEnded,
     ToEdge,
     WorkerUpdate,
 )
@@ -24,7 +25,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.members.last_known import LastKnownFleet
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
-from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.forward.plan import Outcome, Target
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.local import LocalLink, connect_local
@@ -34,6 +35,8 @@ RETRY_MAX_S: Final = 1.0
 REPORT_S: Final = 1.0
 SETTLE_S: Final = 10.0
 """An index process just started has yet to hear from the workers: so long the edge knows better."""
+
+_CRASHED: Final = Outcome("crashed", 0, 0)
 
 
 class Asker(Protocol):
@@ -167,6 +170,16 @@ class IndexLink:
                     self.fleet.update(workers)
             case _:
                 assert_never(message)
+
+    def on_unsent(self, message: FromEdge, error: Exception) -> None:
+        """End, at both ends, the one request that the message was of."""
+        if isinstance(message, Hello | EdgeReport):
+            return
+        asker = self._askers.get(message.n)
+        if asker is not None:
+            asker.scope.crash(error)
+        else:
+            self.send(RequestEnded(message.n, _CRASHED, None))
 
     def _settled(self) -> bool:
         return self._clock() - self._since_s > SETTLE_S

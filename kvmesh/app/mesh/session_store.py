@@ -61,6 +61,6 @@ class SessionStore:
 
     def _flush(self) -> None:
         """Write the news. One that gets lost is written again when its session goes on."""
-        news, self._sessions.news = self._sessions.news, {}
-        for key, worker in news.items():
-            self._table.put(key, worker.encode())
+        news = self._sessions.news
+        for key in list(news):
+            self._table.put(key, news.pop(key).encode())

@@ -1,10 +1,10 @@
 """Where bodies are read that would hold the event loop for too long."""
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from kvmesh.transport.http.server.held_body import run_holding
 from kvmesh.transport.http.server.request import Request
 
 INLINE_ITEMS: Final = 10_000
@@ -31,7 +31,6 @@ class ReadingThreads:
         self._others = ThreadPoolExecutor(thread_name_prefix="read")
 
     async def run(self, request: Request, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns of `request`."""
+        """Return what `work` returns of `request`, whose body counts until the thread is done."""
         heavy = len(request.body) > HEAVY_BYTES or request.items > HEAVY_ITEMS
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._heavy if heavy else self._others, work)
+        return await run_holding(self._heavy if heavy else self._others, request, work)

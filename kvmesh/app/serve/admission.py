@@ -18,7 +18,7 @@ from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
 from kvmesh.core.workers.info import NO_THRESHOLDS, BusyThresholds
-from kvmesh.errors import NoWorkerError
+from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.tasks import report
 from kvmesh.transport.http.server.scope import Scope
@@ -148,28 +148,33 @@ class AdmissionGate:
     def _answer_ready(self, now: float) -> None:
         binding = self._binding
         for released in binding.release(now, lambda: self._may_weigh_all(now)):
-            verdict = released.verdict
-            self._tell(
-                released.request_id,
-                problem_of(verdict) if isinstance(verdict, NoWorkerError) else verdict,
-            )
+            self._tell(released.request_id, released.verdict)
 
     def _answer_late(self, now: float) -> None:
         binding = self._binding
         waited = f"no worker was free for {binding.options.max_wait_s:g} s"
-        late = binding.expire(now)
-        if now >= self._closing_s:
+        closing = now >= self._closing_s
+        if closing:
             waited = "this router is shutting down; ask another"
-            late = [*self.waiting]
         problem = Problem(
             UNAVAILABLE, waited, "queue_timeout", retry_after_s=binding.retry_after_s()
         )
-        for request_id in late:
+        late = binding.expire(now)
+        for request_id in [*self.waiting] if closing else late:
             binding.cancel(request_id)
             self._tell(request_id, problem)
 
-    def _tell(self, request_id: str, answer: Decision | Problem) -> None:
+    def _tell(self, request_id: str, verdict: Decision | Exception | Problem) -> None:
         waiting = self.waiting.pop(request_id, None)
-        if waiting is not None:
-            scope, told = waiting
-            scope.enter(told, answer)
+        if waiting is None:
+            return
+        scope, told = waiting
+        match verdict:
+            case Decision() | Problem():
+                scope.enter(told, verdict)
+            case KvMeshError():
+                scope.enter(told, Problem.from_error(verdict))
+            case _:
+                scope.crash(verdict)
+        if isinstance(verdict, Exception):
+            verdict.__traceback__ = None

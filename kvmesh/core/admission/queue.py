@@ -16,6 +16,10 @@ UNAVAILABLE: Final = 503
 MAX_ASKED: Final = 16
 """Requests asked in vain before `release` gives up: each costs a choice of worker."""
 
+MOST_PRIORITY: Final = 1 << 31
+MOST_TOKENS: Final = 1 << 40
+"""Whatever a request claims beyond counts as so much: a rank is a finite number."""
+
 _FIRST_GUESS_S: Final = 0.1
 _RATE_WEIGHT: Final = 0.1
 
@@ -122,10 +126,11 @@ class HoldQueue:
             return self._refuse(TOO_MANY_REQUESTS, reason)
         if held.request_id in self._held:
             return self._refuse(TOO_MANY_REQUESTS, f"request {held.request_id} waits already")
-        held = msgspec.structs.replace(held, queued_s=now, tokens=max(1, held.tokens))
+        tokens = min(max(1, held.tokens), MOST_TOKENS)
+        held = msgspec.structs.replace(held, queued_s=now, tokens=tokens)
+        rank = self._rank(held), next(self._serial)
         if tenant is None:
             tenant = self._tenants[held.tenant] = _Tenant()
-        rank = self._rank(held), next(self._serial)
         self._held[held.request_id] = rank, held
         tenant.waiting[rank] = held
         self._counts["held"] += 1
@@ -136,21 +141,39 @@ class HoldQueue:
 
         `admit` returns False when the request must go on waiting, each for a worker of its own:
         those behind it and other tenants are still asked, up to `MAX_ASKED` in vain; the next call
-        goes on with the other tenants. Call it whenever load may have fallen.
+        goes on with the other tenants. Call it whenever load may have fallen. What `admit` raises
+        is raised: then those it took before are released, and the request it was asked about waits.
         """
         released: list[WaitingRequest] = []
         passed_over: list[_Tenant] = []
+        try:
+            self._release(now, admit, released, passed_over)
+        finally:
+            for tenant in passed_over:
+                tenant.asked = 0
+        return released
+
+    def _release(
+        self,
+        now: float,
+        admit: Callable[[WaitingRequest], bool],
+        released: list[WaitingRequest],
+        passed_over: list[_Tenant],
+    ) -> None:
+        """Do as `release`. O(tenants) for each request asked, however many quanta it takes."""
+        quantum, idle_turns = max(1, self.options.quantum_tokens), 0
         while len(passed_over) < min(len(self._held), MAX_ASKED):
+            if idle_turns == len(self._tenants):
+                self._skip_rounds(quantum)
             name, tenant = next(iter(self._tenants.items()))
             held = tenant.next()
-            if held is None:
+            if held is not None and tenant.deficit < held.tokens:
+                tenant.deficit += quantum
+            if held is None or tenant.deficit < held.tokens:
+                idle_turns += 1
                 self._tenants.move_to_end(name)
                 continue
-            if tenant.deficit < held.tokens:
-                tenant.deficit += max(1, self.options.quantum_tokens)
-            if tenant.deficit < held.tokens:
-                self._tenants.move_to_end(name)
-                continue
+            idle_turns = 0
             if not admit(held):
                 tenant.asked += 1
                 passed_over.append(tenant)
@@ -162,9 +185,17 @@ class HoldQueue:
             self._waited_s += max(0.0, now - held.queued_s)
             self._note_release(now)
             released.append(held)
-        for tenant in passed_over:
-            tenant.asked = 0
-        return released
+
+    def _skip_rounds(self, quantum: int) -> None:
+        """Give all tenants at once the quanta of the rounds in which nobody could be asked."""
+        missing = {
+            name: held.tokens - tenant.deficit
+            for name, tenant in self._tenants.items()
+            if (held := tenant.next()) is not None
+        }
+        rounds = (min(missing.values()) - 1) // quantum
+        for name in missing:
+            self._tenants[name].deficit += rounds * quantum
 
     def cancel(self, request_id: str) -> bool:
         """Forget a request whose client went away; False when it does not wait here."""
@@ -199,10 +230,11 @@ class HoldQueue:
 
     def _rank(self, held: WaitingRequest) -> float:
         policy = self.options.policy
+        priority = min(max(held.priority, -MOST_PRIORITY), MOST_PRIORITY)
         if policy == "priority":
-            return float(-held.priority)
+            return float(-priority)
         if policy == "wspt":
-            work = held.tokens / (1 + max(0, held.priority))
+            work = held.tokens / (1 + max(0, priority))
             return work + self.options.ageing_tokens_per_s * held.queued_s
         return 0.0
 

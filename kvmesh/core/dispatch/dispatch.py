@@ -205,7 +205,8 @@ class Dispatch:
         try:
             return self.binding.ask(request, now)
         except NoWorkerError as error:
-            return error
+            # With its frames, which lead back to those that hold it now, it would keep the request.
+            return error.with_traceback(None)
 
     def _choose(self, request: RouteRequest, now: float, failed: frozenset[WorkerId]) -> Decision:
         """Choose and book at once; measure how long that takes."""

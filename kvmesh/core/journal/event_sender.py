@@ -87,17 +87,22 @@ class EventSender:
         return self._window.due_s()
 
     def send(self, now: float) -> Sends:
-        """Return everything that waits, as far as the window has room."""
+        """Return everything that waits, as far as the window has room.
+
+        What `dump` or the encoder raises is raised: then nothing is lost of what waits, and what
+        this call had put in flight is sent by `retry`.
+        """
         sends: Sends = []
         if self._dump_wanted and self._window.has_room():
+            self._outbox.restart(self._dump())
             self._dump_wanted = False
             self._dumps += 1
-            self._outbox.restart(self._dump())
             self._dumped_seq = self._next_seq + len(self._outbox) - 1
         while len(self._outbox) and self._window.has_room():
-            events = self._outbox.take(self._limits.flush_events)
+            events = self._outbox.first(self._limits.flush_events)
             data = encode_batch(Batch(VERSION, self.epoch, self._next_seq, events))
             parcel = Parcel(self._next_seq, self._next_seq + len(events) - 1, data)
+            self._outbox.drop(len(events))
             self._next_seq += len(events)
             self._batches += 1
             sends.append((self._window.send(parcel, now), data))

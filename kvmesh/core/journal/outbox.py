@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from kvmesh.core.blocks.events import HASH_BYTES, Cleared, Event, Removed, Stored
@@ -56,16 +57,25 @@ class Outbox:
         self._events = deque((Cleared(), *dump))
         self._limit = len(self._events) + self._max_events
 
-    def take(self, max_events: int) -> list[Event]:
-        """Remove and return the next batch: at most `max_events`, at most 128 KiB of hashes."""
+    def first(self, max_events: int) -> list[Event]:
+        """Return the next batch: at most `max_events`, at most 128 KiB of hashes and one event.
+
+        They stay in the queue until `drop`: what cannot be encoded is not lost on the way.
+        """
         batch: list[Event] = []
         size = 0
-        while self._events and len(batch) < max_events and size < MAX_BATCH_BYTES:
-            event = self._events.popleft()
+        for event in islice(self._events, max_events):
+            if size >= MAX_BATCH_BYTES:
+                break
             if not isinstance(event, Cleared):
                 size += len(event.hashes)
             batch.append(event)
         return batch
+
+    def drop(self, count: int) -> None:
+        """Take the first `count` events out: they are on their way."""
+        for _ in range(count):
+            self._events.popleft()
 
 
 def _merge(last: Event, event: Stored | Removed) -> Event | None:

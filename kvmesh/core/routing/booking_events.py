@@ -110,6 +110,19 @@ def encode_bookings(batch: BookingBatch) -> bytes:
     return _encoder.encode(batch)
 
 
+def encode_booking(event: BookingEvent) -> msgspec.Raw:
+    """Return one event as it travels. Raises `CodecError` for what cannot: a number too large."""
+    try:
+        return msgspec.Raw(_encoder.encode(event))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise CodecError(f"{type(event).__name__} of a request cannot be told: {error}") from error
+
+
+def join_bookings(epoch: int, first_seq: int, events: list[msgspec.Raw]) -> bytes:
+    """Return the message of a batch of encoded events."""
+    return _encoder.encode((BOOKING_VERSION, epoch, first_seq, events))
+
+
 def decode_bookings(data: bytes) -> BookingBatch:
     """Return the batch in `data`. Raises `CodecError`."""
     try:

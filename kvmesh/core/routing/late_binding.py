@@ -25,10 +25,12 @@ PAUSE_S: Final = 0.002
 
 
 class Released(msgspec.Struct, frozen=True):
-    """A request that waits no longer, and why: its worker, or none that could ever take it."""
+    """A request that waits no longer, and why: its worker, none that could ever take it, or an
+    error of ours, which is this request's alone.
+    """
 
     request_id: str
-    verdict: Decision | NoWorkerError
+    verdict: Decision | Exception
 
 
 class LateBinding:
@@ -65,11 +67,9 @@ class LateBinding:
         Raises `NoWorkerError` when waiting would not help.
         """
         if not self.waiting:
-            verdict = self._try(request, now)
-            if isinstance(verdict, NoWorkerError):
-                raise verdict
-            if verdict is not None:
-                return verdict
+            decision = self._try(request, now)
+            if decision is not None:
+                return decision
         held = WaitingRequest(
             request.request_id, self._work(request, now), request.tenant, request.priority
         )
@@ -81,13 +81,13 @@ class LateBinding:
     def release(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
         """Choose and book for those whose turn it is. Call it whenever load may have fallen.
 
-        `weigh_all` says whether the next decision shall carry every candidate.
+        `weigh_all` says whether the next decision shall carry every candidate. A request that
+        cannot be decided about leaves the queue with its error; those behind it are asked.
         """
         verdicts: list[Released] = []
 
         def admit(held: WaitingRequest) -> bool:
-            self._scheduler.trace = weigh_all()
-            verdict = self._try(self.waiting[held.request_id], now)
+            verdict = self._find(self.waiting[held.request_id], now, weigh_all)
             if verdict is None:
                 return False
             verdicts.append(Released(held.request_id, verdict))
@@ -118,12 +118,29 @@ class LateBinding:
         """Return sizes and counts."""
         return self._queue.statistics()
 
-    def _try(self, request: RouteRequest, now: float) -> Decision | NoWorkerError | None:
+    def _find(
+        self, request: RouteRequest, now: float, weigh_all: Callable[[], bool]
+    ) -> Decision | Exception | None:
+        """Do as `_try`, and return what that raises.
+
+        Whoever is told of the error drops its traceback: through its frames and their callers an
+        error that was returned holds itself, and the request, until the collector comes.
+        """
+        try:
+            self._scheduler.trace = weigh_all()
+            return self._try(request, now)
+        except Exception as error:  # noqa: BLE001  one of many: the others wait behind it
+            return error
+
+    def _try(self, request: RouteRequest, now: float) -> Decision | None:
+        """Choose and book; None when waiting may help. Raises `NoWorkerError` when it will not."""
         bound = self._queue.options.max_backlog_ms
         try:
             return self._scheduler.schedule_within(request, now, bound or inf)
         except NoWorkerError as error:
-            return None if error.busy and bound else error
+            if error.busy and bound:
+                return None
+            raise
 
     def _work(self, request: RouteRequest, now: float) -> int:
         """Return the prompt tokens that no worker has cached."""

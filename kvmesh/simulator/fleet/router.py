@@ -29,6 +29,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.errors import NoWorkerError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.request import Errand
 
@@ -159,8 +160,10 @@ class FleetRouter:
         """Return those whose turn it is and where they go; None: no worker is left for it."""
         released: list[tuple[Errand, Decision | None]] = []
         for one in self._binding.release(now, bool):
-            decision = one.verdict if isinstance(one.verdict, Decision) else None
-            released.append((self._held.pop(one.request_id), decision))
+            errand, verdict = self._held.pop(one.request_id), one.verdict
+            if not isinstance(verdict, Decision | NoWorkerError):
+                raise verdict
+            released.append((errand, verdict if isinstance(verdict, Decision) else None))
         return released
 
     def attempt_ended(self, end: AttemptEnd, now: float) -> Attempt:

@@ -32,11 +32,15 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class _Answer:
-    """A sink that keeps the whole answer, up to `MAX_BODY_BYTES`."""
+    """A sink that keeps the whole answer, up to `MAX_BODY_BYTES`; `done` has why there is none, ""
+    otherwise.
+
+    An exception in `done` would hold itself by the frame that waits for it, and with it the body.
+    """
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.on_chunk: OnChunk | None = None
         self.status = 0
         self._parts: list[bytes] = []
@@ -52,21 +56,24 @@ class _Answer:
         elif not self.done.done():
             self._parts.clear()
             most = f"{MAX_BODY_BYTES:,} bytes"
-            self.done.set_exception(TransportError(f"{self._origin}: an answer above {most}"))
+            self.done.set_result(f"{self._origin}: an answer above {most}")
+
+    def body(self) -> bytes:
+        return b"".join(self._parts)
 
     def on_end(self) -> None:
         if not self.done.done():
-            self.done.set_result(b"".join(self._parts))
+            self.done.set_result("")
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         if not self.done.done():
             words = failure.message.removeprefix(f"{failure.origin}: ")
-            self.done.set_exception(TransportError(f"{failure.origin}: {words}"))
+            self.done.set_result(f"{failure.origin}: {words}")
 
     def crash(self, error: Exception) -> None:
         get_logger().error("request crashed", exc_info=error)
         if not self.done.done():
-            self.done.set_exception(TransportError(f"internal error: {error!r}"))
+            self.done.set_result(f"internal error: {error!r}")
 
 
 async def fetch(
@@ -91,12 +98,14 @@ async def fetch(
     call = pool.send(request, answer)
     try:
         async with asyncio.timeout(timeout_s):
-            body = await answer.done
+            failure = await answer.done
     except TimeoutError as error:
         raise SlowError(f"{origin}{path}: no answer in {timeout_s:g} s") from error
     finally:
         call.cancel()
-    return answer.status, body
+    if failure:
+        raise TransportError(failure)
+    return answer.status, answer.body()
 
 
 async def fetch_ok(

@@ -68,10 +68,10 @@ class EventPublisher:
     def publish(self, payload: bytes) -> int:
         """Send a batch to whoever listens and keep it for replay; return its number."""
         seq = self.next_seq
-        self.next_seq = seq + 1
         number = seq.to_bytes(SEQ_BYTES, "big")
-        self._live.send_nowait((self._topic, number, payload))
         self._buffer.append((number, payload))
+        self.next_seq = seq + 1
+        self._live.send_nowait((self._topic, number, payload))
         return seq
 
     def close(self) -> None:

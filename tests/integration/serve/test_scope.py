@@ -197,7 +197,7 @@ def settings(urls: list[str], port: int, **more: Any) -> RouterSettings:
             "router_id": "r0",
             "seed": 1,
             "parity_sample": 0,
-            "http": HttpSettings(http_port=port, drain_s=1.0),
+            "http": HttpSettings(http_port=port, **more.pop("http", {"drain_s": 1.0})),
             **more,
         }
     )
@@ -210,7 +210,7 @@ class Door:
         self, port: int, ends: RequestEnds, counted: Callable[[], int], inside: Inside
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self._inside = inside
+        self.inside = inside
         self._sent = 0
         self.model = "m"
         self.at_the_router = at_the_router(port)
@@ -225,7 +225,7 @@ class Door:
         body = {**body, "model": self.model, "messages": [{"role": "user", "content": text}]}
         with planted.in_place(self.at_the_router):
             seen = await ask(self.url, body)
-            held = await self._inside.all_released()
+            held = await self.inside.all_released()
         if not planted.fired:
             wrong.append("was not reached")
         if seen not in allowed:
@@ -237,7 +237,7 @@ class Door:
         again = {**CHAT, "model": self.model, "user": text}
         if (after := await ask(self.url, again)) != "whole":
             wrong.append(f"the next request saw {after}")
-        if held := await self._inside.all_released():
+        if held := await self.inside.all_released():
             wrong.append(f"held {held} after the next request")
         return [f"{planted}: {one}" for one in wrong]
 
@@ -251,11 +251,11 @@ class Door:
 
     def at_the_gate(self) -> int:
         """Return how many requests wait for their turn."""
-        return self._inside.at_the_gate()
+        return self.inside.at_the_gate()
 
     async def held(self) -> dict[str, int]:
         """Return what requests hold after a while."""
-        return await self._inside.all_released()
+        return await self.inside.all_released()
 
     def ended(self) -> int:
         """Return how many requests ended."""
@@ -493,11 +493,11 @@ DESK: Points = [
 
 
 @contextlib.asynccontextmanager
-async def edge_to(engines: list[FailingEngine], folder: Path) -> AsyncIterator[Door]:
+async def edge_to(engines: list[FailingEngine], folder: Path, **more: Any) -> AsyncIterator[Door]:
     """Serve an edge process's and an index process's part of a router."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    given = settings([one.url for one in engines], port)
+    given = settings([one.url for one in engines], port, **more)
 
     def part(role: Literal["index", "edge"]) -> RouterPart:
         return RouterPart(role, 0, "r0", port, url, str(folder / "index.sock"))

@@ -123,17 +123,18 @@ async def ask(url: str, body: dict[str, Any], path: str = "/v1/chat/completions"
 class Inside:
     """What serves in this process, to be looked at while requests come and go.
 
-    Objects made before count for nothing behind `gc.freeze`: it makes looking cheap.
+    Objects made before count for nothing behind `gc.freeze`: it makes looking cheap. `behind` is
+    what was looked at before, and hidden by that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, behind: "Inside | None" = None) -> None:
         gc.collect()
-        self._servers: list[HttpServer] = []
-        self._pools: list[UpstreamPool] = []
-        self._contexts: list[RoutingContext] = []
-        self._cares: list[FailureCare] = []
-        self._desks: list[EdgeDesk] = []
-        self._links: list[IndexLink] = []
+        self._servers: list[HttpServer] = [*behind._servers] if behind else []
+        self._pools: list[UpstreamPool] = [*behind._pools] if behind else []
+        self._contexts: list[RoutingContext] = [*behind._contexts] if behind else []
+        self._cares: list[FailureCare] = [*behind._cares] if behind else []
+        self._desks: list[EdgeDesk] = [*behind._desks] if behind else []
+        self._links: list[IndexLink] = [*behind._links] if behind else []
         for one in gc.get_objects():
             match one:
                 case HttpServer():
@@ -155,12 +156,20 @@ class Inside:
         """Return how many requests wait for their turn."""
         return sum(len(one.gate.waiting) + len(one.gate._binding) for one in self._contexts)
 
+    def body_bytes(self) -> int:
+        """Return what bodies take of the budgets of all servers here."""
+        listeners = (server._listener for server in self._servers)
+        return sum(one.bodies.used for one in listeners if one is not None)
+
+    def requests(self) -> int:
+        """Return how many requests are being read or answered."""
+        listeners = (server._listener for server in self._servers)
+        return sum(one.busy for found in listeners if found for one in found.connections)
+
     def left(self) -> dict[str, int]:
         """Return what requests still hold, by name; only what is not 0."""
         found: Counter[str] = Counter()
-        for server in self._servers:
-            if server._listener is not None:
-                found["body bytes"] += server._listener.bodies.used
+        found["body bytes"] = self.body_bytes()
         for pool in self._pools:
             hosts = pool._state.hosts.values()
             found["busy upstreams"] += sum(len(one.connections) - len(one.idle) for one in hosts)
@@ -194,9 +203,9 @@ class Inside:
 
 
 @contextlib.contextmanager
-def looked_inside() -> Iterator[Inside]:
-    """Look at what serves by now."""
-    inside = Inside()
+def looked_inside(behind: Inside | None = None) -> Iterator[Inside]:
+    """Look at what serves by now, and what was seen `behind` it before."""
+    inside = Inside(behind)
     gc.freeze()
     try:
         yield inside

@@ -37,6 +37,7 @@ class Desk:
         self.codec = Codec()
         self.links: list[LocalLink[str, str]] = []
         self.messages: list[str] = []
+        self.unsent: list[object] = []
         self.lost = 0
 
     def accept(self, link: LocalLink[str, str]) -> None:
@@ -45,6 +46,10 @@ class Desk:
 
     def on_message(self, message: str) -> None:
         self.messages.append(message)
+
+    def on_unsent(self, message: str, error: Exception) -> None:
+        assert str(error)
+        self.unsent.append(message)
 
     def on_lost(self) -> None:
         self.lost += 1
@@ -130,7 +135,7 @@ async def test_garbage_ends_the_link(
 async def test_a_side_that_does_not_read_is_given_up(
     tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "MAX_FRAME_BYTES", 1_000_000)
+    monkeypatch.setattr(local, "MAX_BACKLOG_BYTES", 1_000_000)
     theirs = Desk()
     server = await listen_local(tmp_path / "s", theirs.codec, theirs.accept)
     _, writer = await asyncio.open_unix_connection(str(tmp_path / "s"), limit=1000)
@@ -182,16 +187,29 @@ async def test_a_receivers_bug_is_reported_and_the_next_message_comes(reported: 
     assert [one[TASK] for one in reported] == ["link message"]
 
 
-async def test_a_message_that_cannot_be_encoded_ends_the_link_at_both_ends(
-    tmp_path: Path, eventually: Eventually, reported: Contexts
+async def test_a_message_that_cannot_be_sent_fails_alone_and_its_sender_is_told(
+    tmp_path: Path,
+    eventually: Eventually,
+    reported: Contexts,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(local, "MAX_FRAME_BYTES", 100)
     ours, theirs = Desk(), Desk()
     server = await listen_local(tmp_path / "s", theirs.codec, theirs.accept)
     link = await connect_local(tmp_path / "s", ours.codec)
     link.attach(ours)
 
-    link.send(object())  # type: ignore[arg-type]  # what a bug would send
+    poison = object()
+    for message in ("a", poison, "b", "x" * 101, "y" * 60, "z" * 60):
+        link.send(message)  # type: ignore[arg-type]  # what a bug would send
+    await eventually(lambda: len(theirs.messages) == 4)
+    link.send("c")
 
-    await eventually(lambda: theirs.lost == ours.lost == 1)
-    assert [one[TASK] for one in reported] == ["link message"]
+    await eventually(lambda: len(theirs.messages) == 5)
+    assert theirs.messages == ["a", "b", "y" * 60, "z" * 60, "c"]
+    assert ours.unsent == [poison, "x" * 101]
+    assert "str of 104 bytes" in str(reported[1]["exception"])
+    assert [one[TASK] for one in reported] == ["link message"] * 2
+    assert ours.lost == theirs.lost == 0
+    link.close()
     server.close()

@@ -25,11 +25,15 @@ class Request:
     of any other. `twin` stands for all requests of a connection with one and the same head;
     `block` of a twin is that head rendered for forwarding, once it was, `notes` what handlers read
     of it, by whatever they find it under.
+
+    The body counts in `budget` until `uncharge`, and as long as one of `holders` reads it elsewhere
+    (a thread, a question to an engine): then `owed_bytes` are given back by the last of them.
     """
 
     __slots__ = (
-        "block", "body", "budget", "client", "headers", "http_1_0", "items", "keep_alive",
-        "method", "notes", "path", "query", "secure", "target", "twin", "values_seen",
+        "block", "body", "budget", "client", "headers", "holders", "http_1_0", "items",
+        "keep_alive", "method", "notes", "owed_bytes", "path", "query", "secure", "target", "twin",
+        "values_seen",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: Headers, body: bytes = b"") -> None:
@@ -46,6 +50,7 @@ class Request:
         self.http_1_0 = False
         self.keep_alive = True
         self.budget: BodyBudget | None = None
+        self.holders = self.owed_bytes = 0
         self.twin: Request | None = None
         self.block: bytes | None = None
         self.values_seen: dict[bytes, bytes] | None = None
@@ -75,16 +80,29 @@ class Request:
 
         What can be made again goes with it.
         """
-        if self.budget is not None:
-            self.budget.used -= len(self.body)
-            self.budget = None
+        self.uncharge()
         self.body = b""
         self.block = self.values_seen = None
 
     def uncharge(self) -> None:
-        """Take the body off its budget, once."""
-        if self.budget is not None:
+        """Take the body off its budget, once: now, or when nobody holds it any more."""
+        if self.budget is None:
+            return
+        if self.holders:
+            self.owed_bytes = self.owed_bytes or len(self.body)
+        else:
             self.budget.used -= len(self.body)
+            self.budget = None
+
+    def hold(self) -> None:
+        """Keep the body on its budget until `let_go`, though the request may end before."""
+        self.holders += 1
+
+    def let_go(self) -> None:
+        """Take back a `hold`: whoever called it has no reference to the body any more."""
+        self.holders -= 1
+        if self.owed_bytes and not self.holders and self.budget is not None:
+            self.budget.used -= self.owed_bytes
             self.budget = None
 
 
@@ -125,6 +143,7 @@ class RepeatedHead:
         request.body = body
         request.items = 0
         request.budget = None
+        request.holders = request.owed_bytes = 0
         request.twin = twin
         request.block = None
         request.values_seen = request.notes = None

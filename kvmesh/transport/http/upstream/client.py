@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl as tls
-from collections import deque
 from typing import Final
 
 from kvmesh.core.health.poison_guard import PoisonGuard
@@ -65,7 +64,7 @@ class UpstreamHost:
         self.idle: list[UpstreamConnection] = []
         self.connections: set[UpstreamConnection] = set()
         self.connecting: dict[UpstreamCall, asyncio.Task[None]] = {}
-        self.waiting: deque[UpstreamCall] = deque()
+        self.waiting: dict[UpstreamCall, asyncio.TimerHandle] = {}
         self.known_answer: KnownAnswer | None = None
         self.known_stream: StreamHead | None = None
         self._learnt_s = self._stream_learnt_s = NEVER
@@ -99,8 +98,8 @@ class UpstreamHost:
         if self._has_room():
             self.connect(call)
         else:
-            self.waiting.append(call)
-            self._pool.loop.call_later(self._pool.options.connect_timeout_s, self._expire, call)
+            wait_s = self._pool.options.connect_timeout_s
+            self.waiting[call] = self._pool.loop.call_later(wait_s, self._expire, call)
 
     def connect(self, call: UpstreamCall) -> None:
         """Open a connection for `call`, or for whoever waits longest when it is open."""
@@ -118,9 +117,10 @@ class UpstreamHost:
 
     def forget(self, call: UpstreamCall) -> None:
         """Drop a cancelled call that has no connection yet."""
-        task = self.connecting.pop(call, None)
-        if task is not None:
-            task.cancel()
+        for left in (self.connecting.pop(call, None), self.waiting.pop(call, None)):
+            if left is not None:
+                left.cancel()
+        self._fill_room()
 
     def released(self, connection: UpstreamConnection) -> None:
         """Give the connection to a waiting call, or keep it for a while.
@@ -129,11 +129,9 @@ class UpstreamHost:
         of the loop, in each of which everybody who has a connection may send again.
         """
         options = self._pool.options
-        while self.waiting:
-            call = self.waiting.popleft()
-            if call.waiting:
-                call.take(connection)
-                return
+        if self.waiting:
+            self._next_waiting().take(connection)
+            return
         for call in self.connecting:
             if call.waiting:
                 call.take(connection)
@@ -168,6 +166,11 @@ class UpstreamHost:
             self.idle.remove(connection)
         self._fill_room()
 
+    def _next_waiting(self) -> UpstreamCall:
+        call = next(iter(self.waiting))
+        self.waiting.pop(call).cancel()
+        return call
+
     def _has_room(self) -> bool:
         limit = self._pool.options.max_connections
         return limit is None or len(self.connections) + len(self.connecting) < limit
@@ -175,9 +178,7 @@ class UpstreamHost:
     def _fill_room(self) -> None:
         """Connect for calls that wait; an origin with nothing left is forgotten."""
         while self.waiting and self._has_room() and not self._pool.closed:
-            call = self.waiting.popleft()
-            if call.waiting:
-                self.connect(call)
+            self.connect(self._next_waiting())
         if not self.connections and not self.connecting and not self.waiting:
             self._pool.hosts.pop(self.origin.url, None)
 
@@ -188,7 +189,6 @@ class UpstreamHost:
             if call.waiting:
                 text = f"{self.origin.url}: the connection pool was closed"
                 call.failed(UpstreamFailure("before_send", "reset", text, self.origin.url))
-        self.waiting.clear()
         for connection in list(self.connections):
             connection.close()
 
@@ -218,6 +218,7 @@ class UpstreamHost:
         except Exception as error:  # noqa: BLE001  a task's end that nobody else sees
             connection.abandon()
             self.connecting.pop(call, None)
+            self._fill_room()
             call.crash(error)
 
     def _connected(self, call: UpstreamCall, connection: UpstreamConnection) -> None:
@@ -248,12 +249,9 @@ class UpstreamHost:
             call.failed(UpstreamFailure("before_send", kind, f"{url}: {text}", url))
 
     def _expire(self, call: UpstreamCall) -> None:
-        if call.waiting and call in self.waiting:
-            self.waiting.remove(call)
-            text = (
-                f"{self.origin.url}: all {self._pool.options.max_connections} connections are busy"
-            )
-            call.failed(UpstreamFailure("before_send", "busy", text, self.origin.url))
+        del self.waiting[call]
+        text = f"{self.origin.url}: all {self._pool.options.max_connections} connections are busy"
+        call.failed(UpstreamFailure("before_send", "busy", text, self.origin.url))
 
 
 class UpstreamPool:

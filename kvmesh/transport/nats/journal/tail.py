@@ -106,12 +106,13 @@ class NatsTail:
                 self._duplicates += 1
                 return
             self._skip_to(sequence)
-        self._position = sequence
         if subject.startswith(self._prefixes):
-            self._records += 1
+            # Then the position: a record that the listener fails at is a gap at the next one.
             self._listener.on_record(Record(sequence, subject, data))
+            self._records += 1
         else:
             self._pass_over(subject)
+        self._position = sequence
         if self._target is not None:
             self._check_caught_up()
 
@@ -214,10 +215,10 @@ class NatsTail:
         first = self._position + 1
         if sequence <= first:
             return
+        self._listener.on_gap(first, sequence - 1)
         self._gaps += 1
         self._missed += sequence - first
         self._position = sequence - 1
-        self._listener.on_gap(first, sequence - 1)
 
     def _check_caught_up(self) -> None:
         if self._target is not None and self._position >= self._target:

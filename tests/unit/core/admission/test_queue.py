@@ -233,3 +233,47 @@ def test_waits_are_summed_over_the_released() -> None:
     queue.release(4.0, take_all)
 
     assert queue.statistics().waited_s == 5.0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "wspt", "priority"])
+def test_a_number_of_400_digits_takes_a_place_like_any_other(policy: QueuePolicy) -> None:
+    queue = make_queue(policy=policy)
+    for name, number in (("low", -(10**400)), ("huge", 10**400), ("plain", 1)):
+        assert queue.offer(WaitingRequest(name, abs(number), "a", number), 0.0) is None
+
+    assert sorted(ids(queue.release(1.0, take_all))) == ["huge", "low", "plain"]
+    assert queue.statistics().tenants == 0
+
+
+def test_a_request_of_many_quanta_is_asked_without_a_turn_for_each() -> None:
+    queue = make_queue(quantum_tokens=1)
+    offer(queue, "a/1", "b/1", tokens=10**12)
+    offer(queue, "c/1", tokens=10**12 - 5)
+
+    assert ids(queue.release(1.0, take_all)) == ["c/1", "a/1", "b/1"]
+
+
+def test_what_admit_raises_leaves_the_queue_as_it_was() -> None:
+    queue = make_queue()
+    offer(queue, "a/1", "b/1", "c/1", "d/1")
+
+    def admit(held: WaitingRequest) -> bool:
+        if held.tenant == "c":
+            raise RuntimeError(held.request_id)
+        return held.tenant == "a"
+
+    with pytest.raises(RuntimeError, match="c/1"):
+        queue.release(1.0, admit)
+
+    assert len(queue) == 3
+    assert sorted(ids(queue.release(2.0, take_all))) == ["b/1", "c/1", "d/1"]
+
+
+def test_a_cancel_leaves_the_order_of_priorities() -> None:
+    queue = make_queue(policy="priority", quantum_tokens=10**9)
+    for number, priority in enumerate((9, 5, 8, 1, 4, 7, 6)):
+        assert queue.offer(WaitingRequest(f"r{number}", 1, "a", priority), float(number)) is None
+
+    assert queue.cancel("r0")
+
+    assert [one.priority for one in queue.release(9.0, take_all)] == [8, 7, 6, 5, 4, 1]

@@ -208,3 +208,26 @@ def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     scheduler.first_token("r1", 1.0)
     assert release(binding, 1.0) == []
     assert binding.options.max_wait_s == 1.0
+
+
+def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    binding, scheduler = make_binding(W1)
+    binding.ask(make_request("r1"), 0.0)
+    for number, name in enumerate(("poison", "next"), 1):
+        assert binding.ask(make_request(name, family=number), 0.0) is None
+    scheduler.first_token("r1", 1.0)
+    plain = scheduler.schedule_within
+
+    def schedule_within(request: RouteRequest, now: float, most_ms: float) -> Decision | None:
+        if request.request_id == "poison":
+            raise ArithmeticError("nan")
+        return plain(request, now, most_ms)
+
+    monkeypatch.setattr(scheduler, "schedule_within", schedule_within)
+    first, second = release(binding, 1.0)
+
+    assert (first.request_id, repr(first.verdict)) == ("poison", "ArithmeticError('nan')")
+    assert (second.request_id, type(second.verdict)) == ("next", Decision)
+    assert len(binding) == 0
