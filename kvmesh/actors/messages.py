@@ -288,6 +288,10 @@ class AllHeard(Message, frozen=True):
     """Who lives has been heard of since the start: a meta-router may begin to choose."""
 
 
+class SharesChanged(Message, frozen=True):
+    """Tenants began or ceased to wait here: the other replicas are to know at once."""
+
+
 class FirstToken(Message, frozen=True):
     """A request of this replica got its first token."""
 

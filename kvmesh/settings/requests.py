@@ -23,8 +23,12 @@ class AdmissionSettings:
     """Seconds a request is held at most; then it is answered 503."""
     tenant_header: str = "x-kvmesh-tenant"
     """Header that names the tenant; tenants take turns by tokens. Set it at a trusted gateway."""
+    queue_fairness: Literal["tokens", "locality"] = "tokens"
+    """How tenants share while requests are held: in turns, by the prompt tokens that no worker has
+    cached (tokens); or the longest cached prefix first among tenants that have not had their share,
+    counted over all replicas by what requests really cost, with their output (locality)."""
     quantum_tokens: Positive = 4096
-    """Prompt tokens a tenant may send per turn."""
+    """Tokens a tenant may be ahead of another by: per turn, and per round under locality."""
     busy_decode_blocks: NonNegative = 0.0
     """Give a worker nothing new above this share of its KV blocks in use; 0 is off."""
     busy_prefill_tokens: Count = 0

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 from cyclopts import Parameter, Token
 
 from kvmesh.app.formulas.formula_file import load_formulas
-from kvmesh.core.admission.queue import QueuePolicy
+from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
+from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
@@ -75,6 +76,10 @@ class SimulateOptions:
     """Routers hold requests while their worker's predicted backlog is longer, ms; 0: never."""
     queue_policy: QueuePolicy = "fcfs"
     """Order of held requests: fcfs, or wspt (little work first)."""
+    queue_fairness: QueueFairness = "tokens"
+    """How tenants of the trace share while requests are held: tokens or locality."""
+    quantum_tokens: int = DEFAULT_QUANTUM
+    """Tokens a tenant may be ahead of another by: per turn, and per round under locality."""
     kv_events: bool = True
     """Route by KV events; without them by what was sent where."""
     block_size: int | None = None
@@ -156,6 +161,8 @@ class SimulateOptions:
             kv_events=self.kv_events,
             max_backlog_ms=self.max_backlog_ms,
             queue_policy=self.queue_policy,
+            queue_fairness=self.queue_fairness,
+            quantum_tokens=self.quantum_tokens,
             seed=self.seed,
             faults=parse_fleet_faults(self.fail, self.flap, self.engines),
             retries=self.retries,

@@ -22,7 +22,7 @@ MAX_UNHASHED_SHARE: Final = 0.5
 
 _FORMAT: Final = (
     'expected {"timestamp": ms, "input_length": tokens, "output_length": tokens, '
-    '"hash_ids": [int, ...]} and optionally "session_id", "delay"'
+    '"hash_ids": [int, ...]} and optionally "session_id", "delay", "tenant"'
 )
 
 
@@ -40,6 +40,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     block_ids: tuple[int, ...]
     session: str = ""
     delay_ms: float | None = None
+    tenant: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -49,6 +50,7 @@ class _Line(msgspec.Struct, frozen=True):
     timestamp: Figure | None = None
     session_id: MaybeName | int | None = None
     delay: Figure | None = None
+    tenant: MaybeName = ""
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -87,6 +89,7 @@ def parse_trace(lines: Iterable[bytes], source: str) -> list[TraceRequest]:
             block_ids=line.hash_ids,
             session=session,
             delay_ms=line.delay if session else None,
+            tenant=line.tenant,
         )
         requests.append(request)
     if not requests:

@@ -13,12 +13,14 @@ from kvmesh.actors.messages import (
     FirstToken,
     RouterGone,
     RouterSeen,
+    SharesChanged,
     Started,
     StateWanted,
     Tick,
 )
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
+from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
@@ -91,6 +93,7 @@ class ReplicaSync:
     ) -> None:
         self.name = name
         self._sequences = scheduler.sequences
+        self._ledger = scheduler.ledger
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
         self._peers = PeerBookings(scheduler)
@@ -172,11 +175,16 @@ class ReplicaSync:
             if end - start == options.max_events or size >= options.max_bytes:
                 sent.append(self._publish(pending[start:end]))
                 start, size = end, 0
-        return [*sent, self._publish(pending[start:])] if start < len(pending) else sent
+        shares = self._ledger.tell()
+        if start < len(pending) or shares is not None:
+            sent.append(self._publish(pending[start:], shares))
+        return sent
 
-    def _publish(self, events: list[tuple[msgspec.Raw, int]]) -> Effect:
+    def _publish(
+        self, events: list[tuple[msgspec.Raw, int]], shares: Shares | None = None
+    ) -> Effect:
         encoded = [event for event, _ in events]
-        data = join_bookings(self._options.epoch, self._next_seq, encoded)
+        data = join_bookings(self._options.epoch, self._next_seq, encoded, shares)
         self._next_seq += len(events)
         self._sent += len(events)
         return Publish(self._subjects.bookings(self._options.router), data)
@@ -230,7 +238,7 @@ class ReplicaSync:
 
     def _on_tick(self, kind: str, now: float) -> Iterable[Effect]:
         if kind == "flush":
-            if self._pending:
+            if self._pending or self._ledger.news:
                 return self._send_and_gather()
             self._gathering = False
             return ()
@@ -246,12 +254,14 @@ class ReplicaSync:
             if booking.output_tokens > self._grown.get(booking.request_id, 0):
                 self._grown[booking.request_id] = booking.output_tokens
                 self._enter(Grew(booking.request_id, booking.output_tokens))
-        effects = self._flush() or [self._publish([])]
+        effects = [*self._flush(), self._publish([], self._ledger.tell_again())]
         effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
         return (*effects, Wake(self._options.beat_s, Tick("beat")))
 
     def _on_rare(self, message: Message, now: float) -> Iterable[Effect]:
         match message:
+            case SharesChanged():
+                return () if self._gathering else self._send_and_gather()
             case Started():
                 return (Wake(self._options.beat_s, Tick("beat")),)
             case RouterSeen(heartbeat, joined):

@@ -5,6 +5,7 @@ from typing import Final
 from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.queue import AdmissionStatistics
+from kvmesh.core.admission.shares import LedgerStatistics
 from kvmesh.core.cost.own import OwnStatistics
 from kvmesh.core.insight.traffic_totals import TrafficTotals
 from kvmesh.core.routing.shadow_policy import ShadowReport
@@ -84,6 +85,19 @@ SHADOWS: Final = Table[ShadowReport](
            "Prefill queue in front of the request there (achieved), and where it would have gone.",
            ("kind",)),
     labels=("policy",),
+)
+
+SHARES: Final = Table[LedgerStatistics](
+    Figure("gauge", "kvmesh_tenant_accounts", lambda one: one.tenants,
+           "Tenants whose service is counted."),
+    Figure("gauge", "kvmesh_tenant_spread_tokens", lambda one: one.apart,
+           "How far the waiting tenant with least service is behind that with most."),
+    Figure("counter", "kvmesh_tenant_service_tokens", lambda one: {
+               "here": one.charged, "siblings": one.heard},
+           "Tokens charged to tenants, output twice, by who charged: this replica or siblings.",
+           ("where",)),
+    Figure("counter", "kvmesh_tenant_passed_over", lambda one: one.passed,
+           "Times a tenant that waits at siblings was not given way to any longer."),
 )
 
 ADMISSION: Final = Table[AdmissionStatistics](

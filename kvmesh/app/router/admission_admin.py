@@ -1,6 +1,7 @@
 """`/admin/admission`: the bounds of admission, looked at and changed while the router runs."""
 
-from typing import get_args
+from contextlib import suppress
+from typing import Final, get_args
 
 import msgspec
 
@@ -9,22 +10,27 @@ from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.serve.admission import AdmissionLimits
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.admission.queue import AdmissionStatistics, QueuePolicy
+from kvmesh.core.admission.queue import AdmissionStatistics, QueueFairness, QueuePolicy
+from kvmesh.core.admission.shares import TenantShare
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
 
 PATH = "/admin/admission"
 
+MOST_TENANTS: Final = 64
+
 
 class AdmissionView(msgspec.Struct, frozen=True):
     """The bounds in force, and what became of requests under them at this replica.
 
-    A change is taken by all `replicas` within some seconds.
+    A change is taken by all `replicas` within some seconds. `tenants`, for those who may change it:
+    who waits, and who had most, `MOST_TENANTS` of them.
     """
 
     limits: AdmissionLimits
     replicas: list[str]
     statistics: AdmissionStatistics
+    tenants: list[TenantShare] = []
 
 
 class AdmissionAdmin:
@@ -41,7 +47,11 @@ class AdmissionAdmin:
 
     def _show(self, exchange: Exchange) -> None:
         gate = self._share.gate
-        view = AdmissionView(gate.limits, self._share.taken_by(), gate.statistics())
+        tenants: list[TenantShare] = []
+        with suppress(RequestError):
+            self._guard.check(exchange.request, PATH)
+            tenants = gate.shares(MOST_TENANTS)
+        view = AdmissionView(gate.limits, self._share.taken_by(), gate.statistics(), tenants)
         answer_json(exchange, view)
 
     def _change(self, exchange: Exchange) -> None:
@@ -59,8 +69,10 @@ def changed(limits: AdmissionLimits, body: bytes) -> AdmissionLimits:
     except UNREADABLE as error:
         known = msgspec.json.encode(limits).decode()
         policies = ", ".join(get_args(QueuePolicy))
+        ways = ", ".join(get_args(QueueFairness))
         raise RequestError(
-            f"{PATH}: {error}; send any of {known}; queue_policy is one of {policies}"
+            f"{PATH}: {error}; send any of {known}; queue_policy is one of {policies},"
+            f" queue_fairness of {ways}"
         ) from error
     if wrong := merged.wrong():
         raise RequestError(f"{PATH}: {wrong}")

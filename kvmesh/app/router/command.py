@@ -186,7 +186,7 @@ class RouterServer:
             workers=self.scheduler.workers,
             routing=routing,
             decisions=decisions,
-            gate=AdmissionGate(routing, settings.admission, time.monotonic),
+            gate=AdmissionGate(routing, settings.admission, time.monotonic, self.mesh.tell),
             tracer=tracer_for(settings.log.otlp_endpoint, "router"),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,

@@ -6,14 +6,18 @@ from functools import partial
 
 import msgspec
 
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.messages import SharesChanged
 from kvmesh.bounds import Count, Figure, Seconds
 from kvmesh.core.admission.queue import (
     UNAVAILABLE,
     AdmissionOptions,
     AdmissionStatistics,
+    QueueFairness,
     QueuePolicy,
     Refusal,
 )
+from kvmesh.core.admission.shares import TenantShare
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
@@ -38,6 +42,7 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantum_tokens: Count
     busy_decode_blocks: Figure
     busy_prefill_tokens: Count
+    queue_fairness: QueueFairness = "tokens"
 
     def wrong(self) -> str:
         """Return what cannot be; "" when all can."""
@@ -62,12 +67,19 @@ class AdmissionGate:
     tells them.
 
     `waiting` are those, by request id: where there are none, `load_fell` has nothing to do.
+    `tell` reaches the other replicas, where there may be any.
     """
 
     def __init__(
-        self, dispatch: Dispatch, settings: AdmissionSettings, clock: Callable[[], float]
+        self,
+        dispatch: Dispatch,
+        settings: AdmissionSettings,
+        clock: Callable[[], float],
+        tell: Callable[[Message], None] | None = None,
     ) -> None:
         self._workers = dispatch.scheduler.workers
+        self._ledger = dispatch.scheduler.ledger
+        self._tell_siblings = tell
         self._binding = dispatch.binding
         self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
@@ -90,6 +102,7 @@ class AdmissionGate:
                 max_queued_per_tenant=limits.max_queued_per_tenant,
                 max_wait_s=limits.max_wait_s,
                 quantum_tokens=limits.quantum_tokens,
+                fairness=limits.queue_fairness,
             )
         )
         thresholds = BusyThresholds(
@@ -107,12 +120,14 @@ class AdmissionGate:
         """
         self.waiting[request_id] = scope, told
         scope.held.append(partial(self.leave, request_id))
+        self._tell_news()
         self.load_fell()
 
     def leave(self, request_id: str) -> None:
         """Forget a request that ended while it waited; no error when it does not wait."""
         self.waiting.pop(request_id, None)
         self._binding.cancel(request_id)
+        self._tell_news()
 
     def load_fell(self) -> None:
         """Look soon whether somebody's turn has come."""
@@ -130,6 +145,10 @@ class AdmissionGate:
         """Return sizes and counts."""
         return self._binding.statistics()
 
+    def shares(self, most: int) -> list[TenantShare]:
+        """Return what tenants were served, those that wait first."""
+        return self._ledger.shares(most)
+
     def _look_in(self, delay_s: float) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
@@ -142,8 +161,13 @@ class AdmissionGate:
                 answer(now)
             except Exception as error:  # noqa: BLE001  the gate goes on: others wait, too
                 report("admission queue", error)
+        self._tell_news()
         if self.waiting:
             self._look_in(LOOK_EVERY_S)
+
+    def _tell_news(self) -> None:
+        if self._ledger.news and self._tell_siblings is not None:
+            self._tell_siblings(SharesChanged())
 
     def _answer_ready(self, now: float) -> None:
         binding = self._binding

@@ -8,7 +8,10 @@ from typing import Final, Literal
 import msgspec
 from sortedcontainers import SortedDict
 
+from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
+
 QueuePolicy = Literal["fcfs", "wspt", "priority"]
+QueueFairness = Literal["tokens", "locality"]
 
 TOO_MANY_REQUESTS: Final = 429
 UNAVAILABLE: Final = 503
@@ -30,7 +33,8 @@ class AdmissionOptions(msgspec.Struct, frozen=True):
 
     `policy` orders one tenant's requests: by arrival; by tokens / (1 + priority), shortest first;
     by priority, then arrival. `ageing_tokens_per_s` lets long ones overtake in the end under wspt.
-    Tenants take turns by deficit round robin of `quantum_tokens`.
+    Tenants take turns by deficit round robin of `quantum_tokens`; with `fairness` "locality" the
+    longest cached prefix goes first among those with a deficit left (`FairTurns`).
     """
 
     policy: QueuePolicy = "fcfs"
@@ -38,8 +42,9 @@ class AdmissionOptions(msgspec.Struct, frozen=True):
     max_queued: int = 1024
     max_queued_per_tenant: int = 256
     max_wait_s: float = 30.0
-    quantum_tokens: int = 4096
+    quantum_tokens: int = DEFAULT_QUANTUM
     ageing_tokens_per_s: float = 200.0
+    fairness: QueueFairness = "tokens"
 
 
 class WaitingRequest(msgspec.Struct, frozen=True):
@@ -196,6 +201,17 @@ class HoldQueue:
         rounds = (min(missing.values()) - 1) // quantum
         for name in missing:
             self._tenants[name].deficit += rounds * quantum
+
+    def find(self, request_id: str) -> tuple[Rank, WaitingRequest]:
+        """Return a request that waits and its rank. Raises `KeyError` for any other."""
+        return self._held[request_id]
+
+    def take(self, request_id: str, now: float) -> None:
+        """Let one request go, whoever's turn it is. Raises `KeyError` when it does not wait."""
+        _, held = self._held[request_id]
+        self._drop(held)
+        self._waited_s += max(0.0, now - held.queued_s)
+        self._note_release(now)
 
     def cancel(self, request_id: str) -> bool:
         """Forget a request whose client went away; False when it does not wait here."""

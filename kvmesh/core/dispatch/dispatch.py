@@ -32,11 +32,11 @@ class Dispatched(msgspec.Struct):
     """One request on its way: what was asked, decided and seen so far. Times in seconds.
 
     `visible_id` is the id that the client knows. `given` is what admission decided when the turn
-    came of a request asked about at `asked_s` (-1: admission was not asked). `decision` is the last
-    one, made at `sent_s`; `told` tokens of the prompt its worker's own events had told of then,
-    None where that proves nothing. `waiting`: no token was seen. `output_tokens` are those counted
-    when its last booking was released; those that nobody could count began to come `unseen_s`
-    before.
+    came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant is
+    `charged`. `decision` is the last one, made at `sent_s`; `told` tokens of the prompt its
+    worker's own events had told of then, None where that proves nothing. `waiting`: no token was
+    seen. `output_tokens` are those counted when its last booking was released; those that nobody
+    could count began to come `unseen_s` before.
     """
 
     request: RouteRequest
@@ -45,6 +45,7 @@ class Dispatched(msgspec.Struct):
     forecast: OutputForecast = NO_FORECAST
     given: Decision | None = None
     asked_s: float = -1.0
+    charged: bool = False
     record: DecisionRecord | None = None
     decision: Decision | None = None
     sent_s: float = 0.0
@@ -126,15 +127,17 @@ class Dispatch:
         """
         binding = self.binding
         decision, one.given = one.given, None
-        if decision is None:
-            if one.asked_s < 0.0 and (binding.bounded or binding.waiting):
-                one.asked_s = now
-                answer = self._ask(one.request, now)
-                if not isinstance(answer, Decision):
-                    return answer
-                decision = answer
-            else:
-                decision = self._choose(one.request, now, failed)
+        if decision is not None:
+            one.charged = True
+        elif one.asked_s < 0.0 and (binding.bounded or binding.waiting):
+            one.asked_s = now
+            answer = self._ask(one.request, now)
+            if not isinstance(answer, Decision):
+                return answer
+            decision = answer
+            one.charged = True
+        else:
+            decision = self._choose(one.request, now, failed)
         self._enter(one, decision, now)
         return decision
 
@@ -188,11 +191,11 @@ class Dispatch:
             self.log.ended(one.record, state, status, usage, now)
             if one.record.decision.arm is not None:
                 _count(one, one.record, usage, now)
+        tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
+        if one.charged:
+            self.binding.settle(one.request, tokens)
         if attempt is not SERVED:
             return
-        tokens = one.output_tokens
-        if usage is not None and usage.completion_tokens:
-            tokens = usage.completion_tokens
         if tokens:
             self.scheduler.lengths.learn(one.families, tokens, one.forecast)
             if one.unseen_s and one.decision is not None:

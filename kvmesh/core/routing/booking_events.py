@@ -1,6 +1,7 @@
 """What router replicas tell each other of the requests they have placed.
 
-One message is msgpack `[version, epoch, first_seq, [event, ...]]` on the sender's own subject.
+One message is msgpack `[version, epoch, first_seq, [event, ...], shares]` on the sender's own
+subject.
 """
 
 from math import isfinite
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from kvmesh.bounds import Epoch, Name, Sequence
+from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.health.outcomes import Attempt, Verdict
 from kvmesh.core.workers.loads import MOST_TOKENS
@@ -93,12 +95,16 @@ BookingEvent = Placed | Prefilled | Grew | Ended | StateBegins | StateEnds
 
 
 class BookingBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat."""
+    """Consecutive events of one replica: event i has number `first_seq + i`; none is a beat.
+
+    `shares` is what changed of the tenants' service, None where nothing did.
+    """
 
     version: int
     epoch: Epoch
     first_seq: Sequence
     events: list[BookingEvent]
+    shares: Shares | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -118,9 +124,11 @@ def encode_booking(event: BookingEvent) -> msgspec.Raw:
         raise CodecError(f"{type(event).__name__} of a request cannot be told: {error}") from error
 
 
-def join_bookings(epoch: int, first_seq: int, events: list[msgspec.Raw]) -> bytes:
+def join_bookings(
+    epoch: int, first_seq: int, events: list[msgspec.Raw], shares: Shares | None = None
+) -> bytes:
     """Return the message of a batch of encoded events."""
-    return _encoder.encode((BOOKING_VERSION, epoch, first_seq, events))
+    return _encoder.encode((BOOKING_VERSION, epoch, first_seq, events, shares))
 
 
 def decode_bookings(data: bytes) -> BookingBatch:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.core.admission.locality import NOTHING_CACHED, Cached, FairTurns
 from kvmesh.core.admission.queue import (
     AdmissionOptions,
     AdmissionStatistics,
@@ -15,6 +16,7 @@ from kvmesh.core.admission.queue import (
 )
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import NoWorkerError
 
 LOOK_EVERY_S: Final = 0.02
@@ -22,6 +24,16 @@ LOOK_EVERY_S: Final = 0.02
 
 PAUSE_S: Final = 0.002
 """At least so long between two looks: a burst of first tokens is one event."""
+
+
+OUTPUT_WEIGHT: Final = 2
+"""What an output token costs a tenant, in uncached prompt tokens: prefill takes many in one step.
+
+Source: Sheng et al., Fairness in Serving Large Language Models (VTC), OSDI 2024.
+"""
+
+MOST_RESERVED: Final = 4096
+"""Output tokens charged in advance at most; the others are charged when the answer has ended."""
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -45,6 +57,9 @@ class LateBinding:
     def __init__(self, scheduler: Scheduler, options: AdmissionOptions) -> None:
         self._scheduler = scheduler
         self._queue = HoldQueue(options)
+        self._ledger = scheduler.ledger
+        self._ledger.quantum = max(1, options.quantum_tokens)
+        self._turns = FairTurns(self._ledger)
         self.bounded = options.max_backlog_ms > 0.0
         self.waiting: dict[str, RouteRequest] = {}
 
@@ -59,6 +74,12 @@ class LateBinding:
     def change(self, options: AdmissionOptions) -> None:
         """Go by other options from now on; what waits already keeps its place."""
         self._queue.options = options
+        self._ledger.quantum = max(1, options.quantum_tokens)
+        for request_id, request in self.waiting.items():
+            if not self._shares:
+                self._turns.leave(request_id)
+            elif request_id not in self._turns:
+                self._turns.enter(*self._queue.find(request_id), request.hashes)
         self.bounded = options.max_backlog_ms > 0.0
 
     def ask(self, request: RouteRequest, now: float) -> Decision | Refusal | None:
@@ -66,9 +87,11 @@ class LateBinding:
 
         Raises `NoWorkerError` when waiting would not help.
         """
-        if not self.waiting:
+        if not self.waiting and not (self._shares and self._turns.gives_way(request.tenant)):
             decision = self._try(request, now)
             if decision is not None:
+                key = self._ledger.account(request.tenant)
+                self._ledger.charge(key, cost_of(request, decision))
                 return decision
         held = WaitingRequest(
             request.request_id, self._work(request, now), request.tenant, request.priority
@@ -76,6 +99,8 @@ class LateBinding:
         refusal = self._queue.offer(held, now)
         if refusal is None:
             self.waiting[request.request_id] = request
+            if self._shares:
+                self._take_turns(request)
         return refusal
 
     def release(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
@@ -84,12 +109,17 @@ class LateBinding:
         `weigh_all` says whether the next decision shall carry every candidate. A request that
         cannot be decided about leaves the queue with its error; those behind it are asked.
         """
+        if self._shares:
+            return self._release_shares(now, weigh_all)
         verdicts: list[Released] = []
 
         def admit(held: WaitingRequest) -> bool:
-            verdict = self._find(self.waiting[held.request_id], now, weigh_all)
+            request = self.waiting[held.request_id]
+            verdict = self.attempt(request, now, weigh_all)
             if verdict is None:
                 return False
+            if isinstance(verdict, Decision):
+                self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
             verdicts.append(Released(held.request_id, verdict))
             return True
 
@@ -97,17 +127,45 @@ class LateBinding:
             del self.waiting[held.request_id]
         return verdicts
 
+    def settle(self, request: RouteRequest, output_tokens: int) -> None:
+        """Charge an ended request, that was asked about here, for its output instead of what was
+        reserved.
+        """
+        used = min(max(0, output_tokens), MOST_TOKENS) - _reserved(request)
+        if used > 0:
+            self._ledger.charge(self._ledger.account(request.tenant), OUTPUT_WEIGHT * used)
+        elif used < 0:
+            self._ledger.give_back(request.tenant, -OUTPUT_WEIGHT * used)
+
+    def _take_turns(self, request: RouteRequest) -> None:
+        try:
+            self._turns.enter(*self._queue.find(request.request_id), request.hashes)
+        except BaseException:
+            self.cancel(request.request_id)
+            raise
+
+    def _release_shares(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
+        verdicts: list[Released] = []
+        places = _Places(self, self._scheduler, now, weigh_all)
+        for request_id in self._turns.release(places, now):
+            verdicts.append(Released(request_id, places.verdicts.pop(request_id)))
+            self._queue.take(request_id, now)
+            del self.waiting[request_id]
+        return verdicts
+
     def expire(self, now: float) -> list[str]:
         """Return the ids of those that waited too long; they wait no longer."""
         late = [held.request_id for held in self._queue.expire(now)]
         for request_id in late:
             del self.waiting[request_id]
+            self._turns.leave(request_id)
         return late
 
     def cancel(self, request_id: str) -> bool:
         """Forget a request whose client went away; False when it does not wait here."""
         if self.waiting.pop(request_id, None) is None:
             return False
+        self._turns.leave(request_id)
         return self._queue.cancel(request_id)
 
     def retry_after_s(self) -> int:
@@ -118,7 +176,11 @@ class LateBinding:
         """Return sizes and counts."""
         return self._queue.statistics()
 
-    def _find(
+    @property
+    def _shares(self) -> bool:
+        return self._queue.options.fairness == "locality"
+
+    def attempt(
         self, request: RouteRequest, now: float, weigh_all: Callable[[], bool]
     ) -> Decision | Exception | None:
         """Do as `_try`, and return what that raises.
@@ -147,3 +209,74 @@ class LateBinding:
         _, groups = self._scheduler.overlaps.find_groups(request.hashes, now)
         cached = groups[0][0] * self._scheduler.options.block_size if groups else 0
         return max(1, request.prompt_tokens - cached)
+
+
+class _Places:
+    """Where waiting requests may go in one look: what `FairTurns` asks of routing."""
+
+    def __init__(
+        self,
+        binding: LateBinding,
+        scheduler: Scheduler,
+        now: float,
+        weigh_all: Callable[[], bool],
+    ) -> None:
+        self._binding = binding
+        self._scheduler = scheduler
+        self._now = now
+        self._weigh_all = weigh_all
+        self._bound = binding.options.max_backlog_ms or inf
+        self._room = scheduler.with_room(now, self._bound)
+        self.verdicts: dict[str, Decision | Exception] = {}
+
+    def has_room(self) -> bool:
+        """Return whether any worker's backlog is below the bound."""
+        return bool(self._room)
+
+    def cached(self, request_id: str) -> Cached:
+        """Return how much of a waiting request is cached; of one that cannot be looked up nothing,
+        and `place` tells why.
+        """
+        hashes, room = self._binding.waiting[request_id].hashes, self._room
+        try:
+            _, groups = self._scheduler.overlaps.find_groups(hashes, self._now)
+        except Exception:  # noqa: BLE001  one of many: the others are next to it
+            return NOTHING_CACHED
+        if not groups:
+            return NOTHING_CACHED
+        near = (depth for depth, workers in groups if not room.isdisjoint(workers))
+        return Cached(groups[0][0], next(near, 0))
+
+    def place(self, request_id: str, *, anywhere: bool) -> int | None:
+        """Book a request; return what it costs its tenant."""
+        request = self._binding.waiting[request_id]
+        asked = request
+        if anywhere:
+            everyone = self._scheduler.workers.everyone(self._now)
+            full = self._room.symmetric_difference(everyone)
+            asked = msgspec.structs.replace(request, excluded=request.excluded | full)
+        verdict = self._binding.attempt(asked, self._now, self._weigh_all)
+        if verdict is None or (anywhere and isinstance(verdict, NoWorkerError)):
+            return None
+        self.verdicts[request_id] = verdict
+        if isinstance(verdict, Exception):
+            return 0
+        if self._scheduler.wait_ms(verdict.worker, self._now) > self._bound:
+            self._room.discard(verdict.worker)
+        return cost_of(request, verdict)
+
+
+def cost_of(request: RouteRequest, decision: Decision) -> int:
+    """Return what a request costs its tenant: uncached prompt tokens where it goes, and output.
+
+    What another worker prefills counts as far as the worker that decodes lacks it.
+    """
+    chosen = decision.chosen
+    uncached = chosen.uncached_tokens
+    if request.prefilled:
+        uncached = max(0, chosen.prompt_tokens - chosen.overlap_blocks * chosen.block_size)
+    return max(1, uncached + OUTPUT_WEIGHT * _reserved(request))
+
+
+def _reserved(request: RouteRequest) -> int:
+    return min(max(0, request.expected_output_tokens), MOST_RESERVED)

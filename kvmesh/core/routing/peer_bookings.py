@@ -113,6 +113,8 @@ class PeerBookings:
             known = self._peers[peer] = _Peer(batch.epoch, now)
         elif batch.epoch < known.epoch:
             return known.complete
+        if batch.shares is not None:
+            self._scheduler.ledger.hear(peer, batch.epoch, batch.shares)
         if batch.first_seq > known.next_seq:
             self.gaps += 1
             known.complete = False
@@ -144,6 +146,7 @@ class PeerBookings:
         """Drop a dead peer and its bookings."""
         self._heard.discard(peer)
         self._peers.pop(peer, None)
+        self._scheduler.ledger.forget_waiting(peer)
         self._sequences.remove_owner(peer)
 
     def incomplete(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
@@ -46,7 +47,7 @@ class Scheduler:
     A peer replica's bookings go straight into `sequences` under the peer's name as owner; its
     first tokens, growth and ends may come through here, so that speeds are learned from all.
     With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
-    teaches it.
+    teaches it, and so is the `ledger` of what tenants were served.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
 
@@ -77,6 +78,7 @@ class Scheduler:
         )
         self.sessions: Sessions | None = None
         self.lengths = OutputLengths(options.block_size)
+        self.ledger = Ledger(DEFAULT_QUANTUM)
         self._rng = rng
         self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
         self._decisions = 0
@@ -117,6 +119,17 @@ class Scheduler:
             return None
         self._book(request, decision, now)
         return decision
+
+    def wait_ms(self, worker: WorkerId, now: float) -> float:
+        """Return a worker's predicted backlog, as it counts for a request."""
+        speeds = self.speeds
+        per_token, step_tokens = speeds.ms_per_token(worker), speeds.steps.step_tokens
+        return self.sequences.loads(worker).wait_ms(per_token, now, step_tokens)
+
+    def with_room(self, now: float, max_backlog_ms: float) -> set[WorkerId]:
+        """Return the workers whose predicted backlog is `max_backlog_ms` at most. O(workers)."""
+        everyone = self.workers.everyone(now)
+        return {one for one in everyone if self.wait_ms(one, now) <= max_backlog_ms}
 
     def explain(self, request: RouteRequest, now: float) -> Decision:
         """Return the likeliest decision with every candidate weighed; change nothing."""

@@ -70,7 +70,7 @@ class SimulatedFleet:
             for number in range(options.routers)
         )
         for router in self.routers:
-            router.hold(options.max_backlog_ms, options.queue_policy)
+            router.hold(options)
         self._agenda = Agenda[Action]()
         self._at = self._agenda.enter
         self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from kvmesh.core.admission.queue import QueuePolicy
+from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
+from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.errors import ConfigError
 from kvmesh.mocker.model.faults import FaultOptions
 from kvmesh.mocker.model.options import EngineOptions
@@ -15,7 +16,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     `event_delay_s` after the step they belong to, bookings the other replicas after `sync_delay_s`,
     load reports come each `report_interval_s`. Without `kv_events` routers know only what they
     sent. Above a predicted backlog of `max_backlog_ms` (0: never) routers hold requests, ordered by
-    `queue_policy`. `seed` spreads the requests over the replicas, and draws who meets a fault.
+    `queue_policy`, shared among tenants by `queue_fairness` and `quantum_tokens`. `seed` spreads
+    the requests over the replicas, and draws who meets a fault.
 
     Engine i has `faults[i]`, () is a healthy fleet. A request that an engine failed before any of
     its answer came is sent to another, `retries` times at most; a client waits `client_timeout_s`
@@ -32,6 +34,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     kv_events: bool = True
     max_backlog_ms: float = 0.0
     queue_policy: QueuePolicy = "fcfs"
+    queue_fairness: QueueFairness = "tokens"
+    quantum_tokens: int = DEFAULT_QUANTUM
     seed: int = 0
     faults: tuple[FaultOptions, ...] = ()
     retries: int = 2
@@ -39,7 +43,13 @@ class FleetOptions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
-        for name in ("engines", "routers", "report_interval_s", "client_timeout_s"):
+        for name in (
+            "engines",
+            "routers",
+            "report_interval_s",
+            "client_timeout_s",
+            "quantum_tokens",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
         for name in ("event_delay_s", "sync_delay_s", "max_backlog_ms", "retries"):

@@ -5,6 +5,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
+from kvmesh.core.admission.shares import Shares
 from kvmesh.core.health.outcomes import Attempt
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.late_binding import LOOK_EVERY_S, PAUSE_S
@@ -45,12 +46,15 @@ class Replicas:
 
     def load_fell(self, place: int, now: float) -> None:
         """Have a router look soon whether the turn of a request that waits has come."""
+        if self._routers[place].scheduler.ledger.news:
+            self._tell_shares(place, now)
         if self._routers[place].waiting:
             self._look_at(place, max(now, self._looked_s[place] + PAUSE_S))
 
     def placed(self, place: int, request_id: str, now: float) -> None:
         """Tell the others what a router has just booked."""
         self._tell(place, partial(_placed, self._routers[place], request_id), now)
+        self._tell_shares(place, now)
 
     def first_token(self, place: int, request_id: str, now: float) -> None:
         """Have a router, and then the others, know that a request's prefill is done."""
@@ -69,6 +73,12 @@ class Replicas:
         attempt = self._routers[place].attempt_ended(end, now)
         self.load_fell(place, now)
         self._tell(place, partial(_finished, end, attempt), now)
+        self._tell_shares(place, now)
+
+    def _tell_shares(self, place: int, now: float) -> None:
+        sender = self._routers[place]
+        if len(self._routers) > 1 and (shares := sender.scheduler.ledger.tell()) is not None:
+            self._tell(place, partial(_shares, sender.name, shares), now)
 
     def _tell(self, place: int, news: Callable[[FleetRouter, float], None], now: float) -> None:
         if len(self._routers) > 1:
@@ -102,6 +112,11 @@ def _placed(sender: FleetRouter, request_id: str, peer: FleetRouter, now: float)
         peer.sequences.add(request_id, worker, demand, now, owner=sender.name)
         if demand.hashes is not None:
             peer.scheduler.overlaps.record(worker, demand.hashes, now)
+
+
+def _shares(sender: str, shares: Shares, peer: FleetRouter, now: float) -> None:
+    del now
+    peer.scheduler.ledger.hear(sender, 1, shares)
 
 
 def _first_token(request_id: str, peer: FleetRouter, now: float) -> None:

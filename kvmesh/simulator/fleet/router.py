@@ -8,7 +8,7 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 
-from kvmesh.core.admission.queue import AdmissionOptions, QueuePolicy
+from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.selection import Random
@@ -31,6 +31,7 @@ from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.errors import NoWorkerError
 from kvmesh.mocker.model.faults import FaultKind
+from kvmesh.simulator.fleet.options import FleetOptions
 from kvmesh.simulator.fleet.request import Errand
 
 KEY_TOKENS: Final = 256
@@ -118,12 +119,14 @@ class FleetRouter:
         """Return how many requests are held."""
         return len(self._held)
 
-    def hold(self, max_backlog_ms: float, policy: QueuePolicy) -> None:
+    def hold(self, fleet: FleetOptions) -> None:
         """Hold requests from now on while their worker's predicted backlog is longer."""
         self._binding.change(
             AdmissionOptions(
-                policy=policy,
-                max_backlog_ms=max_backlog_ms,
+                policy=fleet.queue_policy,
+                fairness=fleet.queue_fairness,
+                quantum_tokens=fleet.quantum_tokens,
+                max_backlog_ms=fleet.max_backlog_ms,
                 max_queued=sys.maxsize,
                 max_queued_per_tenant=sys.maxsize,
                 max_wait_s=inf,
@@ -143,6 +146,7 @@ class FleetRouter:
             expected_output_tokens=trace.output_tokens,
             pinned_worker=named,
             excluded=errand.failed,
+            tenant=trace.tenant,
         )
         if not (self._binding.bounded or self._binding.waiting):
             chosen = self.scheduler.schedule(wanted, now)

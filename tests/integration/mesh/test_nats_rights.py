@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -224,5 +225,14 @@ async def test_real_processes_work_with_the_rights_they_have(
         assert found.seq <= before.state.last_seq
         again = await client.post(f"{meta.url()}/v1/chat/completions", json=body)
         assert int(again.headers["x-kvmesh-overlap-blocks"]) > 100
+        taken = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kvmesh", "snapshot", "take", "code", "--router-id", "r1"),
+            *nats("router.code.r1"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await taken.communicate()
+        assert taken.returncode == 0, said.decode()
+        assert b" blocks" in said
         for process in (worker, router, meta):
             assert "ermissions" not in process.text(), process.text()

@@ -417,3 +417,36 @@ async def test_bounds_refused_of_one_sibling_keep_out_no_others(engine: GatedEng
         share.adopt()
 
     assert context.gate.limits.max_queued == 8
+
+
+async def test_tenants_shares_are_shown_only_to_who_may_change_bounds(
+    engine: GatedEngine, eventually: Eventually
+) -> None:
+    admission = AdmissionSettings(
+        max_backlog_ms=100.0, busy_prefill_tokens=100, queue_fairness="locality"
+    )
+    async with (
+        router([engine.url], admission=admission) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        first = asked(client, "first", tenant="a")
+        await eventually(lambda: engine.seen == ["first"])
+        second = asked(client, "second", tenant="b")
+        await until_queued(client, 1)
+
+        mine = (await client.get(ADMIN)).json()["tenants"]
+        others = await client.get(ADMIN, headers={"x-forwarded-for": "192.0.2.7"})
+
+        assert [(one["tenant"], one["waiting"]) for one in mine] == [("b", 1), ("a", 0)]
+        assert mine[1]["service"] > 1000
+        assert others.json()["tenants"] == []
+        changed = await client.put(ADMIN, json={"queue_fairness": "tokens"})
+        wrong = await client.put(ADMIN, json={"queue_fairness": "lifo"})
+        engine.let_go()
+        await eventually(lambda: engine.seen == ["first", "second"])
+        engine.let_go()
+        answers = await asyncio.gather(first, second)
+
+    assert [one.status_code for one in answers] == [200, 200]
+    assert changed.json()["limits"]["queue_fairness"] == "tokens"
+    assert "queue_fairness of tokens, locality" in wrong.json()["error"]["message"]

@@ -12,11 +12,13 @@ from kvmesh.actors.messages import (
     RouterGone,
     RouterHeartbeat,
     RouterSeen,
+    SharesChanged,
     Started,
     StateWanted,
     Tick,
 )
 from kvmesh.actors.wire import decode, encode
+from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import Verdict, status_attempt
@@ -156,7 +158,7 @@ def test_each_second_a_replica_says_how_far_it_is() -> None:
 
     assert Wake(1.0, Tick("beat")) in driver.tell(Tick("beat"))
 
-    assert driver.batches()[-1] == BookingBatch(1, 7, 2, [])
+    assert driver.batches()[-1] == BookingBatch(1, 7, 2, [], Shares(0, 0, [], beat=True))
 
 
 def test_growth_is_told_once_a_second() -> None:
@@ -167,7 +169,7 @@ def test_growth_is_told_once_a_second() -> None:
     driver.tell(Tick("beat"))
     driver.tell(Tick("beat"))
 
-    assert [one.events for one in driver.batches()[1:]] == [[Grew("q", 9)], []]
+    assert [one.events for one in driver.batches()[1:]] == [[Grew("q", 9)], [], []]
 
 
 def test_running_requests_never_expire_at_home() -> None:
@@ -320,3 +322,37 @@ def test_what_an_attempt_showed_is_told_with_its_end() -> None:
 
     ended = [event for batch in driver.batches() for event in batch.events][1:]
     assert ended == [Ended("q", Verdict.OVERLOAD, "429", 0.5, 4.0), Ended("s")]
+
+
+def test_service_of_tenants_goes_along_with_bookings_and_alone_when_who_waits_changes() -> None:
+    driver = Driver()
+    ledger = driver.scheduler.ledger
+    ledger.charge(ledger.begin_waiting("a"), 7)
+
+    assert driver.tell(SharesChanged())[1:] == [Wake(0.005, Tick("flush"))]
+    assert driver.tell(SharesChanged()) == []
+    ledger.begin_waiting("b")
+    driver.tell(Tick("flush"))
+
+    first, second = (one.shares for one in driver.batches())
+    assert first is not None
+    assert second is not None
+    assert first.rows == [ShareRow(key_of("a"), 1, 7, 0, 1)]
+    assert second.rows == [ShareRow(key_of("b"), 2, 0, 0, 1)]
+    assert [one.events for one in driver.batches()] == [[], []]
+
+
+def test_service_told_by_a_peer_is_charged() -> None:
+    one, other = Driver("r1"), Driver("r2")
+    mine, theirs = one.scheduler.ledger, other.scheduler.ledger
+    theirs.begin_waiting("a")
+    one.tell(Tick("beat"))
+    other.tell(BusMessage("kvmesh.seq.code.r1", one.published[-1].data))
+
+    mine.charge(mine.begin_waiting("a"), 30)
+    one.tell(SharesChanged())
+    other.tell(BusMessage("kvmesh.seq.code.r1", one.published[-1].data))
+
+    assert theirs.left(key_of("a")) == mine.left(key_of("a"))
+    other.tell(RouterGone("r1"))
+    assert theirs.left(key_of("a")) == mine.left(key_of("a"))

@@ -235,6 +235,20 @@ def test_waits_are_summed_over_the_released() -> None:
     assert queue.statistics().waited_s == 5.0
 
 
+def test_one_request_may_be_taken_whoevers_turn_it_is() -> None:
+    queue = HoldQueue(AdmissionOptions())
+    for name in ("a", "b"):
+        queue.offer(WaitingRequest(name, 10, name), 1.0)
+
+    rank, held = queue.find("b")
+    queue.take("b", 3.0)
+
+    assert (held.request_id, held.queued_s) == ("b", 1.0)
+    assert rank[0] == 0.0
+    assert len(queue) == 1
+    assert (queue.statistics().released, queue.statistics().waited_s) == (1, 2.0)
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "wspt", "priority"])
 def test_a_number_of_400_digits_takes_a_place_like_any_other(policy: QueuePolicy) -> None:
     queue = make_queue(policy=policy)

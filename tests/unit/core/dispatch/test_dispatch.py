@@ -313,6 +313,24 @@ def test_a_held_request_is_given_its_worker_later() -> None:
     assert routers.log.latest(1)[0].held_ms == 3000.0
 
 
+def test_a_held_request_is_charged_to_its_tenant_and_settled_at_its_end() -> None:
+    routers = Routers()
+    routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=100.0))
+    ledger = routers.scheduler.ledger
+    one = routers.decided(tenant="a", expected_output_tokens=50)
+    assert ledger.shares(1)[0].service == 384 + 2 * 50
+
+    routers.dispatch.release(one, SERVED, 2.0)
+    routers.dispatch.finished(one, SERVED, "finished", 200, USAGE, 2.0)
+
+    assert ledger.shares(1)[0].service == 384 + 2 * 4
+    routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=0.0))
+    free = routers.decided(2.0, "free", tenant="a")
+    routers.dispatch.release(free, SERVED, 3.0)
+    routers.dispatch.finished(free, SERVED, "finished", 200, USAGE, 3.0)
+    assert ledger.shares(1)[0].service == 384 + 2 * 4
+
+
 def test_a_request_that_may_not_wait_is_refused() -> None:
     routers = Routers()
     routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=0.001, max_queued=1))

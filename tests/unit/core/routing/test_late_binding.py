@@ -1,14 +1,17 @@
 import random
+from array import array
 
 import pytest
 
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
+from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
+from kvmesh.core.index.prefix_index import Groups
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
-from kvmesh.core.routing.late_binding import LateBinding, Released
+from kvmesh.core.routing.late_binding import MOST_RESERVED, LateBinding, Released
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import BusyThresholds
 from kvmesh.core.workers.sequences import ActiveSequences
@@ -210,6 +213,134 @@ def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     assert binding.options.max_wait_s == 1.0
 
 
+def ask_held(binding: LateBinding, *requests: RouteRequest) -> None:
+    for request in requests:
+        assert binding.ask(request, 0.0) is None
+
+
+def released_ids(binding: LateBinding, now: float) -> list[str]:
+    return [one.request_id for one in release(binding, now)]
+
+
+def test_the_longest_prefix_goes_first_where_shares_are_by_locality() -> None:
+    binding, _ = make_binding(W1, fairness="locality")
+    binding.ask(make_request("r1"), 0.0)
+    ask_held(
+        binding,
+        make_request("cold", 400, family=1, tenant="a"),
+        make_request("warm", 500, tenant="b"),
+    )
+
+    binding.change(AdmissionOptions(max_backlog_ms=0.0, fairness="locality"))
+
+    assert released_ids(binding, 0.0) == ["warm", "cold"]
+    assert not binding.waiting
+
+
+def test_a_tenant_is_charged_for_what_its_worker_computes_and_generates() -> None:
+    binding, scheduler = make_binding(W1, fairness="locality")
+    ledger = scheduler.ledger
+    binding.ask(make_request("r1", tenant="a", expected_output_tokens=50), 0.0)
+    assert ledger.shares(1)[0].service == 16_000 + 2 * 50
+    asked = make_request("r2", 1001, tenant="a", expected_output_tokens=10**6)
+    assert binding.ask(asked, 0.0) is None
+
+    scheduler.first_token("r1", 0.8)
+    assert released_ids(binding, 0.8) == ["r2"]
+
+    assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * MOST_RESERVED
+    binding.settle(asked, 100)
+    assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 100
+    binding.settle(asked, MOST_RESERVED)
+    assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 100
+    binding.settle(asked, MOST_RESERVED + 5)
+    assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 105
+
+
+@pytest.mark.parametrize("fairness", ["tokens", "locality"])
+def test_whoever_goes_is_charged_whichever_way_tenants_share(fairness: str) -> None:
+    binding, scheduler = make_binding(W1, fairness=fairness)
+    binding.ask(make_request("r1", tenant="a"), 0.0)
+    ask_held(binding, make_request("r2", family=1, tenant="a"))
+    scheduler.workers.membership.remove(W1)
+    assert isinstance(release(binding, 0.1)[0].verdict, NoWorkerError)
+    assert scheduler.ledger.shares(1)[0].service == 16_000
+    scheduler.workers.membership.add(W2, 0.2)
+    binding.ask(make_request("r3", family=3, tenant="a"), 0.2)
+    ask_held(binding, make_request("r4", family=4, tenant="a"))
+    scheduler.first_token("r3", 1.2)
+
+    assert released_ids(binding, 1.2) == ["r4"]
+
+    assert scheduler.ledger.shares(1)[0].service == 48_000
+
+
+def test_the_prompt_that_another_worker_prefills_is_charged_where_it_is_decoded() -> None:
+    binding, scheduler = make_binding(W1, fairness="locality")
+
+    binding.ask(make_request("r1", tenant="a", prefilled=True), 0.0)
+
+    assert scheduler.ledger.shares(1)[0].service == 16_000
+
+
+def test_who_waits_keeps_its_place_when_the_way_of_sharing_changes() -> None:
+    binding, scheduler = make_binding(W1)
+    binding.ask(make_request("r1"), 0.0)
+    ask_held(binding, *(make_request(f"q{number}", family=number) for number in range(1, 4)))
+
+    for fairness in ("locality", "locality", "tokens", "locality"):
+        binding.change(AdmissionOptions(max_backlog_ms=200.0, fairness=fairness))
+    assert binding.cancel("q2")
+    assert binding.expire(99.0) == ["q1", "q3"]
+
+    assert scheduler.ledger.shares(1)[0].waiting == 0
+    assert release(binding, 99.0) == []
+
+
+def test_a_tenant_with_a_deficit_is_placed_anywhere_before_one_without_goes_ahead() -> None:
+    """Its prompt is cached at the busy worker, where it would rather wait."""
+    binding, scheduler = make_binding(W1, W2, fairness="locality", quantum_tokens=1000)
+    homes = [binding.ask(make_request(f"h{number}", family=number), 0.0) for number in range(2)]
+    busy, free = homes
+    assert isinstance(busy, Decision)
+    assert isinstance(free, Decision)
+    ask_held(
+        binding,
+        make_request("near", 1010, family=0, tenant="a"),
+        *(make_request(f"b{number}", 100, family=10 + number, tenant="b") for number in range(3)),
+    )
+    scheduler.first_token(free.request_id, 0.5)
+
+    released = release(binding, 0.5)
+
+    places = {one.request_id: one.verdict for one in released}
+    assert {one.worker for one in places.values() if isinstance(one, Decision)} == {free.worker}
+    assert "near" in places
+
+
+def test_a_request_that_may_go_to_no_worker_with_room_waits_on() -> None:
+    binding, scheduler = make_binding(W1, W2, fairness="locality")
+    for number, worker in enumerate((W1, W2)):
+        binding.ask(make_request(f"h{number}", family=number, pinned_worker=worker), 0.0)
+    ask_held(binding, make_request("pinned", family=2, pinned_worker=W1, tenant="a"))
+    scheduler.first_token("h1", 0.1)
+
+    assert release(binding, 0.1) == []
+    assert "pinned" in binding.waiting
+
+
+def test_a_new_request_gives_way_to_who_waits_at_a_sibling() -> None:
+    binding, scheduler = make_binding(W1, fairness="locality", max_backlog_ms=10_000.0)
+    ledger = scheduler.ledger
+    ledger.hear("r2", 1, Shares(1, 4096, [ShareRow(key_of("b"), 1, 0, 0, 1)]))
+    assert isinstance(binding.ask(make_request("r1", tenant="a"), 0.0), Decision)
+
+    assert binding.ask(make_request("r2", tenant="a"), 0.0) is None
+    assert released_ids(binding, 0.0) == []
+    ledger.hear("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
+    assert released_ids(binding, 0.0) == ["r2"]
+
+
 def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -231,3 +362,55 @@ def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
     assert (first.request_id, repr(first.verdict)) == ("poison", "ArithmeticError('nan')")
     assert (second.request_id, type(second.verdict)) == ("next", Decision)
     assert len(binding) == 0
+
+
+class BrokenHashes:
+    """A prompt that cannot be hashed any more, once `broken`."""
+
+    blocks = 4
+    broken = False
+
+    def upto(self, count: int) -> "array[int]":
+        del count
+        if self.broken:
+            raise RuntimeError("broken")
+        return array("Q", [11, 12, 13, 14])
+
+
+def test_a_request_that_cannot_be_looked_up_ends_alone() -> None:
+    binding, scheduler = make_binding(W1, fairness="locality")
+    binding.ask(make_request("r1"), 0.0)
+    hashes = BrokenHashes()
+    ask_held(
+        binding,
+        RouteRequest("broken", hashes, 4000, tenant="a"),
+        make_request("whole", family=2, tenant="a"),
+    )
+    hashes.broken = True
+    scheduler.first_token("r1", 0.8)
+
+    verdicts = {one.request_id: one.verdict for one in release(binding, 0.8)}
+
+    assert isinstance(verdicts["broken"], RuntimeError)
+    assert isinstance(verdicts["whole"], Decision)
+    assert not binding.waiting
+
+
+def test_a_request_that_cannot_take_its_place_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    binding, scheduler = make_binding(W1, fairness="locality")
+    binding.ask(make_request("r1"), 0.0)
+    before = binding.statistics().queued
+    hashes = BrokenHashes()
+    find = scheduler.overlaps.find_groups
+
+    def breaking(asked: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
+        hashes.broken = True
+        return find(NO_HASHES, now) if asked is hashes else find(asked, now)
+
+    monkeypatch.setattr(scheduler.overlaps, "find_groups", breaking)
+    with pytest.raises(RuntimeError, match="broken"):
+        binding.ask(RouteRequest("broken", hashes, 4000, tenant="a"), 0.0)
+
+    assert binding.statistics().queued == before
+    assert not binding.waiting
+    assert scheduler.ledger.statistics().waiting == 0

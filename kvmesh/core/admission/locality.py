@@ -1,0 +1,318 @@
+"""Locality-aware fair shares: the longest cached prefix among tenants with a deficit left.
+
+Source: Cao et al., Locality-aware Fair Scheduling in LLM Serving, 2025 (DLPM and D2LPM).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Protocol
+
+import msgspec
+from sortedcontainers import SortedDict
+
+from kvmesh.core.admission.ledger import Ledger
+from kvmesh.core.admission.prefix_groups import PrefixGroups
+from kvmesh.core.admission.queue import MAX_ASKED, Rank, WaitingRequest
+from kvmesh.core.blocks.hashing import Hashes
+
+MAX_TENANTS: Final = 16
+"""Tenants compared for one place: each costs up to `MAX_LOOKED` looks into the index."""
+
+MAX_LOOKED: Final = 4
+"""Requests of a tenant looked up for one place."""
+
+MAX_RAISED: Final = 16
+"""Requests that begin like one just placed and are thought to be cached now."""
+
+MAX_OVERTAKEN: Final = 64
+"""So many later requests of its tenant may go before the oldest; then that is next."""
+
+REFRESHED: Final = 8
+"""Requests looked up anew in each look, in turns: caches change without news of it here."""
+
+YIELD_S: Final = 0.2
+"""A place is kept so long for a tenant with a deficit that waits at siblings alone."""
+
+
+class Cached(msgspec.Struct, frozen=True, gc=False):
+    """Blocks of a prompt cached at any worker, and at one that has room."""
+
+    anywhere: int
+    with_room: int
+
+
+NOTHING_CACHED: Final = Cached(0, 0)
+
+
+class Places(Protocol):
+    """What a look for the next requests asks of routing."""
+
+    def has_room(self) -> bool:
+        """Return whether any worker may be given a request now."""
+        ...
+
+    def cached(self, request_id: str) -> Cached:
+        """Return how much of a waiting request is cached."""
+        ...
+
+    def place(self, request_id: str, *, anywhere: bool) -> int | None:
+        """Place a request at the worker of its choice, or at any that has room; return the tokens
+        to charge for it, None when it must go on waiting.
+        """
+        ...
+
+
+def largest_gap(
+    quantum: int,
+    largest: int,
+    *,
+    unheard: int | None = None,
+    deaths: int = 0,
+    lost: int = 0,
+    wrong: int = 0,
+) -> int:
+    """Return how much more service, in tokens, one tenant may get than another over any time in
+    which both wait and either could be placed whenever one is.
+
+    `largest` is what a request costs at most, `unheard` what siblings charge a tenant before it is
+    heard (None: there are none), `wrong` by how much the output reserved for a tenant's running
+    requests is wrong. Replicas started anew after `deaths` know no positions, and what the dead had
+    charged untold, `lost`, nobody counts. A tenant whose requests only a busy worker may take has
+    a claim to one quantum, whatever the others get meanwhile.
+    """
+    spread = 2 * quantum + largest
+    ends = 2 * spread if unheard is None else 3 * (spread + unheard)
+    return ends + deaths * spread + lost + wrong
+
+
+class _Entry:
+    """One request: `order` sorts it in its line, `blocks` of it were cached when looked at last."""
+
+    __slots__ = ("blocks", "order")
+
+    def __init__(self, order: "_Order") -> None:
+        self.order = order
+        self.blocks = 0
+
+
+_Order = tuple[float, int, int]
+"""What the policy says, blocks cached (negative), order of arrival: the least is next."""
+
+
+class _Line:
+    """One tenant's requests, by order and by arrival. `overtaken` went before the oldest."""
+
+    __slots__ = ("entries", "key", "order", "overtaken")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.entries: dict[str, _Entry] = {}
+        self.order: SortedDict[_Order, str] = SortedDict()
+        self.overtaken = 0
+
+    def oldest(self) -> str:
+        return next(iter(self.entries))
+
+
+class _Look:
+    """What was asked in vain in one look: requests, the tenants that were given up for their own
+    choice of worker (`stuck`), and those that no worker with room takes (`hopeless`).
+    """
+
+    __slots__ = ("asked", "hopeless", "now", "places", "stuck")
+
+    def __init__(self, places: Places, now: float) -> None:
+        self.places = places
+        self.now = now
+        self.asked: set[str] = set()
+        self.stuck: set[str] = set()
+        self.hopeless: set[str] = set()
+
+
+class FairTurns:
+    """Who is next of what a `HoldQueue` holds, where tenants share by service and cache.
+
+    A request costs its uncached tokens at its worker and its output. Of the tenants with a deficit
+    in `ledger` the request with the longest prefix cached at a worker with room goes first, ties by
+    arrival. Where it would rather wait for a busy worker, it is placed where there is room: a
+    tenant with a deficit goes before one without. Only what no tenant with a deficit can take is
+    given to others.
+
+    `largest_gap` says how far the services of two tenants may part. Proof: `refill` puts the limit
+    at most a quantum Q above the last claimant; who is served was less than Q above the limit and
+    moves by the largest cost U at most; so positions of those who wait lie within 2 Q + U as this
+    replica sees them, at both ends of any time: with one replica the gap is at most 2 (2 Q + U).
+    Replicas place those who begin to wait by what they have heard, which is once more as far apart,
+    and each end is moved by H, what siblings charged and this replica did not hear yet. A replica
+    that dies takes with it what it had not told, and one that starts counts all who wait as level.
+    Output is charged in advance: what is wrong in that moves the gap, too.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._tenants: dict[str, str] = {}
+        self._groups = PrefixGroups()
+        self._refresh: OrderedDict[str, None] = OrderedDict()
+        self._yielding: tuple[float, int] | None = None
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._tenants
+
+    def gives_way(self, tenant: str) -> bool:
+        """Return whether a new request of `tenant` must wait for others at siblings."""
+        ledger = self.ledger
+        return ledger.claims_elsewhere() and ledger.left(ledger.account(tenant)) <= 0
+
+    def enter(self, rank: Rank, held: WaitingRequest, hashes: Hashes) -> None:
+        """Take in a request that the queue holds."""
+        self._groups.enter(held.request_id, hashes)
+        line = self._lines.get(held.tenant)
+        key = self.ledger.begin_waiting(held.tenant)
+        if line is None:
+            line = self._lines[held.tenant] = _Line(key)
+        order = (rank[0], 0, rank[1])
+        line.entries[held.request_id] = _Entry(order)
+        line.order[order] = held.request_id
+        self._tenants[held.request_id] = held.tenant
+        self._refresh[held.request_id] = None
+        self._refresh.move_to_end(held.request_id, last=False)
+
+    def leave(self, request_id: str) -> None:
+        """Take out a request that waits no longer; no error when it is not here."""
+        tenant = self._tenants.pop(request_id, None)
+        if tenant is None:
+            return
+        line = self._lines[tenant]
+        if line.oldest() == request_id:
+            line.overtaken = 0
+        del line.order[line.entries.pop(request_id).order]
+        if not line.entries:
+            del self._lines[tenant]
+        self._groups.leave(request_id)
+        del self._refresh[request_id]
+        self.ledger.end_waiting(line.key)
+
+    def release(self, places: Places, now: float) -> Iterator[str]:
+        """Yield the requests that were placed, in order, while there is room; each is out by then.
+
+        At most `MAX_ASKED` are asked in vain: each costs a choice of worker.
+        """
+        look = _Look(places, now)
+        self._refresh_some(look)
+        while self._tenants and len(look.asked) < (MAX_ASKED if places.has_room() else 1):
+            request_id = self._next(look)
+            if request_id is None:
+                return
+            if request_id:
+                yield request_id
+
+    def _next(self, look: _Look) -> str | None:
+        """Return a request that was placed, "" when the one asked was not, None to end the look."""
+        willing = [name for name, line in self._lines.items() if self.ledger.left(line.key) > 0]
+        found = self._best(look, (name for name in willing if name not in look.stuck))
+        if found is not None:
+            return self._ask(look, found, anywhere=False)
+        if not willing:
+            if self._keeps_room(look):
+                return None
+            moved = self.ledger.refill()
+            assert moved, "who waits here has nothing left, and who waits elsewhere little"
+            look.stuck.clear()
+            return ""
+        return self._next_beyond(look, willing) if look.places.has_room() else None
+
+    def _next_beyond(self, look: _Look, willing: list[str]) -> str | None:
+        """Do as `_next` where those with a deficit would rather wait for a worker."""
+        ledger, lines = self.ledger, self._lines
+        rest = [name for name in lines if name not in look.stuck]
+        near = (name for name in rest if ledger.left(lines[name].key) > -ledger.quantum)
+        if (found := self._best(look, near)) is not None:
+            return self._ask(look, found, anywhere=False)
+        left = (name for name in willing if name not in look.hopeless)
+        if (found := self._best(look, left, again=True)) is not None:
+            return self._ask(look, found, anywhere=True)
+        found = self._best(look, iter(rest))
+        return None if found is None else self._ask(look, found, anywhere=False, ahead=True)
+
+    def _keeps_room(self, look: _Look) -> bool:
+        """Return whether to give way a little longer to who waits elsewhere: `YIELD_S` while there
+        is room, and as long as siblings go on charging.
+        """
+        if not self.ledger.claims_elsewhere():
+            self._yielding = None
+            return False
+        heard = self.ledger.heard
+        if not look.places.has_room():
+            return True
+        if self._yielding is None or self._yielding[1] != heard:
+            self._yielding = look.now, heard
+        if look.now < self._yielding[0] + YIELD_S:
+            return True
+        self._yielding = None
+        self.ledger.pass_over()
+        return False
+
+    def _ask(self, look: _Look, request_id: str, *, anywhere: bool, ahead: bool = False) -> str:
+        tenant = self._tenants[request_id]
+        line = self._lines[tenant]
+        tokens = look.places.place(request_id, anywhere=anywhere)
+        if tokens is None:
+            look.asked.add(request_id)
+            (look.hopeless if anywhere else look.stuck).add(tenant)
+            return ""
+        if ahead:
+            self.ledger.overdraw(line.key)
+        self.ledger.charge(line.key, tokens)
+        depth, alike = self._groups.alike(request_id, MAX_RAISED)
+        for other in alike:
+            self._reorder(other, depth, at_least=True)
+        if line.oldest() != request_id:
+            line.overtaken += 1
+        self._lines.move_to_end(tenant)
+        self.leave(request_id)
+        return request_id
+
+    def _best(self, look: _Look, tenants: Iterator[str], *, again: bool = False) -> str | None:
+        """Return the request with the longest prefix where there is room, of the first tenants'
+        next ones.
+        """
+        best: tuple[int, int, str] | None = None
+        for name in islice(tenants, MAX_TENANTS):
+            own: tuple[float, int, int, str] | None = None
+            line = self._lines[name]
+            for request_id in self._candidates(look, line, again=again):
+                cached = look.places.cached(request_id)
+                self._reorder(request_id, cached.anywhere)
+                policy, _, arrival = line.entries[request_id].order
+                order = policy, -cached.with_room, arrival, request_id
+                own = order if own is None else min(own, order)
+            if own is not None:
+                best = own[1:] if best is None else min(best, own[1:])
+        return None if best is None else best[2]
+
+    def _candidates(self, look: _Look, line: _Line, *, again: bool) -> list[str]:
+        """Return the requests of one tenant that come into question."""
+        oldest = line.oldest()
+        if line.overtaken >= MAX_OVERTAKEN and (again or oldest not in look.asked):
+            return [oldest]
+        first = (one for one in line.order.values() if again or one not in look.asked)
+        return list(islice(first, MAX_LOOKED))
+
+    def _reorder(self, request_id: str, blocks: int, *, at_least: bool = False) -> None:
+        """Sort a request anew, of which so many blocks are cached."""
+        line = self._lines[self._tenants[request_id]]
+        entry = line.entries[request_id]
+        if blocks == entry.blocks or (at_least and blocks < entry.blocks):
+            return
+        del line.order[entry.order]
+        entry.blocks = blocks
+        entry.order = (entry.order[0], -blocks, entry.order[2])
+        line.order[entry.order] = request_id
+
+    def _refresh_some(self, look: _Look) -> None:
+        for _ in range(min(REFRESHED, len(self._refresh))):
+            request_id = next(iter(self._refresh))
+            self._refresh.move_to_end(request_id)
+            self._reorder(request_id, look.places.cached(request_id).anywhere)

@@ -1,0 +1,210 @@
+from collections.abc import Sequence
+from itertools import count
+
+from kvmesh.core.admission import locality
+from kvmesh.core.admission.ledger import Ledger
+from kvmesh.core.admission.locality import (
+    MAX_OVERTAKEN,
+    NOTHING_CACHED,
+    YIELD_S,
+    Cached,
+    FairTurns,
+    Places,
+    largest_gap,
+)
+from kvmesh.core.admission.queue import MAX_ASKED, WaitingRequest
+from kvmesh.core.admission.shares import ShareRow, Shares, key_of
+from kvmesh.core.blocks.hashing import BlockHashes
+
+
+class Room(Places):
+    """Room for so many requests, that `wait` refuse unless they may go anywhere."""
+
+    def __init__(
+        self, room: int = 99, wait: Sequence[str] = (), nowhere: Sequence[str] = ()
+    ) -> None:
+        self.room = room
+        self.wait = wait
+        self.nowhere = nowhere
+        self.depths: dict[str, Cached] = {}
+        self.asked: list[str] = []
+        self.looked: list[str] = []
+        self.cost = 10
+
+    def has_room(self) -> bool:
+        return self.room > 0
+
+    def cached(self, request_id: str) -> Cached:
+        self.looked.append(request_id)
+        return self.depths.get(request_id, NOTHING_CACHED)
+
+    def place(self, request_id: str, *, anywhere: bool) -> int | None:
+        self.asked.append(request_id)
+        kept = request_id in self.nowhere or (request_id in self.wait and not anywhere)
+        if kept or not self.room:
+            return None
+        self.room -= 1
+        return self.cost
+
+
+class Held:
+    """Turns of requests that are named by their tenant and a number: a1, a2, b1."""
+
+    def __init__(self, *names: str, quantum: int = 100) -> None:
+        self.ledger = Ledger(quantum)
+        self.turns = FairTurns(self.ledger)
+        self.serial = count()
+        self.enter(*names)
+
+    def enter(self, *names: str, rank: float = 0.0, blocks: Sequence[int] = ()) -> None:
+        for name in names:
+            held = WaitingRequest(name, 10, name[0])
+            own = list(blocks) or [1000 + next(self.serial)]
+            self.turns.enter((rank, next(self.serial)), held, BlockHashes.of(own, 16))
+
+    def release(self, places: Room, now: float = 0.0) -> list[str]:
+        return list(self.turns.release(places, now))
+
+
+def test_the_longest_prefix_with_room_goes_first_and_ties_by_arrival() -> None:
+    held, room = Held("a1", "b1", "c1", "d1"), Room(3)
+    room.depths = {"b1": Cached(9, 2), "c1": Cached(5, 5)}
+
+    assert held.release(room) == ["c1", "b1", "a1"]
+    assert "d1" in held.turns
+    assert "a1" not in held.turns
+
+
+def test_a_tenant_whose_deficit_is_used_up_waits_whatever_is_cached() -> None:
+    held = Held("a1", "a2", "a3", "b1", "b2")
+    room = Room()
+    room.depths = {name: Cached(9, 9) for name in ("a1", "a2", "a3")}
+    room.cost = 60
+
+    assert held.release(room) == ["a1", "a2", "b1", "b2", "a3"]
+
+
+def test_prefixes_count_within_a_tenant_but_policy_counts_more() -> None:
+    held, room = Held(), Room()
+    held.enter("a1", "a2", rank=1.0)
+    held.enter("a3", "a4", rank=0.0)
+    room.depths = {"a2": Cached(9, 9), "a4": Cached(3, 3)}
+
+    assert held.release(room) == ["a4", "a3", "a2", "a1"]
+
+
+def test_what_begins_like_the_one_just_placed_is_looked_at_next() -> None:
+    held, room = Held(), Room(2)
+    held.enter("a0", blocks=[1, 2, 3])
+    held.enter(*(f"a{number}" for number in range(1, 90)))
+    held.enter("a90", blocks=[1, 2, 4])
+    room.depths = {"a0": Cached(1, 1), "a90": Cached(2, 2)}
+
+    assert held.release(room) == ["a90", "a0"]
+
+
+def test_the_oldest_is_overtaken_so_often_and_no_more() -> None:
+    held, room = Held("a0"), Room()
+    held.enter(*(f"a{number}" for number in range(1, MAX_OVERTAKEN + 9)), blocks=[7])
+    room.depths = {f"a{number}": Cached(1, 1) for number in range(1, MAX_OVERTAKEN + 9)}
+
+    released = held.release(room)
+
+    assert released.index("a0") == MAX_OVERTAKEN
+
+
+def test_the_oldest_waits_on_while_its_worker_is_busy_and_others_go() -> None:
+    held, room = Held("a0"), Room(MAX_OVERTAKEN + 2, nowhere=["a0"])
+    held.enter(*(f"a{number}" for number in range(1, MAX_OVERTAKEN + 9)), blocks=[7])
+    room.depths = {f"a{number}": Cached(1, 1) for number in range(1, MAX_OVERTAKEN + 9)}
+
+    assert len(held.release(room)) == MAX_OVERTAKEN
+    assert len(held.release(room)) == 0
+    assert "a0" in held.turns
+
+
+def test_without_room_one_request_is_asked() -> None:
+    held, room = Held("a1", "b1", "c1"), Room(0)
+
+    assert held.release(room) == []
+    assert len(room.asked) == 1
+
+
+def test_a_look_asks_a_bounded_number_in_vain() -> None:
+    names = [f"{chr(0x4E00 + number)}1" for number in range(60)]
+    held, room = Held(*names), Room(nowhere=names)
+
+    assert held.release(room) == []
+    assert len(room.asked) <= 2 * MAX_ASKED + 2
+
+
+def test_who_would_rather_wait_lets_others_go_ahead_by_a_quantum_and_then_goes_anywhere() -> None:
+    held, room = (
+        Held("a1", "a2", *(f"b{number}" for number in range(40))),
+        Room(30, wait=("a1", "a2")),
+    )
+
+    released = held.release(room)
+
+    first = released.index("a1")
+    assert 15 <= first <= 21
+    assert "a2" in released
+
+
+def test_who_can_go_nowhere_keeps_a_claim_to_one_quantum() -> None:
+    held, room = Held("a1", *(f"b{number}" for number in range(60))), Room(nowhere=("a1",))
+
+    released = held.release(room)
+
+    assert len(released) == 60
+    assert held.ledger.left(key_of("a")) == 100
+
+
+def test_room_is_kept_for_who_waits_elsewhere_until_that_is_in_vain() -> None:
+    held, room = Held(*(f"a{number}" for number in range(40))), Room()
+    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+
+    assert len(held.release(room, 0.0)) == 10
+    assert held.turns.gives_way("a")
+    assert not held.turns.gives_way("c")
+    assert held.release(room, YIELD_S / 2) == []
+    # The sibling serves its tenant: the time begins anew.
+    held.ledger.hear("r2", 1, Shares(1, 95, [ShareRow(key_of("b"), 1, 5, 0, 5)]))
+    assert held.release(room, YIELD_S) == []
+    assert held.release(room, YIELD_S * 1.5) == []
+    assert len(held.release(room, YIELD_S * 2.1)) == 30
+
+
+def test_the_time_others_are_given_begins_with_room() -> None:
+    held = Held(*(f"a{number}" for number in range(20)))
+    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+    held.release(Room(10))
+
+    assert held.release(Room(0), 0.0) == []
+    assert held.release(Room(), 2 * YIELD_S) == []
+    assert len(held.release(Room(), 4 * YIELD_S)) == 10
+
+
+def test_a_cancelled_request_is_asked_no_more() -> None:
+    held, room = Held("a1", "a2"), Room()
+
+    held.turns.leave("a1")
+    held.turns.leave("a1")
+
+    assert held.release(room) == ["a2"]
+    assert held.release(room) == []
+
+
+def test_a_tenant_with_a_hundred_requests_costs_few_looks() -> None:
+    held, room = Held(*(f"a{number}" for number in range(100))), Room(1)
+
+    held.release(room)
+
+    assert len(room.looked) <= locality.REFRESHED + 2 * locality.MAX_LOOKED
+
+
+def test_the_bound_is_stated_for_one_replica_and_for_several() -> None:
+    assert largest_gap(100, 50) == 500
+    assert largest_gap(100, 50, unheard=0) == 750
+    assert largest_gap(100, 50, unheard=10, wrong=7) == 787
+    assert largest_gap(100, 50, unheard=0, deaths=1, lost=20) == 1020

@@ -1,0 +1,34 @@
+from kvmesh.core.admission.prefix_groups import PrefixGroups
+from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes
+
+
+def entered(**prompts: list[int]) -> PrefixGroups:
+    groups = PrefixGroups()
+    for name, blocks in prompts.items():
+        groups.enter(name, BlockHashes.of(blocks, 16))
+    return groups
+
+
+def test_the_longest_shared_beginning_is_found_at_powers_of_two() -> None:
+    groups = entered(a=[1, 2, 3, 4, 5], b=[1, 2, 3, 4, 6], c=[1, 2, 7], d=[8])
+
+    assert groups.alike("a", 9) == (4, ["b"])
+    assert groups.alike("c", 9) == (2, ["a", "b"])
+    assert groups.alike("c", 1) == (2, ["a"])
+    assert groups.alike("d", 9) == (0, [])
+
+
+def test_who_left_is_alike_to_nobody() -> None:
+    groups = entered(a=[1, 2], b=[1, 2])
+
+    groups.leave("b")
+
+    assert groups.alike("a", 9) == (0, [])
+
+
+def test_a_prompt_without_a_whole_block_is_alike_to_nobody() -> None:
+    groups = entered(a=[1])
+    groups.enter("short", NO_HASHES)
+
+    assert groups.alike("short", 9) == (0, [])
+    groups.leave("short")
