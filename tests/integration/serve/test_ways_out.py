@@ -37,15 +37,17 @@ from kvmesh.transport.http.server.exchange import Exchange
 from tests.integration.serve.test_scope import CHUNK, PROMPT, door_to, edge_to, of_requests
 from tests.integration.support.failing_engine import (
     FailingEngine,
+    RawClient,
     answer_status,
     answer_well,
     close_unanswered,
+    exchange,
     failing_engines,
     never_answer,
+    request_bytes,
 )
 from tests.integration.support.live_router import free_port, serving
 from tests.integration.support.planted import Inside, Planted, looked_inside
-from tests.integration.support.raw_client import RawClient, exchange, request_bytes
 
 pytestmark = pytest.mark.integration
 

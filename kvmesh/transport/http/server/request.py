@@ -80,7 +80,11 @@ class Request:
 
         What can be made again goes with it.
         """
-        self.uncharge()
+        if self.holders:
+            self.uncharge()
+        elif self.budget is not None:
+            self.budget.used -= len(self.body)
+            self.budget = None
         self.body = b""
         self.block = self.values_seen = None
 
