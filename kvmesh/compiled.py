@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 7
+VERSION: Final = 8
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -84,6 +84,12 @@ class Native(Protocol):
         self, seed: int, tokens: bytes | memoryview | str, first: int, size: int, count: int, /
     ) -> bytes:
         """Return the hashes of blocks of u32s, or of code points, as native u64s."""
+        ...
+
+    def scan_json(
+        self, data: bytes | memoryview, state: int, depth: int, /
+    ) -> tuple[int, int, int, int, int]:
+        """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
 

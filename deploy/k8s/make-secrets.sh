@@ -28,11 +28,13 @@ config=(--from-file="$directory/nats.conf" --from-file="$directory/accounts.conf
 [ "$servers" -gt 1 ] && config+=(--from-file="$directory/cluster.conf")
 secret kvmesh-nats-config "${config[@]}"
 trust=(--from-file="$directory/trust.json")
-secret kvmesh-nats-admin --from-file=nats.nk="$seeds/admin.nk" "${trust[@]}"
 secret kvmesh-nats-meta-router --from-file=nats.nk="$seeds/meta-router.nk" "${trust[@]}"
+admins=(--from-file="$seeds/admin.nk" "${trust[@]}")
 workers=("${trust[@]}")
 for bucket in "$@"; do
     secret "kvmesh-nats-router-$bucket" --from-file=nats.nk="$seeds/router.$bucket.any.nk" "${trust[@]}"
+    admins+=(--from-file="$seeds/admin.$bucket.nk")
     workers+=(--from-file="$bucket.nk=$seeds/worker.$bucket.any.nk")
 done
+secret kvmesh-nats-admin "${admins[@]}"
 secret kvmesh-nats-worker "${workers[@]}"

@@ -56,6 +56,11 @@ def last_token(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
+def fixed_part(pattern: str) -> str:
+    """Return what every subject that matches `pattern` begins with."""
+    return pattern.partition("*")[0].partition(">")[0]
+
+
 def fitting(names: Iterable[str], most_bytes: int) -> tuple[str, ...]:
     """Return the first of `names`, as many as take `most_bytes` in a message."""
     size, kept = 0, list[str]()

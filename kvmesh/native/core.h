@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.compiled` uses no other. */
-#define NATIVE_VERSION 7
+#define NATIVE_VERSION 8
 
-extern PyMethodDef native_hashing_methods[], native_home_methods[];
+extern PyMethodDef native_hashing_methods[], native_home_methods[], native_json_methods[];
 
 #endif

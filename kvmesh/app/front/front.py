@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kvmesh.app.front.key_guard import KeyGuard
+from kvmesh.app.process.memory import body_budget, memory_limit
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.members.url_rules import parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
@@ -17,6 +18,7 @@ from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.secret_file import read_credential
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
@@ -75,7 +77,8 @@ class FrontDoor:
     """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
     `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too.
-    `processes` share the port. Raises `ConfigError` for a file of keys that is none.
+    `processes` share the port, and the room for bodies. Raises `ConfigError` for a file of keys
+    that is none.
     """
 
     def __init__(
@@ -88,14 +91,16 @@ class FrontDoor:
         processes: int = 1,
     ) -> None:
         self._settings = settings
+        screen: Screen | None = None
         if settings.api_keys is not None:
-            handler = KeyGuard(
+            guard = KeyGuard(
                 handler,
                 settings.api_keys,
                 tenant_header=tenant_header,
                 pass_on=passes_keys,
                 share=1.0 / processes,
             )
+            handler, screen = guard, guard.screen
         open_files = raise_open_files_limit()
         possible = connections_within(open_files)
         if possible < settings.max_connections:
@@ -104,12 +109,15 @@ class FrontDoor:
                 max_connections=possible,
                 open_files=open_files,
             )
+        bodies = _body_bytes(settings, processes)
         limits = HttpLimits(
-            max_body_bytes=settings.max_body_bytes,
+            max_body_bytes=min(settings.max_body_bytes, bodies),
+            max_body_items=settings.max_body_items,
+            max_total_body_bytes=bodies,
             max_connections=min(settings.max_connections, possible),
             max_header_bytes=settings.max_header_bytes,
         )
-        self.server = HttpServer(handler, limits=limits)
+        self.server = HttpServer(handler, limits=limits, screen=screen)
 
     async def open(self, *, reuse_port: bool = False) -> str:
         """Listen, with `reuse_port` beside other processes; return the URL others reach this by.
@@ -126,6 +134,32 @@ class FrontDoor:
     async def drain(self) -> None:
         """Stop accepting, let open streams finish for --drain-s, cut the rest."""
         await self.server.drain(self._settings.drain_s)
+
+
+def _body_bytes(settings: HttpSettings, processes: int) -> int:
+    """Return the bytes of request bodies that this one of `processes` may hold, and say so."""
+    limit = memory_limit()
+    # Behind several edges there is the index process.
+    sharing = processes + (processes > 1)
+    bodies = body_budget(limit, sharing)
+    given = settings.max_total_body_bytes
+    if given is not None:
+        if given > limit // 2:
+            get_logger().warning(
+                "--max-total-body-bytes is over half of the memory: lower it, or raise the limit",
+                max_total_body_bytes=given,
+                memory_limit=limit,
+            )
+        bodies = max(1, given // sharing)
+    if bodies < settings.max_body_bytes:
+        get_logger().warning(
+            "bodies of --max-body-bytes do not fit in --max-total-body-bytes: the largest is now",
+            max_body_bytes=bodies,
+            memory_limit=limit,
+            processes=sharing,
+        )
+    get_logger().info("request bodies", bytes_at_once=bodies, memory_limit=limit)
+    return bodies
 
 
 def behind_edges(settings: HttpSettings) -> HttpSettings:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from kvmesh.core.admission.access import ROLES_HEADER, check_role, roles_told
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
 from kvmesh.errors import ConfigError, KvMeshError
@@ -72,6 +74,14 @@ class KeyGuard:
             exchange.fail(Problem.from_error(error))
             return
         self._handler(exchange)
+
+    def screen(self, request: Request) -> Problem | None:
+        """Return why a request whose body is still to come need not send it."""
+        try:
+            self._ring.check(request.path, credential(request))
+        except KvMeshError as error:
+            return msgspec.structs.replace(Problem.from_error(error), challenge=_BEARER[1])
+        return None
 
     def _sign(self, request: Request, key: ApiKey) -> None:
         """Put the key's tenant and roles on the request, and take off what is not to be passed on.

@@ -3,7 +3,8 @@
 import msgspec
 
 from kvmesh.app.prompts.isolation import Isolation
-from kvmesh.app.prompts.prompt_outline import prompt_outline
+from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline
+from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
 from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.bounds import MAX_NAME, is_name, shown
@@ -11,6 +12,7 @@ from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
+    PASSTHROUGH,
     ApiEndpoint,
     InferenceRequest,
     parse_model,
@@ -19,6 +21,19 @@ from kvmesh.transport.http.openai import (
 )
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """A body as far as it is read: parsed, and what its prompt looks like."""
+
+    endpoint: ApiEndpoint
+    parsed: InferenceRequest
+    outline: PromptOutline | None = None
+
+
+def is_long(request: Request) -> bool:
+    """Return whether to read the request in a thread."""
+    return len(request.body) > INLINE_BYTES or request.items > INLINE_ITEMS
 
 
 class BucketReader:
@@ -40,6 +55,34 @@ class BucketReader:
         self._sessions = sessions
         self._rules = rules
 
+    def digest(self, request: Request, endpoint: ApiEndpoint | None, *, look: bool) -> Digest:
+        """Return what is read of a body, in any thread; None: its prompt tells the endpoint.
+
+        `look`: at the prompt, too. Raises `RequestError`.
+        """
+        endpoint = endpoint or prompt_endpoint(request.body)
+        if endpoint.prompt is None:
+            return Digest(endpoint, InferenceRequest(model=parse_model(request.body)))
+        parsed = read_request(request, endpoint)
+        return Digest(endpoint, parsed, self._outline(request, endpoint, parsed) if look else None)
+
+    def digest_question(self, request: Request, *, look: bool) -> Digest:
+        """Return as `digest` does; of a body without a prompt its model alone, for the replica says
+        what is wrong with it, or reads token ids.
+        """
+        try:
+            return self.digest(request, None, look=look)
+        except RequestError:
+            return Digest(PASSTHROUGH, InferenceRequest(model=parse_model(request.body)))
+
+    def _outline(
+        self, request: Request, endpoint: ApiEndpoint, parsed: InferenceRequest
+    ) -> PromptOutline:
+        if self._isolation is not None:
+            salt = self._isolation.of_tenant(request, parsed)
+            parsed = msgspec.structs.replace(parsed, cache_salt=salt)
+        return prompt_outline(endpoint, parsed)
+
     def read(
         self,
         request: Request,
@@ -47,8 +90,12 @@ class BucketReader:
         parsed: InferenceRequest,
         *,
         look: bool = False,
+        outline: PromptOutline | None = None,
     ) -> BucketRequest:
-        """Return what is to be known of a request; its prompt in any case with `look`."""
+        """Return what is to be known of a request; its prompt in any case with `look`.
+
+        `outline` is the prompt's, where a thread has made it (`digest`).
+        """
         extension = parsed.kvmesh or NO_EXTENSION
         bucket = _named(request) or extension.bucket or ""
         workers = named_workers(request, extension)
@@ -57,10 +104,7 @@ class BucketReader:
         chooses = self._rules or len(self._table.buckets()) > 1
         if not look and (bucket or not chooses):
             return BucketRequest(bucket=bucket, model=model, workers=workers, sessions=sessions)
-        if self._isolation is not None:
-            salt = self._isolation.of_tenant(request, parsed)
-            parsed = msgspec.structs.replace(parsed, cache_salt=salt)
-        outline = prompt_outline(endpoint, parsed)
+        outline = outline or self._outline(request, endpoint, parsed)
         return BucketRequest(
             bucket=bucket,
             model=model,
@@ -73,23 +117,26 @@ class BucketReader:
             sessions=sessions,
         )
 
-    def read_other(self, request: Request) -> BucketRequest:
-        """Return what is to be known of a request without a prompt that this surface knows."""
+    def read_other(self, request: Request, model: str | None = None) -> BucketRequest:
+        """Return what is to be known of a request without a prompt that this surface knows.
+
+        `model` is the body's, where a thread has read it.
+        """
+        if model is None:
+            model = parse_model(request.body)
         return BucketRequest(
             bucket=_named(request),
-            model=parse_model(request.body) or request.path.partition("/v1/models/")[2],
+            model=model or request.path.partition("/v1/models/")[2],
             workers=named_workers(request),
             sessions=self._sessions.read(request),
         )
 
-    def read_question(self, request: Request) -> BucketRequest:
+    def read_question(self, request: Request, digest: Digest) -> BucketRequest:
         """Return what is to be known of a request that only asks where its prompt would go."""
-        try:
-            endpoint = prompt_endpoint(request.body)
-            wanted = self.read(request, endpoint, read_request(request, endpoint))
-        except RequestError:
-            # The replica says what is wrong, or reads token ids.
-            wanted = self.read_other(request)
+        if digest.endpoint.prompt is None:
+            wanted = self.read_other(request, digest.parsed.model or "")
+        else:
+            wanted = self.read(request, digest.endpoint, digest.parsed, outline=digest.outline)
         return msgspec.structs.replace(wanted, asks=True)
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Annotated, Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Final, Protocol
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.alone.static_replicas import StaticReplicas
@@ -32,11 +33,12 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
-from kvmesh.app.meta.bucket_reader import BucketReader
+from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
+from kvmesh.app.prompts.reading_threads import ReadingThreads
 from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.dashboard_page import ViewPages
@@ -45,20 +47,28 @@ from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.health.outcomes import UNKNOWN
-from kvmesh.errors import ConfigError
+from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
-from kvmesh.transport.http.openai import (
-    find_endpoint,
-    prompt_endpoint,
-    read_request,
-)
+from kvmesh.transport.http.openai import find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
+from kvmesh.transport.http.wire.problem import Problem
+
+Then = Callable[[Exchange, Digest], None]
+
+
+class Read(Protocol):
+    """Reads a body, in any thread; `look`: at its prompt, too. Raises `RequestError`."""
+
+    def __call__(self, *, look: bool) -> Digest:
+        """Return what was read."""
+        ...
+
 
 TEMPORARY_REDIRECT = 307
 UNAVAILABLE = 503
@@ -92,6 +102,7 @@ class MetaServer:
             rules=bool(rules),
             isolation=isolation_of(settings.tenant, TENANT_HEADER),
         )
+        self._threads = ReadingThreads()
         self._viewers = viewers_of(settings, TENANT_HEADER)
         self._pool: UpstreamPool | None = None
         self._tracer = tracer_for(settings.log.otlp_endpoint, "meta-router")
@@ -200,16 +211,39 @@ class MetaServer:
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
-        if endpoint.prompt is None:
-            self._send(exchange, self._reader.read_other(request), stream=False)
-            return
-        parsed = read_request(request, endpoint)
-        wanted = self._reader.read(request, endpoint, parsed)
+        self._read(exchange, partial(self._reader.digest, request, endpoint), self._forward_read)
+
+    def _read(self, exchange: Exchange, read: Read, then: Then) -> None:
+        """Call `then` with what `read` returns: at once, or of a long body from a later turn.
+
+        Raises what `read` does of a short one.
+        """
+        if is_long(exchange.request):
+            exchange.scope.start(self._read_in_thread(exchange, read, then))
+        else:
+            then(exchange, read(look=False))
+
+    async def _read_in_thread(self, exchange: Exchange, read: Read, then: Then) -> None:
+        try:
+            then(exchange, await self._threads.run(exchange.request, partial(read, look=True)))
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))
+
+    def _forward_read(self, exchange: Exchange, read: Digest) -> None:
+        request, parsed = exchange.request, read.parsed
+        if read.endpoint.prompt is None:
+            wanted = self._reader.read_other(request, parsed.model or "")
+        else:
+            wanted = self._reader.read(request, read.endpoint, parsed, outline=read.outline)
         self._send(exchange, wanted, stream=bool(parsed.stream))
 
     def _explain(self, exchange: Exchange) -> None:
         """Let a replica of the request's bucket explain what it would decide."""
-        self._send(exchange, self._reader.read_question(exchange.request), stream=False)
+        read = partial(self._reader.digest_question, exchange.request)
+        self._read(exchange, read, self._explain_read)
+
+    def _explain_read(self, exchange: Exchange, read: Digest) -> None:
+        self._send(exchange, self._reader.read_question(exchange.request, read), stream=False)
 
     def _send(self, exchange: Exchange, request: BucketRequest, *, stream: bool) -> None:
         assert self._pool is not None
@@ -237,10 +271,13 @@ class MetaServer:
 
     def _which(self, exchange: Exchange) -> None:
         """Answer what rules see of a request, and the bucket that they or the client name."""
-        request = exchange.request
-        endpoint = prompt_endpoint(request.body)
-        parsed = read_request(request, endpoint)
-        outline = self._reader.read(request, endpoint, parsed, look=True)
+        read = partial(self._reader.digest, exchange.request, None)
+        self._read(exchange, read, self._which_read)
+
+    def _which_read(self, exchange: Exchange, read: Digest) -> None:
+        outline = self._reader.read(
+            exchange.request, read.endpoint, read.parsed, look=True, outline=read.outline
+        )
         answer_json(
             exchange,
             {

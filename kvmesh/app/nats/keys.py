@@ -21,13 +21,33 @@ def write_secret(path: Path, data: bytes, owner: int | None) -> None:
         os.chown(path, owner, -1)
 
 
-def public_key(path: Path, owner: int | None) -> str:
-    """Return the public key of the seed in `path`, making the seed when there is none."""
-    seed = bytes(nkeys.encode_seed(os.urandom(SEED_BYTES), nkeys.PREFIX_BYTE_USER))
-    write_secret(path, seed, owner)
+def replace_secret(path: Path, data: bytes, owner: int | None) -> None:
+    """Write a file only its owner may read, in place of what was there, whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    write_secret(new, data, owner)
+    new.replace(path)
+
+
+def read_keys(path: Path, owner: int | None, prefix: int) -> nkeys.KeyPair:
+    """Return the keys of the seed in `path`, making a seed of that kind when there is none.
+
+    Raises `ConfigError` when the file holds no such seed, `OSError` when it cannot be written.
+    """
+    write_secret(path, bytes(nkeys.encode_seed(os.urandom(SEED_BYTES), prefix)), owner)
     try:
-        return bytes(nkeys.from_seed(bytearray(path.read_bytes().strip())).public_key).decode()
+        text = path.read_bytes().strip()
+        found, _ = nkeys.decode_seed(text)
+        keys = nkeys.from_seed(bytearray(text))
     except (nkeys.NkeysError, ValueError) as error:
         raise ConfigError(f"{path}: not an nkey seed: {error!r}; delete it for a new one") from (
             error
         )
+    if found != prefix:
+        raise ConfigError(f"{path}: the seed of another kind of nkey; delete it for a new one")
+    return keys
+
+
+def public_key(path: Path, owner: int | None) -> str:
+    """Return the public key of the user's seed in `path`, making the seed when there is none."""
+    return bytes(read_keys(path, owner, nkeys.PREFIX_BYTE_USER).public_key).decode()

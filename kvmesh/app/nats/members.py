@@ -15,11 +15,13 @@ from kvmesh.app.nats.rights import (
     Rights,
     admin_rights,
     meta_router_rights,
+    rank_names,
     router_rights,
     worker_rights,
 )
 from kvmesh.errors import ConfigError
 from kvmesh.settings.member_name import check_name
+from kvmesh.settings.types import Positive
 
 MEMBER = re.compile(r"([A-Za-z0-9_-]{1,64})/([A-Za-z0-9_-]{1,64}|\*)(?::([1-9][0-9]{0,3}))?")
 
@@ -37,6 +39,9 @@ class AccountsOptions:
     for all workers of a bucket, which then trust each other."""
     router: tuple[str, ...] = ()
     """`bucket/name`; repeat. `bucket/*`: one key for all replicas of a bucket."""
+    operator: bool = False
+    """Operator mode: accounts.conf holds tokens signed by an operator's key, and processes log in
+    with creds/ROLE.BUCKET.NAME.creds (--nats-creds). Keep signing/ away from servers."""
     namespace: str = "kvmesh"
     """First word of every subject."""
     cluster: str = ""
@@ -45,12 +50,17 @@ class AccountsOptions:
     """Address of the servers' monitoring port 8222; it has no login. 0.0.0.0 for probes."""
     store_dir: Path = Path("/data")
     """Where the servers of nats.conf keep their streams."""
+    account_max_bytes: Positive = 4 * 1024**3
+    """Disk that one account's streams may take on each server: a bucket's event stream of
+    --stream-max-bytes, its snapshots and tables."""
+    account_max_memory_bytes: Positive = 256 * 1024**2
+    """Memory of the same."""
     owner: Annotated[int | None, Parameter(show_default=False)] = None
     """User id that shall own the seed files (needs root), e.g. of a container's user."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One process that logs in. Meta-routers and the admin have neither bucket nor name.
+    """One process that logs in. Meta-routers and their admin have neither bucket nor name.
 
     `name` `*` is everybody of that role in the bucket. A worker with more than one of `ranks`
     speaks as NAME-dp0, NAME-dp1 and so on. `public_key` is "" until `keyed_members` finds it.
@@ -64,10 +74,20 @@ class Member(msgspec.Struct, frozen=True):
     public_key: str = ""
 
     @property
-    def file_name(self) -> str:
-        """Return the name of its seed file; `*` becomes `any`."""
+    def label(self) -> str:
+        """Return `ROLE.BUCKET.NAME`, the name of its files; `*` becomes `any`."""
         parts = [self.role, self.bucket, "any" if self.name == "*" else self.name]
-        return ".".join(part for part in parts if part) + ".nk"
+        return ".".join(part for part in parts if part)
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of its seed file."""
+        return f"{self.label}.nk"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names it speaks by on the mesh: one for each rank."""
+        return rank_names(self.name, self.ranks)
 
 
 def plan_members(options: AccountsOptions) -> list[Member]:
@@ -85,6 +105,8 @@ def plan_members(options: AccountsOptions) -> list[Member]:
         bucket, name, _ = parse_member("--router", text)
         rights = router_rights(Subjects(options.namespace, bucket), name)
         members.append(Member("router", rights, bucket, name))
+    buckets = dict.fromkeys(member.bucket for member in members if member.bucket)
+    members += [Member("admin", admin_rights(), bucket) for bucket in buckets]
     files = Counter(member.file_name for member in members)
     for member in members:
         if files[member.file_name] > 1:

@@ -13,8 +13,8 @@ from kvmesh.transport.nats.layout import (
     snapshot_bucket,
 )
 
-ANSWER = {"max": 1, "expires": "5s"}
-"""A process may answer the command it was sent, once, within 5 s."""
+ANSWER_S = 5
+"""A process may answer the command it was sent, once, within so long."""
 
 
 class Rights(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Rights(msgspec.Struct, frozen=True):
             "subscribe": {"allow": list(self.subscribe)},
         }
         if self.answers:
-            config["allow_responses"] = ANSWER
+            config["allow_responses"] = {"max": 1, "expires": f"{ANSWER_S}s"}
         return config
 
 
@@ -42,28 +42,32 @@ def worker_rights(subjects: Subjects, name: str, ranks: int = 1) -> Rights:
     With more than one rank the worker speaks as NAME-dp0, NAME-dp1 and so on. No right to
     JetStream's API or to any KV bucket: who may write one key of a bucket may wipe it all.
     """
-    names = [name] if ranks == 1 else [f"{name}-dp{rank}" for rank in range(ranks)]
+    names = rank_names(name, ranks)
     publish = [subjects.events(one) for one in names] + [subjects.heartbeats(one) for one in names]
     subscribe = [f"{inbox_prefix('worker', subjects.bucket, name)}.>"]
     subscribe += [subjects.control(one) for one in names]
     return Rights(tuple(publish), tuple(subscribe), answers=True)
 
 
+def rank_names(name: str, ranks: int) -> tuple[str, ...]:
+    """Return what a worker is called on the mesh, once for each of its data-parallel ranks."""
+    return (name,) if ranks == 1 else tuple(f"{name}-dp{rank}" for rank in range(ranks))
+
+
 def router_rights(subjects: Subjects, name: str) -> Rights:
     """Return a router's rights: read and purge its bucket's stream, keep snapshots, speak to all.
 
-    Streams are made by the admin account (`kvmesh nats-streams`), not by routers.
+    Streams are made by the bucket's admin (`kvmesh nats-streams`), not by routers.
     """
     stream = subjects.stream()
     meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
     sessions = session_bucket(subjects)
-    stores = (f"KV_{meta}", f"OBJ_{snapshots}", f"KV_{sessions}")
-    publish = [right for one in (stream, *stores) for right in follow_rights(one)]
-    for one in stores:
-        publish += [f"$JS.API.STREAM.MSG.GET.{one}"]
-        publish += [f"$JS.API.DIRECT.GET.{one}", f"$JS.API.DIRECT.GET.{one}.>"]
+    stores = (f"KV_{meta}", f"OBJ_{snapshots}")
+    followed = (stream, *stores, f"KV_{sessions}")
+    publish = [right for one in followed for right in follow_rights(one)]
+    publish += [f"$JS.API.STREAM.MSG.GET.{one}" for one in stores]
     publish += [f"$JS.API.STREAM.PURGE.{one}" for one in (stream, f"OBJ_{snapshots}")]
-    publish += [f"$KV.{meta}.>", f"$KV.{sessions}.>", f"$O.{snapshots}.>", "$JS.FC.>"]
+    publish += [f"$KV.{meta}.>", f"$KV.{sessions}.>", f"$O.{snapshots}.>"]
     publish += [subjects.control(), subjects.router_control()]
     publish += [subjects.bookings(name), subjects.routers(name)]
     subscribe = (
@@ -77,12 +81,9 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
 
 
 def follow_rights(stream: str) -> list[str]:
-    """Return what following a stream takes."""
-    # A plain consumer is made on ….S, a named or filtered one below it.
-    made = [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>"]
-    verbs = ("INFO", "DELETE", "MSG.NEXT")
-    used = [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in verbs]
-    return [f"$JS.API.STREAM.INFO.{stream}", *made, *used]
+    """Return what following a stream by a named pull consumer takes."""
+    used = [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in ("DELETE", "MSG.NEXT")]
+    return [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>", *used]
 
 
 def meta_router_rights(namespace: str) -> Rights:
@@ -90,10 +91,10 @@ def meta_router_rights(namespace: str) -> Rights:
     meta-routers where conversations are; all of them have one key.
     """
     homes = home_bucket(namespace)
-    publish = (*follow_rights(f"KV_{homes}"), f"$KV.{homes}.>", "$JS.FC.>")
+    publish = (*follow_rights(f"KV_{homes}"), f"$KV.{homes}.>")
     return Rights(publish, (Subjects(namespace, "*").routers(), f"{inbox_prefix('meta-router')}.>"))
 
 
 def admin_rights() -> Rights:
-    """Return the rights of the job that makes streams: JetStream's API, and nothing else."""
+    """Return the rights of the job that makes streams: JetStream's API in its own account."""
     return Rights(("$JS.API.>",), (f"{inbox_prefix('admin')}.>",))

@@ -1,7 +1,10 @@
-"""`kvmesh nats-streams`: make the streams of some buckets, as the one account that may."""
+"""`kvmesh nats-streams`: make the streams of some buckets, each as the admin of its account."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 from kvmesh.actors.wire import Subjects
@@ -12,6 +15,7 @@ from kvmesh.settings.member_name import check_name
 from kvmesh.settings.requests import SessionSettings
 from kvmesh.settings.roles import HomeSettings, LogSettings, NatsSettings
 from kvmesh.settings.types import Flat, Positive
+from kvmesh.transport.nats.plane import NatsPlane
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,10 @@ class StreamsOptions:
 
     bucket: tuple[str, ...]
     """Bucket whose event stream and stores to make; repeat."""
+    admin_keys: Path | None = None
+    """The directory in which `kvmesh nats-accounts` keeps seeds or credentials: admin.BUCKET.nk (or
+    .creds) makes a bucket's streams, admin.nk the meta-routers' table. Default: one login, of
+    --nats-nkey-seed or --nats-creds, for all, on a server with one account."""
     session_ttl_s: Positive = SessionSettings.session_ttl_s
     """As the routers' --session-ttl-s."""
     home: Annotated[HomeSettings, Flat] = field(default_factory=HomeSettings)
@@ -30,22 +38,55 @@ class StreamsOptions:
 async def make_streams(options: StreamsOptions) -> None:
     """Make what is missing, adapt what differs; safe to run again.
 
-    Raises `TransportError` when the server does not answer or refuses.
+    Raises `ConfigError` for an admin's key that is missing, before anything is made, and
+    `TransportError` when the server does not answer or refuses.
     """
-    plane = nats_plane(options.nats, "admin")
+    logins = {
+        bucket: login_as_admin(options, check_name(bucket, "--bucket")) for bucket in options.bucket
+    }
+    homes = login_as_admin(options, "")
+    for bucket, settings in logins.items():
+        async with connected(settings) as plane:
+            await plane.declare(bucket, options.session_ttl_s)
+        stream = Subjects(options.nats.namespace, bucket).stream()
+        get_logger().info("streams ready", bucket=bucket, stream=stream)
+    async with connected(homes) as plane:
+        await plane.homes(options.home.home_ttl_s, options.home.max_homes)
+
+
+def login_as_admin(options: StreamsOptions, bucket: str) -> NatsSettings:
+    """Return the settings with the key of the bucket's admin, of the meta-routers' for "".
+
+    Raises `ConfigError` naming the file that is missing.
+    """
+    if options.admin_keys is None:
+        return options.nats
+    stem = f"admin.{bucket}" if bucket else "admin"
+    creds, seed = options.admin_keys / f"{stem}.creds", options.admin_keys / f"{stem}.nk"
+    if creds.is_file():
+        return replace(options.nats, nats_creds=creds, nats_nkey_seed=None)
+    if seed.is_file():
+        return replace(options.nats, nats_creds=None, nats_nkey_seed=seed)
+    whose = f"bucket {bucket}" if bucket else "the meta-routers' table"
+    raise ConfigError(
+        f"--admin-keys {options.admin_keys}: no {stem}.nk nor {stem}.creds for {whose}: run kvmesh "
+        "nats-accounts with all members of the mesh"
+    )
+
+
+@asynccontextmanager
+async def connected(settings: NatsSettings) -> AsyncGenerator[NatsPlane]:
+    """Give an admin's plane, connected. Raises `TransportError`."""
+    plane = nats_plane(settings, "admin")
     await plane.connect()
     try:
-        for bucket in options.bucket:
-            await plane.declare(check_name(bucket, "--bucket"), options.session_ttl_s)
-            stream = Subjects(options.nats.namespace, bucket).stream()
-            get_logger().info("streams ready", bucket=bucket, stream=stream)
-        await plane.homes(options.home.home_ttl_s, options.home.max_homes)
+        yield plane
     finally:
         await plane.close()
 
 
 def command(*, options: Annotated[StreamsOptions, Flat]) -> None:
-    """Make the event streams and stores of buckets; run once, as the admin account."""
+    """Make the event streams and stores of buckets; run once, with the admins' keys."""
     configure_logging(options.log.log_level, options.log.log_format, role="nats-streams")
     if not options.bucket:
         raise ConfigError("--bucket: name at least one")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +24,7 @@ from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
 from kvmesh.observe import configure_logging
 from kvmesh.ports import Control, EventPlane, KeyValue, ObjectInfo, ObjectStore
+from kvmesh.settings.member_name import check_name
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.settings.types import Flat
 
@@ -37,6 +38,14 @@ NARROWEST = 100
 command = App(name="snapshot", help="List, inspect, verify and take snapshots of a bucket's index.")
 Nats = Annotated[NatsSettings, Flat]
 DEFAULT_NATS = NatsSettings()
+RouterId = Annotated[
+    str,
+    Parameter(
+        name="--router-id",
+        help="Router whose key is given, where processes log in to NATS with keys: the tool speaks "
+        "as that router. Any name for a key `bucket/*`.",
+    ),
+]
 
 
 class Shelf(msgspec.Struct, frozen=True):
@@ -54,10 +63,14 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_shelf(bucket: str, nats: NatsSettings) -> AsyncGenerator[Shelf]:
-    """Connect to the bucket's stores. Raises `TransportError`."""
+async def open_shelf(bucket: str, nats: NatsSettings, router_id: str) -> AsyncGenerator[Shelf]:
+    """Connect to the bucket's stores, as `router_id` if there is one. Raises `TransportError`."""
     subjects = subjects_for(nats, bucket)
-    plane = event_plane(nats, "snapshot tool")
+    if router_id:
+        # As a program that follows the bucket: it leaves the streams' settings alone.
+        plane = event_plane(nats, "follower", bucket, check_name(router_id, "--router-id"))
+    else:
+        plane = event_plane(nats, "snapshot tool")
     await plane.connect()
     try:
         keys, objects = await plane.stores(bucket)
@@ -80,11 +93,13 @@ def run_command(work: Callable[[], Awaitable[int]]) -> None:
 
 
 @command.command(name="list")
-def list_command(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+def list_command(
+    bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS
+) -> None:
     """Show the kept generations of BUCKET and other stored objects."""
 
     async def work() -> int:
-        async with open_shelf(bucket, nats) as shelf:
+        async with open_shelf(bucket, nats, router_id) as shelf:
             manifest = await shelf.manifest()
             stored = await shelf.objects.list()
             if not stored and not manifest.generations:
@@ -129,11 +144,17 @@ def in_words(seconds: float) -> str:
 
 
 @command.command
-def inspect(bucket: str = "default", name: str = "", *, nats: Nats = DEFAULT_NATS) -> None:
+def inspect(
+    bucket: str = "default",
+    name: str = "",
+    *,
+    router_id: RouterId = "",
+    nats: Nats = DEFAULT_NATS,
+) -> None:
     """Show what snapshot NAME (default: the newest) of BUCKET holds."""
 
     async def work() -> int:
-        async with open_shelf(bucket, nats) as shelf:
+        async with open_shelf(bucket, nats, router_id) as shelf:
             generation = find_generation(await shelf.manifest(), bucket, name)
             snapshot = await read(shelf.objects, generation)
             table = Table(title=f"{generation.name}", title_justify="left")
@@ -156,11 +177,11 @@ def inspect(bucket: str = "default", name: str = "", *, nats: Nats = DEFAULT_NAT
 
 
 @command.command
-def verify(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+def verify(bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS) -> None:
     """Read and check every kept snapshot of BUCKET; exit code 1 if one is bad or none exists."""
 
     async def work() -> int:
-        async with open_shelf(bucket, nats) as shelf:
+        async with open_shelf(bucket, nats, router_id) as shelf:
             manifest = await shelf.manifest()
             bad = not manifest.generations
             for one in manifest.generations:
@@ -179,11 +200,11 @@ def verify(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
 
 
 @command.command
-def take(bucket: str = "default", *, nats: Nats = DEFAULT_NATS) -> None:
+def take(bucket: str = "default", *, router_id: RouterId = "", nats: Nats = DEFAULT_NATS) -> None:
     """Have the replica of BUCKET that holds the lease write a snapshot now, and wait for it."""
 
     async def work() -> int:
-        async with open_shelf(bucket, nats) as shelf:
+        async with open_shelf(bucket, nats, router_id) as shelf:
             before = (await shelf.manifest()).generations[:1]
             if not await ask_routers(shelf, before):
                 sys.stdout.write(f"{before[0].name}: nothing new since\n")

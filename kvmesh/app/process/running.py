@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from kvmesh.app.process.internal_errors import InternalErrors
-from kvmesh.tasks import end_tasks
+from kvmesh.app.process.memory import give_back_memory, tune_allocator
+from kvmesh.tasks import end_tasks, keep_running
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 PR_SET_PDEATHSIG = 1
@@ -59,6 +60,7 @@ def run(main: Callable[[Stop], Awaitable[None]]) -> None:
     if os.environ.get(DIE_WITH_PARENT):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     raise_open_files_limit()
+    tune_allocator()
     # What was loaded stays for good: not for the collector to walk over again and again.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -78,11 +80,13 @@ async def _with_signals(main: Callable[[Stop], Awaitable[None]]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    memory = asyncio.ensure_future(keep_running("memory", give_back_memory))
     try:
         await _or_fatal(main(stop), stop.errors)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+        await end_tasks(memory)
 
 
 async def _or_fatal(serving: Awaitable[None], errors: InternalErrors) -> None:

@@ -5,6 +5,7 @@ from typing import cast
 
 import msgspec
 
+from kvmesh.app.prompts.beginning import beginning_of
 from kvmesh.core.buckets.beginnings import (
     DEPTHS,
     MOST_MESSAGES,
@@ -19,6 +20,8 @@ from kvmesh.core.chat.chat import JsonObject, content_parts, content_text, part_
 from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest, first_prompt
 
 _KEPT_CHARS = DEPTHS[-1]
+_CHARS_AN_ID = 6
+"""Of token ids and their commas, about."""
 _NOT_PROMPT = frozenset({"cache_control"})
 """Fields of a content part that move between turns: where a client wants a cache to end."""
 
@@ -48,9 +51,16 @@ _parts = msgspec.json.Decoder(object)
 
 
 def prompt_outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOutline:
-    """Return what a prompt looks like; an empty outline of one that cannot be read."""
+    """Return what a prompt looks like; an empty outline of one that cannot be read.
+
+    Of a prompt longer than `MOST_READ_BYTES` the beginning is read, the rest counted by its bytes.
+    """
     try:
-        return _outline(endpoint, parsed)
+        if endpoint.prompt is None:
+            return PromptOutline()
+        read, rest = beginning_of(endpoint, parsed)
+        outline = _outline(endpoint, read)
+        return msgspec.structs.replace(outline, chars=outline.chars + rest) if rest else outline
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return PromptOutline()
 
@@ -68,9 +78,13 @@ def _outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOutline:
             head, turns = _head(parsed.instructions), _turns(parsed.input)
         case _:
             first = first_prompt(parsed.prompt if endpoint.prompt == "prompt" else parsed.input)
-            text = first if isinstance(first, str) else ",".join(map(str, first))
+            if isinstance(first, str):
+                text, chars = first, len(first)
+            else:
+                text = ",".join(map(str, first[:_KEPT_CHARS]))
+                chars = len(text) + _CHARS_AN_ID * max(0, len(first) - _KEPT_CHARS)
             keys = text_keys(seed, text)
-            return PromptOutline(len(text), text[:_KEPT_CHARS], text[:PREFIX_CHARS], keys)
+            return PromptOutline(chars, text[:_KEPT_CHARS], text[:PREFIX_CHARS], keys)
     if isinstance(turns, str):
         turns = [_Turn("user", turns)]
     texts = [content_text(turn.content) for turn in turns]

@@ -2,10 +2,11 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
+from kvmesh.app.prompts.beginning import MOST_READ_BYTES, beginning_of
 from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
@@ -29,6 +30,7 @@ _ABSENT: Final = frozenset({b"", b"null"})
 _ANY_ID: Final = 1 << 31
 """Engines keep token ids in signed 32-bit numbers."""
 
+_NO: Final = msgspec.Raw(b"false")
 _CHATS: Final = frozenset({"chat", "messages", "responses"})
 _TEXTS: Final = frozenset({"completions", "embeddings"})
 _PROMPTS: Final = _CHATS | _TEXTS
@@ -68,6 +70,10 @@ class PromptReader:
         May run in a thread. Raises `RequestError`.
         """
         text = ""
+        if len(request.body) > MOST_READ_BYTES and not isinstance(parsed.messages, list):
+            check = self._check
+            if check is None or (parsed.model or "") not in check.probe.doubted:
+                return self._of_beginning(endpoint, parsed, root)
         if endpoint.kind in _TEXTS or parsed.input_ids:
             given = self._given(endpoint, parsed)
             if isinstance(given, array):
@@ -87,6 +93,35 @@ class PromptReader:
                 return unpack_ids(packed), truncated
 
             check.compare(model, request, prompt.hashes, ours)
+        return prompt
+
+    def _of_beginning(self, endpoint: ApiEndpoint, sent: Parsed, root: int) -> Prompt:
+        """Return the blocks of a long prompt's beginning; the text left out counts as tokens."""
+        try:
+            parsed, rest = beginning_of(endpoint, cast("InferenceRequest", sent))
+            messages: object = None
+            if endpoint.kind == "chat" and bytes(parsed.input_ids) in _ABSENT:
+                messages = msgspec.json.decode(parsed.messages, type=list[JsonObject])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._whole(b"", root)
+        read: Parsed = parsed
+        if messages is not None:
+            read = msgspec.structs.replace(
+                parsed,
+                messages=messages,
+                add_generation_prompt=_NO if rest else parsed.add_generation_prompt,
+                continue_final_message=_NO if rest else parsed.continue_final_message,
+            )
+        text = ""
+        if endpoint.kind in _TEXTS or messages is None:
+            given = self._given(endpoint, read)
+            if isinstance(given, array):
+                return self._whole(pack_tokens(given), root)
+            text = given
+        prompt = self._whole(self._pack(b"", endpoint, read, text)[0], root)
+        if rest and text:
+            tokens = prompt.tokens + rest // BYTES_A_TOKEN
+            return msgspec.structs.replace(prompt, tokens=tokens)
         return prompt
 
     def _whole(self, packed: bytes | memoryview | str, root: int) -> Prompt:

@@ -3,15 +3,16 @@
 import itertools
 import time
 from collections.abc import Callable, Container
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
 from typing import Final
 
 import msgspec
 
+from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
+from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.bounds import MAX_TOKENS, shown
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
@@ -25,15 +26,19 @@ from kvmesh.transport.http.openai import (
     ApiEndpoint,
     InferenceRequest,
     parse_model,
+    prompt_endpoint,
     read_chat,
     read_request,
 )
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.held_body import run_holding
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
 _NO_BODY: Final = InferenceRequest()
+
+MOST_PACKED: Final = 1 << 20
+"""Token ids or hashes of a prompt sent packed: they are read on the event loop."""
 
 
 class Reader:
@@ -64,47 +69,59 @@ class Reader:
         self._secret = secret
         self._numbers = itertools.count(1)
         self._seconds = seconds or Histogram(MICROSECONDS)
-        self._threads = ThreadPoolExecutor(thread_name_prefix="read")
+        self._threads = ReadingThreads()
 
-    def read(self, exchange: Exchange, endpoint: ApiEndpoint, then: Then) -> None:
+    def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
 
-        A long prompt is tokenised in a thread, so that other streams go on meanwhile.
+        A long body is parsed and tokenised in a thread, so that other streams go on meanwhile.
+        `endpoint` None: that whose prompt the body holds.
         """
         began = time.perf_counter()
         asked = exchange.request
-        long = len(asked.body) > self._prompts.tokenizer.inline_characters
-        parsed: Parsed | None = None
-        if endpoint.kind == "chat" and not long:
-            parsed = read_chat(asked.body)
-        elif endpoint.prompt is None:
-            parsed = InferenceRequest(model=parse_model(asked.body) or None)
-        parsed = parsed or read_request(asked, endpoint)
-        if long:
-            exchange.scope.start(self._read_in_thread(exchange, endpoint, parsed, then))
+        if (
+            len(asked.body) > self._prompts.tokenizer.inline_characters
+            or asked.items > INLINE_ITEMS
+        ):
+            exchange.scope.start(self._read_in_thread(exchange, endpoint, then))
             return
-        if self.isolation is not None:
-            parsed, body = self.isolation.apply(asked, parsed)
+        found, parsed, body = self._parse(asked, endpoint)
+        if body is not asked.body:
             asked.replace_body(body)
-        request = self.make(exchange, endpoint, parsed)
+        request = self.make(exchange, found, parsed)
         self._seconds.observe(time.perf_counter() - began)
         then(exchange, request)
 
     async def _read_in_thread(
-        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, then: Then
+        self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then
     ) -> None:
         began, asked = time.perf_counter(), exchange.request
         try:
-            if self.isolation is not None:
-                apply = partial(self.isolation.apply, asked, parsed)
-                parsed, body = await run_holding(self._threads, asked, apply)
+            parse = partial(self._parse, asked, endpoint)
+            found, parsed, body = await self._threads.run(asked, parse)
+            if body is not asked.body:
                 asked.replace_body(body)
-            work = partial(self.make, exchange, endpoint, parsed)
-            request = await run_holding(self._threads, asked, work)
+            make = partial(self.make, exchange, found, parsed)
+            request = await self._threads.run(asked, make)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
         except KvMeshError as error:
             exchange.fail(Problem.from_error(error))
+
+    def _parse(
+        self, asked: Request, endpoint: ApiEndpoint | None
+    ) -> tuple[ApiEndpoint, Parsed, bytes]:
+        """Return a request parsed, and the body for its engine. Raises `RequestError`."""
+        endpoint = endpoint or prompt_endpoint(asked.body)
+        found: Parsed | None = None
+        if endpoint.kind == "chat" and len(asked.body) <= MOST_READ_BYTES:
+            found = read_chat(asked.body)
+        elif endpoint.prompt is None:
+            found = InferenceRequest(model=parse_model(asked.body) or None)
+        parsed = found or read_request(asked, endpoint)
+        if self.isolation is None:
+            return endpoint, parsed, asked.body
+        return endpoint, *self.isolation.apply(asked, parsed)
 
     def make(self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed) -> RouteRequest:
         """Return what to route: tokenised, hashed as far as asked later, with its wishes.
@@ -116,7 +133,10 @@ class Reader:
         root = ROOT
         if self._secret or parsed.cache_salt or parsed.lora_path or model in self._adapters:
             root = self._root(parsed, model)
-        prompt = self._prompts.read(request, endpoint, parsed, root)
+        try:
+            prompt = self._prompts.read(request, endpoint, parsed, root)
+        except RecursionError:
+            raise RequestError("the body is nested too deeply to be read: flatten it") from None
         wishes = self._wishes.read(request, parsed)
         output = wishes.output_tokens
         choices = 1 if parsed.n is None else parsed.choices
@@ -167,6 +187,11 @@ class Reader:
         width = {"tokens": TOKEN_BYTES, "hashes": HASH_BYTES}.get(kind)
         if width is None:
             raise RequestError(f"header x-kvmesh-body is {shown(kind)}: use tokens or hashes")
+        if len(request.body) > MOST_PACKED * width:
+            raise RequestError(
+                f"body has {len(request.body) // width} {kind}: ask about {MOST_PACKED} at most",
+                status=413,
+            )
         if len(request.body) % width:
             raise RequestError(
                 f"body of {len(request.body)} bytes is not whole {width}-byte {kind}"

@@ -222,6 +222,7 @@ class RouterServer:
                 settings.http if self.part is None else behind_edges(settings.http),
                 routes,
                 tenant_header=settings.admission.tenant_header,
+                processes=settings.http_processes,
             )
             url = await front.open()
             stack.push_async_callback(front.server.close)

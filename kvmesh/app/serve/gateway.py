@@ -6,7 +6,9 @@ import msgspec
 
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -23,7 +25,6 @@ from kvmesh.transport.http.openai import (
     ENDPOINTS,
     ApiEndpoint,
     find_endpoint,
-    prompt_endpoint,
 )
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -107,7 +108,7 @@ class Gateway:
         if exchange.request.header(b"content-type") == b"application/octet-stream":
             self._answer_decision(exchange, self._reader.read_binary(exchange))
             return
-        self._reader.read(exchange, prompt_endpoint(exchange.request.body), self._answer_decision)
+        self._reader.read(exchange, None, self._answer_decision)
 
     def _forward(self, exchange: Exchange, request: RouteRequest) -> None:
         context = self._context
@@ -175,5 +176,9 @@ def _refuse(exchange: Exchange) -> None:
 
 
 def _may_split(exchange: Exchange, request: RouteRequest) -> bool:
-    """Return whether prefill and decode may be on two workers: one prompt, one answer."""
-    return exchange.request.path in SPLIT_PATHS and request.choices == 1
+    """Return whether prefill and decode may be on two workers: one prompt, one answer, and a body
+    that is rewritten on the event loop within some 10 ms.
+    """
+    asked = exchange.request
+    short = len(asked.body) <= MOST_READ_BYTES and asked.items <= INLINE_ITEMS
+    return asked.path in SPLIT_PATHS and request.choices == 1 and short

@@ -108,6 +108,11 @@ class KeyRing:
         self._keys = keys
         self._spent = {digest: one for digest, one in self._spent.items() if digest in keys}
 
+    def check(self, path: str, key: str) -> None:
+        """Raise as `admit` does for no key or an unknown one; counts and spends nothing."""
+        if path not in OPEN_PATHS and not (key and digest_of(key) in self._keys):
+            raise _unknown(key)
+
     def admit(self, path: str, key: str, now: float) -> ApiKey | None:
         """Return whose request it is, None on a path that needs no key.
 
@@ -118,8 +123,7 @@ class KeyRing:
         found = self._keys.get(digest_of(key)) if key else None
         if found is None:
             self.refused += 1
-            wrong = "this API key is not known" if key else "send an API key"
-            raise RequestError(f"{wrong}: Authorization: Bearer …, or x-api-key", status=401)
+            raise _unknown(key)
         if found.requests_per_minute:
             self._spend(found, now)
         return found
@@ -138,3 +142,8 @@ class KeyRing:
                 status=429,
             )
         self._spent[key.sha256] = left - 1.0, now
+
+
+def _unknown(key: str) -> RequestError:
+    wrong = "this API key is not known" if key else "send an API key"
+    return RequestError(f"{wrong}: Authorization: Bearer …, or x-api-key", status=401)

@@ -34,7 +34,7 @@ class ByteTokenizer:
 
     name: str = "bytes"
     vocab_size: int = VOCAB_SIZE
-    inline_characters: int = 1 << 22
+    inline_characters: int = 1 << 20
     """A thread hop costs more than a megabyte of bytes."""
 
     def pack_chat(self, chat: ChatInput, domain: str = "") -> str:

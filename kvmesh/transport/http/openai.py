@@ -34,6 +34,8 @@ Kind = Literal[
 _POST: Final = frozenset({"POST"})
 _READ: Final = frozenset({"GET", "HEAD"})
 _ABSENT: Final = msgspec.Raw(b"")
+_SEARCHED_BYTES: Final = 64 * 1024
+"""A search for three names costs more than parsing in a longer body."""
 _PIECE: Final = 1 << 16
 
 
@@ -53,7 +55,7 @@ ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
     "/v1/embeddings": ApiEndpoint("embeddings", _POST, "input"),
     "/v1/models": ApiEndpoint("models", _READ),
 }
-_PASSTHROUGH: Final = ApiEndpoint("passthrough", frozenset())
+PASSTHROUGH: Final = ApiEndpoint("passthrough", frozenset())
 _MODEL: Final = ApiEndpoint("models", _READ)
 _DISGUISES: Final = ("//", "/./", "/../", "%2e", "%2f", "%5c", "%00", "\\")
 
@@ -69,7 +71,7 @@ def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
         if path.startswith("/v1/models/"):
             endpoint = _MODEL
         elif passthrough and path.startswith("/v1/"):
-            endpoint = _PASSTHROUGH
+            endpoint = PASSTHROUGH
         else:
             raise RequestError(f"there is nothing at {path}", status=404)
         lowered = path.lower()
@@ -184,13 +186,17 @@ def parse_model(body: bytes) -> str:
 
 def prompt_endpoint(body: bytes) -> ApiEndpoint:
     """Return the endpoint whose prompt `body` holds. Raises `RequestError`."""
-    for path, field in (
-        ("/v1/chat/completions", b'"messages"'),
-        ("/v1/completions", b'"prompt"'),
-        ("/v1/responses", b'"input"'),
-    ):
-        if field in body:
-            return ENDPOINTS[path]
+    paths = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+    if len(body) > _SEARCHED_BYTES:
+        parsed = parse_request(body, PASSTHROUGH)
+        told = (parsed.messages, parsed.prompt, parsed.input)
+        for path, raw in zip(paths, told, strict=True):
+            if memoryview(raw):
+                return ENDPOINTS[path]
+    else:
+        for path, field in zip(paths, (b'"messages"', b'"prompt"', b'"input"'), strict=True):
+            if field in body:
+                return ENDPOINTS[path]
     raise RequestError("send the body of a chat (messages) or a completion (prompt)")
 
 

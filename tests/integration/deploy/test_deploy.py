@@ -310,6 +310,8 @@ def test_the_secrets_script_makes_every_secret(tmp_path: Path) -> None:
     assert set(secrets["kvmesh-nats-worker"]["data"]) == {"chat.nk", "code.nk", "trust.json"}
     clients = {name: one["data"] for name, one in secrets.items() if name != "kvmesh-nats-config"}
     assert len({data["trust.json"] for data in clients.values()}) == 1
+    admins = {"admin.nk", "admin.chat.nk", "admin.code.nk", "trust.json"}
+    assert set(secrets["kvmesh-nats-admin"]["data"]) == admins
     config = secrets["kvmesh-nats-config"]["data"]
     assert "cluster.conf" in config
     assert b"http: 0.0.0.0:8222" in base64.b64decode(config["nats.conf"]), "kubelets probe the pod"

@@ -5,7 +5,6 @@ A new way out is one row of `PLAIN` or `GATED`: what is sent, done meanwhile, an
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
 import threading
 import tracemalloc
@@ -38,15 +37,17 @@ from kvmesh.transport.http.server.exchange import Exchange
 from tests.integration.serve.test_scope import CHUNK, PROMPT, door_to, edge_to, of_requests
 from tests.integration.support.failing_engine import (
     FailingEngine,
+    RawClient,
     answer_status,
     answer_well,
     close_unanswered,
+    exchange,
     failing_engines,
     never_answer,
+    request_bytes,
 )
 from tests.integration.support.live_router import free_port, serving
 from tests.integration.support.planted import Inside, Planted, looked_inside
-from tests.integration.support.raw_client import RawClient, exchange, request_bytes
 
 pytestmark = pytest.mark.integration
 
@@ -249,6 +250,7 @@ async def client_leaves_in_the_stream(stage: Stage) -> int:
     stage.answer(stream_and_stall)
     client = await stage.send(stage.body(stream=True))
     await client.until(b"data: ")
+    assert stage.inside.body_bytes() < 2 * BODY_BYTES, "but the engine somebody holds the body"
     client.reset()
     return GONE
 
@@ -411,7 +413,7 @@ ADMISSION: Final = AdmissionSettings(
     busy_prefill_tokens=100,
     max_queued=2,
     max_queued_per_tenant=1,
-    max_wait_s=0.3,
+    max_wait_s=30.0,
 )
 
 
@@ -445,6 +447,10 @@ async def wait_in_queue(stage: Stage, *headers: str, waiting: int = 1) -> RawCli
     return client
 
 
+async def left_the_queue(stage: Stage) -> None:
+    await stage.until(lambda: not stage.inside.at_the_gate(), "nobody waits any more")
+
+
 async def read_to_the_end(client: RawClient) -> int:
     status = await client.status()
     client.reset()
@@ -459,14 +465,18 @@ async def queued_then_answered(stage: Stage) -> int:
 
 
 async def expires_in_the_queue(stage: Stage) -> int:
+    (gate,) = (context.gate for context in stage.inside._contexts)
     async with busy(stage):
-        return await exchange(stage.url, stage.body())
+        gate.change(replace(gate.limits, max_wait_s=0.1))
+        status = await exchange(stage.url, stage.body())
+        gate.change(replace(gate.limits, max_wait_s=ADMISSION.max_wait_s))
+    return status
 
 
 async def client_leaves_the_queue(stage: Stage) -> int:
     async with busy(stage):
         (await wait_in_queue(stage)).reset()
-        await stage.until(lambda: not stage.inside.at_the_gate(), "it left the queue")
+        await left_the_queue(stage)
     return GONE
 
 
@@ -475,6 +485,7 @@ async def tenant_has_too_many(stage: Stage) -> int:
         client = await wait_in_queue(stage, "x-kvmesh-tenant: a")
         status = await exchange(stage.url, stage.body(), "x-kvmesh-tenant: a")
         client.reset()
+        await left_the_queue(stage)
     return status
 
 
@@ -485,6 +496,7 @@ async def queue_is_full(stage: Stage) -> int:
         status = await exchange(stage.url, stage.body(), "x-kvmesh-tenant: c")
         for client in (first, second):
             client.reset()
+        await left_the_queue(stage)
     return status
 
 
@@ -598,9 +610,8 @@ async def test_what_cannot_be_told_ends_one_request_and_not_the_link(tmp_path: P
 
 
 async def test_a_router_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
-    admission = dataclasses.replace(ADMISSION, max_wait_s=30.0)
     async with failing_engines(1) as engines:
-        async with alone(engines, tmp_path, admission=admission) as stage:
+        async with alone(engines, tmp_path, admission=ADMISSION) as stage:
             inside = stage.inside
             stage.answer(stream_and_stall)
             streaming = await stage.send(stage.body(stream=True))

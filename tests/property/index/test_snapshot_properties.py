@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
+from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
@@ -24,8 +25,8 @@ records = st.lists(
     st.builds(
         WorkerRecord,
         worker=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True).map(WorkerId),
-        epoch=st.integers(0, 2**64 - 1),
-        next_seq=st.integers(0, 2**64 - 1),
+        epoch=st.integers(0, MAX_ORDINAL),
+        next_seq=st.integers(0, MAX_ORDINAL),
         gap=st.booleans(),
         block_size=st.integers(0, 2**20),
         extra=st.binary(max_size=50),
@@ -36,7 +37,7 @@ records = st.lists(
 positions = st.builds(
     Position,
     created=st.text(max_size=20),
-    sequence=st.integers(0, 2**63),
+    sequence=st.integers(0, MAX_ORDINAL),
     extra=st.binary(max_size=20),
 )
 

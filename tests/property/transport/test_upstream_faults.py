@@ -72,6 +72,8 @@ class HostMachine(RuleBasedStateMachine):
         self.patched = mock.patch.object(connections, "tune")
         self.patched.start()
         self.refusing = False
+        self.at_once = asyncio.Event()
+        self.at_once.set()
         self.pipes: list[tuple[Any, Pipe]] = []
         self.sinks: list[Sink] = []
         self.serial = count()
@@ -81,7 +83,7 @@ class HostMachine(RuleBasedStateMachine):
         self.pool = self.turns.inside(lambda: UpstreamPool(options=options))
 
     async def connect(self, factory: Callable[[], Any], *_: object, **__: object) -> None:
-        await asyncio.sleep(0)
+        await self.at_once.wait()
         if self.refusing:
             raise OSError("refused")
         protocol = factory()
@@ -108,6 +110,10 @@ class HostMachine(RuleBasedStateMachine):
     @rule(refuse=st.booleans())
     def engine_goes_or_comes(self, refuse: bool) -> None:
         self.refusing = refuse
+
+    @rule(quick=st.booleans())
+    def connecting_takes_long_or_not(self, quick: bool) -> None:
+        self.turns.inside(self.at_once.set if quick else self.at_once.clear)
 
     @rule(which=st.integers(0, 3), at=raises_at)
     def answer(self, which: int, at: int) -> None:
@@ -148,7 +154,7 @@ class HostMachine(RuleBasedStateMachine):
             calls += [one for one in carried if isinstance(one, UpstreamCall)]
             calls += [one for one in (*host.connecting, *host.waiting) if one not in calls]
             assert not (host.waiting and (host.idle or host._has_room()))
-        numbers = [one.sink.n for one in calls if isinstance(one.sink, Sink)]
+        numbers = [one.sink.n if isinstance(one.sink, Sink) else -1 for one in calls]
         assert sorted(numbers) == sorted(self.trial.ledger.open)  # type: ignore[type-var]
 
     def teardown(self) -> None:
@@ -156,6 +162,7 @@ class HostMachine(RuleBasedStateMachine):
         if not hasattr(self, "pool"):
             return
         self.refusing = False
+        self.turns.inside(self.at_once.set)
         for _ in range(100):
             self.turns.turn()
             self.answer(0, 0)
@@ -173,3 +180,15 @@ class HostMachine(RuleBasedStateMachine):
 
 TestHost = HostMachine.TestCase
 TestHost.settings = settings(max_examples=40, stateful_step_count=20)
+
+
+def test_who_waits_is_connected_for_when_another_is_given_up_before_it_was_connected() -> None:
+    machine = HostMachine()
+    machine.begin()
+    machine.connecting_takes_long_or_not(quick=False)
+    machine.send(0, 2 * MOST)
+
+    machine.cancel(0)
+
+    machine.who_is_open_is_somewhere_and_only_those()
+    machine.teardown()

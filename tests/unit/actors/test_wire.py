@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import Resync, RouterHeartbeat, WorkerHeartbeat
-from kvmesh.actors.wire import Subjects, decode, encode, fitting, last_token
+from kvmesh.actors.wire import Subjects, decode, encode, fitting, fixed_part, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import CodecError
 
@@ -49,6 +49,19 @@ def test_a_kind_of_engine_travels_only_where_it_must_be_named() -> None:
 def test_what_is_no_such_message_is_a_codec_error(data: bytes) -> None:
     with pytest.raises(CodecError, match="RouterHeartbeat"):
         decode(data, RouterHeartbeat)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fixed"),
+    [
+        ("kvmesh.hb.code.*", "kvmesh.hb.code."),
+        ("kvmesh.rt.*.*", "kvmesh.rt."),
+        ("$KV.kvmesh_homes.>", "$KV.kvmesh_homes."),
+        ("kvmesh.rctl.code.r1", "kvmesh.rctl.code.r1"),
+    ],
+)
+def test_the_fixed_part_of_a_pattern_ends_at_its_first_wildcard(pattern: str, fixed: str) -> None:
+    assert fixed_part(pattern) == fixed
 
 
 def test_names_beyond_what_a_message_holds_are_left_out() -> None:

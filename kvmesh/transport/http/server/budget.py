@@ -11,6 +11,11 @@ class BodyBudget:
         self.used = 0
 
     @property
+    def tight(self) -> bool:
+        """Return whether more than half of it is in use."""
+        return self.used > self.limit // 2
+
+    @property
     def exceeded(self) -> bool:
         """Return whether more is held than allowed."""
         return self.used > self.limit

@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._reader = RequestReader(listener.limits, listener.bodies)
+        self._reader = RequestReader(listener.limits, listener.bodies, listener.screen)
         self._exchange: Exchange | None = None
         self._half_closed: HalfClosed | None = None
         self._awaits_end = False
@@ -107,6 +107,8 @@ class Connection(asyncio.Protocol):
                 self._serve()
             else:
                 self._watch_arrival(before, reader.phase)
+                if reader.crowded:
+                    self._breathe()
         except Exception as error:  # noqa: BLE001  the connection's edge: the others go on
             self.crash(error)
 
@@ -153,7 +155,11 @@ class Connection(asyncio.Protocol):
             grown = self._reader.body_bytes - self._body_mark
             self._body_mark = self._reader.body_bytes
             self.deadline_s = now + limits.body_window_s
-            if grown < limits.min_body_bytes_per_s * limits.body_window_s:
+            least = limits.min_body_bytes_per_s * limits.body_window_s
+            if self._listener.bodies.tight:
+                # Slow bodies must not hold the room that all share.
+                least = max(least, self._body_mark / 4)
+            if grown < least:
                 self._refuse(_SLOW)
         elif phase is HEAD:
             self._refuse(_SLOW)
@@ -255,6 +261,16 @@ class Connection(asyncio.Protocol):
         elif ready:
             self._hold_back()
 
+    def _breathe(self) -> None:
+        """Read on in the next turn of the event loop: many reads may come in one."""
+        self._reader.crowded = False
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not (self._reading_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
+
     def _hold_back(self) -> None:
         """Read nothing more while requests wait."""
         if not self._reading_paused:
@@ -278,6 +294,8 @@ class Connection(asyncio.Protocol):
         """Answer a request that is not one, and close."""
         listener = self._listener
         listener.problems += 1
+        if self._reader.phase is BODY:
+            self._reader.close()  # what came of it is nobody's, and takes room
         request = Request("GET", b"/", [])
         request.keep_alive = False
         self._exchange = exchange = Exchange(request, self, listener.request_ids.accept(None))

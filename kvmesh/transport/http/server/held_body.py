@@ -26,4 +26,7 @@ async def run_holding(executor: Executor, request: Request, work: Callable[[], R
     future = executor.submit(work)
     request.hold()
     future.add_done_callback(done)
-    return await asyncio.wrap_future(future)
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        del future  # an error in it has this frame, which would hold both, and the body

@@ -1,15 +1,23 @@
 """What one front door takes from its clients at most."""
 
+from typing import Final
+
 import msgspec
+
+COUNT_ABOVE: Final = 32 * 1024
+"""Bytes of a body above which its values are counted: those of a smaller one take 10 ms at most."""
 
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of an HTTP server. Timeouts are exact to about half a second.
 
+    `max_body_items`, `max_body_depth`: what a JSON object in a body may hold, counted as it arrives
+    (`core.prompts.json_size`) once it is larger than `COUNT_ABOVE`; more is answered 413.
     `max_total_body_bytes`: bodies of all connections together, until their answers begin; a
     request beyond it is answered 503.
     `header_timeout_s`: a request's head must be whole this long after its first byte.
-    `body_window_s`, `min_body_bytes_per_s`: in each window a body must grow at that rate.
+    `body_window_s`, `min_body_bytes_per_s`: in each window a body must grow at that rate, and by a
+    quarter of itself while more than half of `max_total_body_bytes` is in use.
     `write_stall_s`: a client that takes nothing of a waiting answer for so long is cut off.
     `write_buffer_bytes`: above it `on_pause` is called, below a quarter of it `on_resume`.
     """
@@ -19,6 +27,8 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_headers: int = 128
     max_target_bytes: int = 8 * 1024
     max_body_bytes: int = 64 * 1024**2
+    max_body_items: int = 1 << 18
+    max_body_depth: int = 256
     max_total_body_bytes: int = 1024**3
     max_pipelined: int = 64
     header_timeout_s: float = 10.0

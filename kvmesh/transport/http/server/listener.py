@@ -8,6 +8,7 @@ import structlog
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.scope import RequestIds
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from kvmesh.transport.http.wire.headers import HttpDate
@@ -31,10 +32,17 @@ class OpenConnection(Protocol):
 class Listener:
     """Settings, clocks and counters of one server."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits, wheel: DeadlineWheel) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        limits: HttpLimits,
+        wheel: DeadlineWheel,
+        screen: Screen | None = None,
+    ) -> None:
         self.handler = handler
         self.limits = limits
         self.wheel = wheel
+        self.screen = screen
         self.bodies = BodyBudget(limits.max_total_body_bytes)
         self.date = HttpDate()
         self.request_ids = RequestIds()

@@ -21,7 +21,8 @@ class Request:
 
     `target` is the raw origin-form, `path` and `query` are its halves. Header names are lower
     case, in the order sent. `client` is the peer's address without port. `keep_alive` is what the
-    client asked for. `twin` stands for all requests of a connection with one and the same head;
+    client asked for. `items` counts the values in a JSON body of more than `COUNT_ABOVE` bytes, 0
+    of any other. `twin` stands for all requests of a connection with one and the same head;
     `block` of a twin is that head rendered for forwarding, once it was, `notes` what handlers read
     of it, by whatever they find it under.
 
@@ -30,8 +31,9 @@ class Request:
     """
 
     __slots__ = (
-        "block", "body", "budget", "client", "headers", "holders", "http_1_0", "keep_alive",
-        "method", "notes", "owed_bytes", "path", "query", "secure", "target", "twin", "values_seen",
+        "block", "body", "budget", "client", "headers", "holders", "http_1_0", "items",
+        "keep_alive", "method", "notes", "owed_bytes", "path", "query", "secure", "target", "twin",
+        "values_seen",
     )  # fmt: skip
 
     def __init__(self, method: str, target: bytes, headers: Headers, body: bytes = b"") -> None:
@@ -42,6 +44,7 @@ class Request:
         self.query = query
         self.headers = headers
         self.body = body
+        self.items = 0
         self.client = ""
         self.secure = False
         self.http_1_0 = False
@@ -77,7 +80,11 @@ class Request:
 
         What can be made again goes with it.
         """
-        self.uncharge()
+        if self.holders:
+            self.uncharge()
+        elif self.budget is not None:
+            self.budget.used -= len(self.body)
+            self.budget = None
         self.body = b""
         self.block = self.values_seen = None
 
@@ -138,6 +145,7 @@ class RepeatedHead:
         request.http_1_0 = twin.http_1_0
         request.keep_alive = True
         request.body = body
+        request.items = 0
         request.budget = None
         request.holders = request.owed_bytes = 0
         request.twin = twin

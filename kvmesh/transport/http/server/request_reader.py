@@ -5,13 +5,17 @@ Source: RFC 9112; what llhttp refuses by itself is pinned in tests/unit/transpor
 """
 
 import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NoReturn
 
 import httptools
 
+from kvmesh.core.prompts.json_size import JsonSize
+from kvmesh.transport.http.server.arriving_body import ArrivingBody
 from kvmesh.transport.http.server.budget import BodyBudget
-from kvmesh.transport.http.server.limits import HttpLimits
+from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
+from kvmesh.transport.http.server.refusals import body_too_long, head_too_large, why_too_much
 from kvmesh.transport.http.server.request import RepeatedHead, Request
 from kvmesh.transport.http.wire.headers import Header
 from kvmesh.transport.http.wire.problem import Problem
@@ -24,6 +28,9 @@ _MAX_LESSONS: Final = 8
 _MEMORY_FULL: Final = Problem(
     503, "too many large requests at once", code="too_many_bodies", retry_after_s=1
 )
+
+Screen = Callable[[Request], Problem | None]
+"""Looks at a head whose body is still to come; returns why it is not wanted."""
 
 
 class Phase(Enum):
@@ -51,19 +58,23 @@ class RequestReader:
 
     After each `feed`: `ready` holds the whole requests so far, a `Problem` last if the connection
     is past saving (then `phase` is BROKEN and all further bytes are ignored). `wants_continue` is
-    set once when a client waits for "100 Continue". `body_bytes` counts the body now arriving.
+    set once when a client waits for "100 Continue". `body_bytes` counts the body now arriving;
+    `crowded`: it comes in so many pieces that others should have a turn before the next are read.
     llhttp's parser is made when a request begins (0.25 us) and dropped when it is whole.
     """
 
     __slots__ = (
         "_arrived_bytes", "_body", "_budget", "_charged", "_closing", "_framing", "_head_bytes",
-        "_headers", "_http_1_0", "_keep_alive", "_lessons", "_limits", "_method", "_parser",
-        "_rejected", "_repeated", "_replaying", "_target", "_upgrading", "body_bytes", "phase",
-        "ready", "wants_continue",
+        "_headers", "_http_1_0", "_keep_alive", "_lessons", "_limits", "_long", "_method",
+        "_parser", "_rejected", "_repeated", "_replaying", "_screen", "_target", "_upgrading",
+        "body_bytes", "crowded", "phase", "ready", "wants_continue",
     )  # fmt: skip
 
-    def __init__(self, limits: HttpLimits, budget: BodyBudget | None = None) -> None:
+    def __init__(
+        self, limits: HttpLimits, budget: BodyBudget | None = None, screen: Screen | None = None
+    ) -> None:
         self._limits = limits
+        self._screen = screen
         self._budget = budget or BodyBudget(limits.max_total_body_bytes)
         self._charged = 0
         self._parser: httptools.HttpRequestParser | None = None
@@ -84,7 +95,9 @@ class RequestReader:
         self._target = b""
         self._headers: list[Header] = []
         self._framing: list[Header] = []
-        self._body: list[bytes] = []
+        self._body = b""
+        self._long: ArrivingBody | None = None
+        self.crowded = False
 
     def close(self) -> None:
         """Break the reference cycle with the C parser, so that no garbage collection is needed."""
@@ -96,7 +109,7 @@ class RequestReader:
         phase = self.phase
         if phase is IDLE and self._repeated is not None and not self._closing:
             request = self._repeated.match(data, self._limits.max_body_bytes)
-            if request is not None:
+            if request is not None and (len(request.body) <= COUNT_ABOVE or self._counts(request)):
                 self._budget.used += len(request.body)
                 request.budget = self._budget
                 self.ready.append(request)
@@ -108,6 +121,10 @@ class RequestReader:
                 self._learn(data)
             elif self.phase is HEAD:
                 self._count_head(data, fresh=len(self.ready) > before)
+            elif self._long is not None:
+                self.crowded = self._long.crowded()
+                if (problem := self._why_too_much(self._long)) is not None:
+                    self._fail(problem)
 
     def _parse(self, data: bytes) -> None:
         parser = self._parser
@@ -137,7 +154,7 @@ class RequestReader:
         """Bound a head that is still arriving: llhttp keeps one long header to itself."""
         self._arrived_bytes = 0 if fresh else self._arrived_bytes + len(data)
         if self._arrived_bytes > self._limits.max_header_bytes + self._limits.max_target_bytes:
-            self._fail(self._too_large())
+            self._fail(head_too_large(self._limits))
 
     def _problem_of(self, error: Exception) -> Problem | None:
         """Return what to answer; None for bytes behind a last request: they mean nothing."""
@@ -150,7 +167,8 @@ class RequestReader:
     def _fail(self, problem: Problem | None) -> None:
         self.phase = BROKEN
         self._headers = []
-        self._body = []
+        self._body = b""
+        self._long = None
         self._budget.used -= self._charged
         self._charged = 0
         if problem is not None:
@@ -192,7 +210,7 @@ class RequestReader:
             return
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._limits.max_header_bytes:
-            self._reject(self._too_large())
+            self._reject(head_too_large(self._limits))
         if self.phase is HEAD:
             self._headers.append((name, value))
 
@@ -211,6 +229,10 @@ class RequestReader:
         self._method = parser.get_method().decode()
         self._take_headers()
         self._target = self._origin_form(self._target)
+        if self._screen is not None and self._is_long():
+            head = Request(self._method, self._target, self._headers)
+            if (problem := self._screen(head)) is not None:
+                self._reject(problem)
         self._upgrading = parser.should_upgrade()
         self.phase = BODY
         self.body_bytes = 0
@@ -223,22 +245,35 @@ class RequestReader:
         self._budget.used += len(body)
         if self._budget.exceeded:
             self._reject(_MEMORY_FULL)
-        self._body.append(body)
+        if self._long is not None:
+            self._long.add(body)
+        elif self._body or len(body) > COUNT_ABOVE:
+            self._long = ArrivingBody(self._body or body)
+            if self._body:
+                self._long.add(body)
+        else:
+            self._body = body
 
     def on_message_complete(self) -> None:
         """Hand the request over."""
         if self._upgrading:
             self._upgrading = False
             return
-        pieces = self._body
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body, long = self._body, self._long
+        items = 0
+        if long is not None:
+            if (problem := self._why_too_much(long)) is not None:
+                self._reject(problem)
+            items, body = long.count().items, long.take()
+            self._long = None
         request = Request(self._method, self._target, self._headers, body)
+        request.items = items
         request.http_1_0 = self._http_1_0
         request.keep_alive = self._keep_alive
         request.budget = self._budget
         self._charged = 0
         self.ready.append(request)
-        self._body = []
+        self._body = b""
         self._headers = []
         self._closing = not self._keep_alive
         self.wants_continue = False
@@ -248,7 +283,7 @@ class RequestReader:
 
     def _take_headers(self) -> None:
         if len(self._headers) > self._limits.max_headers:
-            self._reject(self._too_large())
+            self._reject(head_too_large(self._limits))
         headers = [(name.lower(), value.rstrip(b" \t")) for name, value in self._headers]
         checked = [header for header in headers if header[0] in _CHECKED]
         self._framing = [header for header in checked if header[0] in _FRAMING]
@@ -267,6 +302,13 @@ class RequestReader:
                 self._check_coding(value)
         if hosts > 1 or (hosts == 0 and not self._http_1_0):
             self._reject(Problem(400, f"{hosts} Host headers: send exactly one", code="bad_host"))
+
+    def _is_long(self) -> bool:
+        """Return whether the body may be longer than what comes with its head."""
+        return any(
+            name == b"transfer-encoding" or int(value) > COUNT_ABOVE
+            for name, value in self._framing
+        )
 
     def _check_expect(self, value: bytes) -> None:
         if value.lower() != b"100-continue":
@@ -294,15 +336,22 @@ class RequestReader:
             self._reject(Problem(400, "fragment in request target", code="bad_target"))
         return target
 
-    def _too_large(self) -> Problem:
-        limits = self._limits
-        text = f"head exceeds {limits.max_headers} headers or {limits.max_header_bytes} bytes"
-        return Problem(431, text, code="headers_too_large")
+    def _why_too_much(self, body: ArrivingBody) -> Problem | None:
+        """Return the answer to a large body that holds too much, before anything is made of it."""
+        if self.body_bytes <= COUNT_ABOVE:
+            return None
+        return why_too_much(body.count(), self._limits)
+
+    def _counts(self, request: Request) -> bool:
+        """Count a whole body; return whether it may hold so much."""
+        size = JsonSize()
+        size.feed(request.body)
+        request.items = size.items
+        return why_too_much(size, self._limits) is None
 
     def _check_length(self, length: int) -> None:
         if length > self._limits.max_body_bytes:
-            text = f"body exceeds {self._limits.max_body_bytes} bytes"
-            self._reject(Problem(413, text, code="body_too_large"))
+            self._reject(body_too_long(self._limits))
 
     def _reject(self, problem: Problem) -> NoReturn:
         self._rejected = problem

@@ -12,6 +12,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.listener import Handler, Listener
 from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from kvmesh.transport.http.wire.sockets import BACKLOG, listen
 
@@ -35,11 +36,15 @@ class HttpStatistics(msgspec.Struct, frozen=True):
 class HttpServer:
     """An HTTP/1.1 server. `handler` is called with each whole request, on the event loop.
 
-    It may answer at once or keep the `Exchange` and answer later; it must not block.
+    It may answer at once or keep the `Exchange` and answer later; it must not block. `screen` is
+    asked about a request whose long body is still to come: what it refuses is not read.
     """
 
-    def __init__(self, handler: Handler, *, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self, handler: Handler, *, limits: HttpLimits | None = None, screen: Screen | None = None
+    ) -> None:
         self._handler = handler
+        self._screen = screen
         self._limits = limits or HttpLimits()
         self._listener: Listener | None = None
         self._servers: list[asyncio.Server] = []
@@ -61,7 +66,7 @@ class HttpServer:
         """
         loop = asyncio.get_running_loop()
         wheel = DeadlineWheel(loop)
-        listener = Listener(self._handler, self._limits, wheel)
+        listener = Listener(self._handler, self._limits, wheel, self._screen)
         wheel.on_tick = listener.date.refresh
         listener.on_connection_gone = self._check_quiet
         sockets = listen(host, port, reuse_port=reuse_port, backlog=backlog)

@@ -32,6 +32,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     `retry_after_s` > 0 adds a Retry-After header. `final` tells OpenAI's clients not to send the
     request again, `wished` meta-routers that no other replica would take it.
+    `challenge` is the WWW-Authenticate of a 401.
     """
 
     status: int
@@ -40,6 +41,7 @@ class Problem(msgspec.Struct, frozen=True):
     param: str | None = None
     retry_after_s: int = 0
     final: bool = False
+    challenge: bytes = b""
     wished: bool = False
 
     @classmethod
@@ -94,4 +96,6 @@ class Problem(msgspec.Struct, frozen=True):
             told.append(NO_RETRY)
         if self.wished:
             told.append(WISHED)
+        if self.challenge:
+            told.append((b"www-authenticate", self.challenge))
         return tuple(told)

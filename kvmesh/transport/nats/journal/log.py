@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 import nats.errors
 
+from kvmesh.actors.wire import fixed_part
 from kvmesh.observe import get_logger
 from kvmesh.ports import StreamState, TailListener
 from kvmesh.transport.nats.journal.jetstream import (
@@ -20,7 +21,7 @@ from kvmesh.transport.nats.journal.jetstream import (
     JetStream,
     refusal,
 )
-from kvmesh.transport.nats.journal.tail import NatsTail
+from kvmesh.transport.nats.journal.tail import NatsTail, TailPlace
 from kvmesh.transport.nats.link.connection import NatsConnection
 
 MAX_OUTSTANDING = 8192
@@ -151,7 +152,9 @@ class NatsJournal:
 
         `created` is the stream the position belongs to ("" for any). Does not wait for the server.
         """
-        return NatsTail(self._jetstream, self.options.stream, after, created, listener)
+        prefixes = tuple(fixed_part(subject) for subject in self.options.subjects)
+        place = TailPlace(self.options.stream, prefixes)
+        return NatsTail(self._jetstream, place, after, created, listener)
 
     async def purge(self, up_to: int) -> int:
         """Delete sequences <= `up_to`, return how many. Raises `TransportError`."""

@@ -4,6 +4,9 @@ The only state is (created, position), kept here and in the reader. Every doubt 
 a status, a hole in the consumer's numbering, a reconnect) ends in a new consumer at position + 1
 after a look at the stream; what the look or a jump of the stream sequence shows to be gone is
 reported with its exact range.
+
+A record with a subject that is not the stream's is passed over and counted: a pull whose answers go
+to the stream's subject stores others' records under the subject they had.
 """
 
 import asyncio
@@ -24,6 +27,14 @@ RETRY_MAX_S = 1.0
 STABLE_S = 5.0
 RECONNECTED = "reconnected"
 REGRESS_CONFIRM_S = 2.0
+QUIET_STRANGERS = 1000
+
+
+class TailPlace(msgspec.Struct, frozen=True):
+    """A stream, and what the subjects of its own records begin with."""
+
+    stream: str
+    prefixes: tuple[str, ...]
 
 
 class TailStatistics(msgspec.Struct, frozen=True):
@@ -37,15 +48,23 @@ class TailStatistics(msgspec.Struct, frozen=True):
     missed_records: int
     recreations: int
     duplicates: int
+    strangers: int
 
 
 class NatsTail:
     """A `Subscription` that delivers one stream to one `TailListener`. Made by `NatsJournal`."""
 
     def __init__(
-        self, jetstream: JetStream, stream: str, after: int, created: str, listener: TailListener
+        self,
+        jetstream: JetStream,
+        place: TailPlace,
+        after: int,
+        created: str,
+        listener: TailListener,
     ) -> None:
+        stream = place.stream
         self._jetstream = jetstream
+        self._prefixes = place.prefixes
         self._stream = stream
         self._position = after
         self._created = created
@@ -55,7 +74,7 @@ class NatsTail:
         self._broken = asyncio.Event()
         self._reason = self._said = ""
         self._records = self._consumers = self._failures = self._gaps = 0
-        self._missed = self._recreations = self._duplicates = 0
+        self._missed = self._recreations = self._duplicates = self._strangers = 0
         self._log = get_logger(stream=stream)
         self._forget = jetstream.connection.on_change(self._on_connection)
         self._task = supervise("tail", self._run)
@@ -76,6 +95,7 @@ class NatsTail:
             missed_records=self._missed,
             recreations=self._recreations,
             duplicates=self._duplicates,
+            strangers=self._strangers,
         )
 
     def on_message(self, sequence: int, subject: str, data: bytes) -> None:
@@ -86,12 +106,22 @@ class NatsTail:
                 self._duplicates += 1
                 return
             self._skip_to(sequence)
-        # Then the position: a record that the listener fails at is a gap at the next one.
-        self._listener.on_record(Record(sequence, subject, data))
+        if subject.startswith(self._prefixes):
+            # Then the position: a record that the listener fails at is a gap at the next one.
+            self._listener.on_record(Record(sequence, subject, data))
+            self._records += 1
+        else:
+            self._pass_over(subject)
         self._position = sequence
-        self._records += 1
         if self._target is not None:
             self._check_caught_up()
+
+    def _pass_over(self, subject: str) -> None:
+        self._strangers += 1
+        if self._strangers % QUIET_STRANGERS == 1:
+            self._log.warning(
+                "record of another subject passed over", subject=subject, count=self._strangers
+            )
 
     def on_idle(self, sequence: int) -> None:
         """Find what was purged behind the last message, where no next one shows the jump."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import nats.errors
 
+from kvmesh.actors.wire import fixed_part
 from kvmesh.observe import get_logger
 from kvmesh.transport.nats.link.client import NatsClient
 from kvmesh.transport.nats.link.connection import NatsConnection
@@ -13,11 +14,14 @@ QUIET_DROPS = 1000
 
 
 class BusStatistics(msgspec.Struct, frozen=True):
-    """Counts since the process started. `dropped` were never sent."""
+    """Counts since the process started. `dropped` were never sent. `strangers` came with another
+    subject than was subscribed to: a consumer of JetStream delivered them here.
+    """
 
     published: int
     dropped: int
     delivered: int
+    strangers: int = 0
 
 
 class NatsSubscription:
@@ -38,7 +42,7 @@ class NatsBus:
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
         self._client = connection.client
-        self._published = self._dropped = self._delivered = 0
+        self._published = self._dropped = self._delivered = self._strangers = 0
         self._log = get_logger()
 
     def publish(self, subject: str, data: bytes) -> None:
@@ -59,10 +63,15 @@ class NatsBus:
     ) -> NatsSubscription:
         """Deliver `(subject, data)` of every message matching `pattern`, across reconnects.
 
+        What a consumer delivers there keeps the subject it was stored under, and is ignored.
         On return the server knows, so that what anybody publishes from now on is delivered.
         """
+        prefix = fixed_part(pattern)
 
         def on_message(subject: str, _reply: bytes, data: bytes, _headers: bytes | None) -> None:
+            if not subject.startswith(prefix):
+                self._ignore(pattern, subject)
+                return
             self._delivered += 1
             deliver(subject, data)
 
@@ -70,8 +79,21 @@ class NatsBus:
         await self._connection.flush()
         return NatsSubscription(self._client, number)
 
+    def _ignore(self, pattern: str, subject: str) -> None:
+        self._strangers += 1
+        if self._strangers % QUIET_DROPS == 1:
+            self._log.warning(
+                "message of another subject ignored",
+                pattern=pattern,
+                subject=subject,
+                count=self._strangers,
+            )
+
     def statistics(self) -> BusStatistics:
         """Return counts for metrics."""
         return BusStatistics(
-            published=self._published, dropped=self._dropped, delivered=self._delivered
+            published=self._published,
+            dropped=self._dropped,
+            delivered=self._delivered,
+            strangers=self._strangers,
         )

@@ -23,6 +23,7 @@ def test_seeds_are_secret_and_kept_until_deleted(tmp_path: Path) -> None:
 
     assert set(seeds) == {
         "admin.nk",
+        "admin.code.nk",
         "meta-router.nk",
         "router.code.any.nk",
         "worker.code.w7.nk",
@@ -60,3 +61,21 @@ def test_the_cluster_password_is_secret_and_kept(tmp_path: Path) -> None:
     assert "@nats-1:6222" in first
     assert path.read_text() == first
     assert "include ./cluster.conf" in (tmp_path / "nats.conf").read_text()
+
+
+def test_operator_mode_writes_credentials_and_only_what_changed(tmp_path: Path) -> None:
+    options = AccountsOptions(out=tmp_path, operator=True, worker=("code/w7",), router=("code/*",))
+    write_accounts(options)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    first = {path: path.read_bytes() for path in files}
+
+    write_accounts(options)
+    again = {path: path.read_bytes() for path in files}
+
+    assert again == first
+    assert (tmp_path / "creds/worker.code.w7.creds").is_file()
+    secret = {path for path in files if {"seeds", "creds", "signing"} & set(path.parts)}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
+    server = (tmp_path / "accounts.conf").read_text()
+    seeds = [path.read_text().strip() for path in secret if path.suffix == ".nk"]
+    assert not [seed for seed in seeds if seed in server]

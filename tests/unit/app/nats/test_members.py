@@ -30,7 +30,9 @@ def test_one_name_for_two_processes_is_refused(options: AccountsOptions) -> None
 def test_a_worker_and_a_router_of_one_name_do_not_hear_each_others_commands() -> None:
     members = plan_members(AccountsOptions(worker=("code/x",), router=("code/x",)))
 
-    worker, router = (set(member.rights.subscribe) for member in members[2:])
+    worker, router = (
+        set(one.rights.subscribe) for one in members if one.role in ("worker", "router")
+    )
     assert not worker & router
 
 
@@ -46,3 +48,11 @@ def test_members_say_who_they_are_and_how_their_key_is_known(tmp_path: Path) -> 
     assert all(member.public_key.startswith("U") for member in again)
     assert len({member.public_key for member in again}) == len(again)
     assert again == list(members.values())
+
+
+def test_each_bucket_has_an_admin_of_its_own_and_the_meta_routers_have_one() -> None:
+    members = plan_members(AccountsOptions(worker=("code/x:2",), router=("chat/y", "code/z")))
+
+    admins = [one for one in members if one.role == "admin"]
+    assert [one.label for one in admins] == ["admin", "admin.code", "admin.chat"]
+    assert [one.names for one in members if one.role == "worker"] == [("x-dp0", "x-dp1")]

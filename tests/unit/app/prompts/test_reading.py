@@ -4,8 +4,9 @@ from typing import Any, cast
 
 import pytest
 
+from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.prompt_reader import PromptReader
-from kvmesh.app.prompts.reading import Reader, within_patience
+from kvmesh.app.prompts.reading import MOST_PACKED, Reader, within_patience
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.blocks.hashing import namespace_root, pack_hashes, pack_tokens, sequence_hashes
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
@@ -210,3 +211,69 @@ def test_the_nearer_deadline_counts(
     found = within_patience(ForwardOptions(deadline_s=own_s), asked_s)
 
     assert found.deadline_s == deadline_s
+
+
+def make(body: bytes, path: str = "/v1/chat/completions") -> RouteRequest:
+    endpoint = ENDPOINTS[path]
+    reader = Reader(PromptReader(load_tokenizer(None), 16), "router")
+    return reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
+
+
+def chat_of(*texts: str, **fields: object) -> bytes:
+    messages = [{"role": "user", "content": text} for text in texts]
+    return json.dumps({"model": "m", "messages": messages, **fields}).encode()
+
+
+def test_of_a_long_chat_the_beginning_has_the_blocks_of_the_whole() -> None:
+    texts = [f"{number}" * 900_000 for number in range(5)]
+    beginning, whole = make(chat_of(*texts[:4])), make(chat_of(*texts))
+
+    # Four messages fit in what is read; the prompt to generate from does not follow them.
+    assert whole.prompt_tokens == beginning.prompt_tokens - 1
+    blocks = whole.prompt_tokens // 16
+    assert list(whole.hashes.upto(blocks))[:blocks] == list(beginning.hashes.upto(blocks))[:blocks]
+
+
+def test_of_a_long_text_the_beginning_is_hashed_and_the_rest_counted() -> None:
+    text = "abcd" * 2_000_000
+    body = json.dumps({"model": "m", "prompt": text}).encode()
+
+    request = make(body, "/v1/completions")
+
+    read = MOST_READ_BYTES - 1
+    assert list(request.hashes.upto(8))[:8] == sequence_hashes([ord(one) for one in text[:128]], 16)
+    assert request.hashes.blocks == read // 16
+    assert read < request.prompt_tokens <= read + (len(text) - read) // 4 + 1
+
+
+def test_long_token_ids_are_all_read_and_checked() -> None:
+    ids = [100_000] * 700_000
+    body = json.dumps({"model": "m", "prompt": ids}).encode()
+
+    assert make(body, "/v1/completions").prompt_tokens == len(ids)
+    with pytest.raises(RequestError, match="at position 700000"):
+        make(json.dumps({"model": "m", "prompt": [*ids, -1]}).encode(), "/v1/completions")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat_of("x", tools=[{"name": "y" * 5_000_000}]),
+        chat_of("x" * 5_000_000),
+        json.dumps({"model": "m", "messages": [1, "y" * 5_000_000]}).encode(),
+    ],
+)
+def test_a_long_prompt_without_a_beginning_goes_by_load_alone(body: bytes) -> None:
+    request = make(body)
+
+    assert (request.hashes.blocks, request.prompt_tokens) == (0, 0)
+
+
+def test_more_packed_hashes_than_a_prompt_has_are_refused() -> None:
+    reader = Reader(PromptReader(load_tokenizer(None), 16), "router")
+    asked = Asked(bytes(4 * (MOST_PACKED + 1)))
+
+    with pytest.raises(RequestError, match=f"{MOST_PACKED} at most") as caught:
+        reader.read_binary(cast("Exchange", asked))
+
+    assert caught.value.status == 413

@@ -131,6 +131,21 @@ def test_keys_hold_no_secret() -> None:
     assert "kvm-ann" not in repr(key)
 
 
+@pytest.mark.parametrize(("key", "word"), [("", "send an API key"), ("kvm-x", "is not known")])
+def test_a_check_ahead_of_a_body_refuses_alike_and_spends_nothing(key: str, word: str) -> None:
+    keys = ring()
+    with pytest.raises(RequestError, match=word) as caught:
+        keys.check("/v1/models", key)
+    assert caught.value.status == 401
+    keys.check("/health", key)
+
+    for _ in range(100):
+        keys.check("/v1/models", "kvm-ben")
+
+    assert keys.refused == 0
+    assert status(keys, "kvm-ben") == 200
+
+
 @pytest.mark.parametrize(
     ("fields", "roles"),
     [

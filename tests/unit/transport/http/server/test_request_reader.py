@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 
 from kvmesh.transport.http.server.budget import BodyBudget
@@ -259,3 +261,118 @@ def test_a_repeated_request_counts_towards_the_bound() -> None:
         assert isinstance(item, Request)
         item.uncharge()
     assert budget.used == 0
+
+
+MANY = HttpLimits(max_body_items=50_000, max_body_depth=20)
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    pieces = [body[i : i + size] for i in range(0, len(body), size)]
+    framed = b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces])
+    return post(b"Transfer-Encoding: chunked", body=framed + b"0\r\n\r\n")
+
+
+def sized(body: bytes) -> bytes:
+    return post(b"Content-Length: %d" % len(body), body=body)
+
+
+def test_a_large_body_is_counted_and_kept_whatever_its_pieces() -> None:
+    body = b'{"a": [%b]}' % b",".join([b'{"b": 1}'] * 5000)
+    for data in (sized(body), chunked(body, 7), chunked(body, 40_000)):
+        for step in (11, 4096, len(data)):
+            pieces = (data[i : i + step] for i in range(0, len(data), step))
+            (request,) = read(*pieces, limits=MANY)
+
+            assert isinstance(request, Request), request
+            assert request.body == body
+            assert request.items == 3 + 2 * 5000 + 5000 // 4
+
+
+def test_a_small_body_is_not_counted() -> None:
+    assert one(sized(b'{"a": [1, 2]}')).items == 0
+
+
+def test_a_body_of_too_many_values_is_refused_before_all_of_it_came() -> None:
+    body = b'{"a": [%b' % (b"[]," * 60_000)
+    reader = RequestReader(MANY, budget := BodyBudget(1 << 30))
+    data = post(b"Content-Length: 1000000", body=body)
+
+    for i in range(0, len(data), 65_536):
+        reader.feed(data[i : i + 65_536])
+
+    (problem,) = reader.ready
+    assert isinstance(problem, Problem)
+    assert (problem.status, problem.code) == (413, "too_many_items")
+    assert "50000 values" in problem.message
+    assert "--max-body-items" in problem.message
+    assert budget.used == 0
+
+
+def test_the_last_piece_of_a_body_is_counted_too() -> None:
+    body = b'{"a": [%b[]]}' % (b"[]," * 60_000)
+
+    (problem,) = read(sized(body), limits=MANY)
+
+    assert status_of(problem) == 413
+
+
+def test_a_large_body_nested_too_deeply_is_refused() -> None:
+    body = b'{"a": %b%b, "b": "%b"}' % (b"[" * 30, b"]" * 30, b"x" * 40_000)
+
+    (problem,) = read(sized(body), limits=MANY)
+
+    assert isinstance(problem, Problem)
+    assert (problem.status, problem.code) == (413, "nested_too_deeply")
+
+
+def test_a_repeated_head_does_not_keep_its_body_from_being_counted() -> None:
+    reader = RequestReader(MANY)
+    large = b'{"a": "%b", "b": [1]}' % (b"x" * 40_000)
+    for body in (b"{}", b"{}", b"{}", large, b'{"a": [%b[]]}' % (b"[]," * 60_000)):
+        reader.feed(sized(body))
+
+    *requests, problem = reader.ready
+
+    assert [one.items for one in requests if isinstance(one, Request)] == [0, 0, 0, 5]
+    assert status_of(problem) == 413
+
+
+def test_what_is_no_json_may_hold_anything() -> None:
+    (request,) = read(sized(b"[" * 100_000), limits=MANY)
+
+    assert isinstance(request, Request), request
+    assert request.items == 0
+
+
+def test_small_pieces_take_no_more_memory_than_their_bytes() -> None:
+    body = b'{"a": "%b"}' % (b"x" * 100_000)
+    data = chunked(body, 2)[:-10]
+    reader = RequestReader(MANY)
+    tracemalloc.start()
+    reader.feed(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert reader.crowded
+    assert peak < 4 * len(body)
+
+
+def test_a_head_is_screened_before_its_long_body_is_taken() -> None:
+    seen: list[Request] = []
+
+    def screen(head: Request) -> Problem | None:
+        seen.append(head)
+        return Problem(401, "who are you?") if head.path == "/v1/x" else None
+
+    def screened(line: bytes, target: bytes = b"/v1/x") -> list[Request | Problem]:
+        reader = RequestReader(MANY, BodyBudget(1 << 30), screen)
+        reader.feed(b"POST %b HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % (target, line))
+        return reader.ready
+
+    assert [status_of(item) for item in screened(b"Content-Length: 60000000")] == [401]
+    assert [status_of(item) for item in screened(b"Transfer-Encoding: chunked")] == [401]
+    assert screened(b"Content-Length: 60000000", b"/health") == []
+    assert len(seen) == 3
+    assert screened(b"Content-Length: 100") == []
+    assert len(seen) == 3
+    assert seen[0].header(b"host") is not None

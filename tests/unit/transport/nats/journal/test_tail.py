@@ -7,7 +7,7 @@ import pytest
 
 from kvmesh.errors import TransportError
 from kvmesh.ports import Record, StreamState
-from kvmesh.transport.nats.journal.tail import NatsTail
+from kvmesh.transport.nats.journal.tail import NatsTail, TailPlace
 
 
 class Away:
@@ -55,7 +55,7 @@ class Reader:
 async def test_a_record_that_its_reader_fails_at_is_told_as_a_gap_and_not_lost() -> None:
     jetstream: Any = Away()
     reader = Reader()
-    tail = NatsTail(jetstream, "S", 0, "", reader)
+    tail = NatsTail(jetstream, TailPlace("S", ("s",)), 0, "", reader)
 
     tail.on_message(1, "s", b"")
     for sequence in (2, 3):

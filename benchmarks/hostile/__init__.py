@@ -1,0 +1,1 @@
+"""Requests meant to keep a router busy or full, and what they cost it."""

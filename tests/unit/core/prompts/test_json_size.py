@@ -1,0 +1,78 @@
+"""Tests of counting what a JSON text holds."""
+
+import pytest
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.prompts.json_size import (
+    BETWEEN,
+    ESCAPED,
+    NUMBER,
+    NUMBERS_A_VALUE,
+    STRING,
+    JsonSize,
+    ScanJson,
+    pure_scan_json,
+)
+
+SCANS = [pure_scan_json, *([NATIVE.scan_json] if NATIVE else [])]
+each_scan = pytest.mark.parametrize("scan", SCANS)
+
+
+@each_scan
+@pytest.mark.parametrize(
+    ("text", "counted"),
+    [
+        (b"", (0, 0, 0, BETWEEN, 0)),
+        (b'{"a": [1, -2.5e+3, true, false, null, "x"]}', (7, 2, 2, BETWEEN, 0)),
+        (b"[[[]]]", (3, 0, 3, BETWEEN, 0)),
+        (rb'["\"[{", "\\"]', (3, 0, 1, BETWEEN, 0)),
+        (b'["ab', (2, 0, 1, STRING, 1)),
+        (b'["ab\\', (2, 0, 1, ESCAPED, 1)),
+        (b"[12", (1, 1, 1, NUMBER, 1)),
+        (b"]]]", (0, 0, 0, BETWEEN, 0)),
+    ],
+)
+def test_values_numbers_and_depth_are_counted_outside_of_strings(
+    scan: ScanJson, text: bytes, counted: tuple[int, ...]
+) -> None:
+    assert scan(text, BETWEEN, 0) == counted
+
+
+@each_scan
+def test_a_piece_goes_on_where_the_last_one_ended(scan: ScanJson) -> None:
+    text = rb'{"a\\\"b": [123, "c\"[", {"d": -4.5e6}], "e": null}'
+    whole = scan(text, BETWEEN, 0)
+
+    for cut in range(len(text) + 1):
+        values, numbers, deepest, state, depth = scan(text[:cut], BETWEEN, 0)
+        rest = scan(memoryview(text)[cut:], state, depth)
+        found = (values + rest[0], numbers + rest[1], max(deepest, rest[2]), *rest[3:])
+        assert found == whole
+
+
+def test_numbers_count_less_than_other_values() -> None:
+    size = JsonSize()
+
+    size.feed(b'{"prompt": [' + b"7, " * 100 + b"7]}")
+
+    assert (size.values, size.numbers, size.deepest) == (3, 101, 2)
+    assert size.items == 3 + 101 // NUMBERS_A_VALUE
+
+
+@pytest.mark.parametrize("body", [b"", b" \n", b"[[[1]]]", b"RIFF{[\x00", b"\x00{{{{"])
+def test_what_is_no_object_is_not_counted(body: bytes) -> None:
+    size = JsonSize()
+
+    size.feed(body)
+    size.feed(b"" if body.strip() else b"\t")
+
+    assert (size.items, size.deepest) == (0, 0)
+
+
+def test_an_object_may_begin_in_any_piece() -> None:
+    size = JsonSize()
+
+    for piece in (b" \r\n", b"\t", b'{"a', b'":[', b"]}"):
+        size.feed(piece)
+
+    assert (size.values, size.deepest) == (3, 2)
