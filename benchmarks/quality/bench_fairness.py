@@ -1,16 +1,18 @@
 """Fair shares among tenants with shared prefixes: by arrival, by tokens, by locality.
 
-    python -m benchmarks.quality.bench_fairness [--seconds S] [--seeds N]
+    python -m benchmarks.quality.bench_fairness [--seconds S] [--warm-up S] [--seeds N] [--jobs N]
 
 Every tenant always has requests waiting. Service is counted by what the engines did: prompt tokens
 they had not cached, and twice the tokens of output; the gap is the largest difference between two
-tenants' service at any time, when each answer ends. Means over the
-seeds; minutes of processor time.
+tenants' service at any time, when each answer ends. What ends while the caches fill (`--warm-up`)
+does not count. Means over the seeds, with the least and the most requests; minutes of processor
+time.
 """
 
 import argparse
 import random
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from statistics import fmean
 from typing import Final
 
@@ -120,8 +122,20 @@ def trace_of(load: Load, seconds: float, seed: int) -> list[TraceRequest]:
     return found
 
 
-def play(load: Load, way: Way, seconds: float, seed: int, routers: int) -> Measured:
-    """Play a load for so many virtual seconds."""
+class Run(msgspec.Struct, frozen=True):
+    """One run of so many virtual seconds, of which those of `warm_up` do not count."""
+
+    load: Load
+    way: Way
+    routers: int
+    seconds: float
+    warm_up: float
+    seed: int
+
+
+def play(run: Run) -> Measured:
+    """Play one run."""
+    load, way, routers, seconds, seed = run.load, run.way, run.routers, run.seconds, run.seed
     trace = trace_of(load, seconds, seed)
     tenants = {one.index: one.tenant for one in trace}
     if not way.tenants:
@@ -141,15 +155,16 @@ def play(load: Load, way: Way, seconds: float, seed: int, routers: int) -> Measu
     )
     while fleet.now < seconds and fleet.advance(256):
         pass
-    return measure(fleet.outcomes, tenants, seconds)
+    return measure(fleet.outcomes, tenants, run.warm_up, seconds)
 
 
 def measure(
-    outcomes: Sequence[RequestOutcome], tenants: dict[int, str], seconds: float
+    outcomes: Sequence[RequestOutcome], tenants: dict[int, str], begin_s: float, end_s: float
 ) -> Measured:
-    """Return what the requests that ended within `seconds` tell."""
-    ended = sorted(outcomes, key=lambda one: one.sent_ms + one.latency_ms)
-    ended = [one for one in ended if one.sent_ms + one.latency_ms <= seconds * 1000.0]
+    """Return what the requests that ended between the two times tell."""
+    by_end = sorted((one.sent_ms + one.latency_ms, one.index, one) for one in outcomes)
+    ended = [one for ms, _, one in by_end if begin_s <= ms / 1000.0 <= end_s]
+    seconds = end_s - begin_s
     service = dict.fromkeys(sorted(set(tenants.values())), 0.0)
     gap = 0.0
     for one in ended:
@@ -174,18 +189,20 @@ def mean(found: Sequence[Measured]) -> Measured:
     return Measured(**{name: fmean(getattr(one, name) for one in found) for name in fields})
 
 
-def table_of(load: Load, rows: Sequence[tuple[int, Way, Measured]]) -> Table:
+def table_of(load: Load, found: Sequence[tuple[int, Way, Sequence[Measured]]]) -> Table:
     """Return the figures of one load; `x` is the throughput of sharing by tokens."""
     table = Table(title=load.name)
     columns = ("routers", "order", "requests/s", "x", "hit rate", "gap", "Jain", "p90 TTFT s")
     for column in columns:
         table.add_column(column)
-    plain = {routers: one.requests_per_s for routers, way, one in rows if way.name == "tokens"}
-    for routers, way, one in rows:
+    rows = [(routers, way, mean(runs), runs) for routers, way, runs in found]
+    plain = {routers: one.requests_per_s for routers, way, one, _ in rows if way.name == "tokens"}
+    for routers, way, one, runs in rows:
+        rates = [run.requests_per_s for run in runs]
         table.add_row(
             str(routers),
             way.name,
-            f"{one.requests_per_s:.1f}",
+            f"{one.requests_per_s:.1f} ({min(rates):.0f}..{max(rates):.0f})",
             f"{one.requests_per_s / plain[routers]:.2f}",
             f"{one.hit_rate:.2f}",
             f"{one.gap:,.0f}",
@@ -198,23 +215,26 @@ def table_of(load: Load, rows: Sequence[tuple[int, Way, Measured]]) -> Table:
 def main() -> None:
     """Play every load in every order and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="virtual seconds of each run")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each cell")
+    parser.add_argument("--seconds", type=float, default=16.0, help="virtual seconds of each run")
+    parser.add_argument("--warm-up", type=float, default=6.0, help="of them not counted")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     console = Console(width=TABLE_WIDTH)
-    for load in LOADS:
-        rows = [
-            (
-                routers,
-                way,
-                mean(
-                    [play(load, way, options.seconds, 1 + n, routers) for n in range(options.seeds)]
-                ),
-            )
-            for routers in ROUTERS
-            for way in WAYS
-        ]
-        console.print(table_of(load, rows))
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for load in LOADS:
+            cells = [(routers, way) for routers in ROUTERS for way in WAYS]
+            runs = [
+                Run(load, way, routers, options.seconds, options.warm_up, 1 + seed)
+                for routers, way in cells
+                for seed in range(options.seeds)
+            ]
+            played, seeds = list(pool.map(play, runs)), options.seeds
+            rows = [
+                (routers, way, played[place * seeds : (place + 1) * seeds])
+                for place, (routers, way) in enumerate(cells)
+            ]
+            console.print(table_of(load, rows))
 
 
 if __name__ == "__main__":

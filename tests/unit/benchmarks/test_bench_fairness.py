@@ -4,7 +4,7 @@ from benchmarks.quality.bench_fairness import (
     LOADS,
     WAYS,
     Load,
-    mean,
+    Run,
     measure,
     play,
     table_of,
@@ -31,12 +31,13 @@ def ended(index: int, ms: float, prompt: int, cached: int, output: int) -> Reque
 def test_service_is_what_engines_computed_and_twice_what_they_generated() -> None:
     outcomes = [ended(1, 500.0, 100, 60, 10), ended(0, 100.0, 100, 0, 10), ended(2, 9e9, 1, 0, 1)]
 
-    found = measure(outcomes, {0: "a", 1: "b", 2: "a"}, 1.0)
+    found = measure(outcomes, {0: "a", 1: "b", 2: "a"}, 0.0, 1.0)
 
     assert found.gap == 120
     assert found.requests_per_s == 2.0
     assert found.hit_rate == 0.3
     assert found.jain == 180**2 / (2 * (120**2 + 60**2))
+    assert measure(outcomes, {0: "a", 1: "b", 2: "a"}, 0.3, 0.8).requests_per_s == 2.0
 
 
 def test_a_load_has_its_tenants_documents_and_rate() -> None:
@@ -54,9 +55,9 @@ def test_a_load_has_its_tenants_documents_and_rate() -> None:
 
 def test_every_order_is_played_and_compared_with_sharing_by_tokens() -> None:
     load = msgspec.structs.replace(LOADS[0], prefix_blocks=4, requests_per_s=40.0)
-    rows = [(1, way, mean([play(load, way, 1.0, 1, 1)])) for way in WAYS]
+    rows = [(1, way, [play(Run(load, way, 1, 1.0, 0.0, 1))]) for way in WAYS]
 
     table = table_of(load, rows)
 
     assert table.row_count == len(WAYS)
-    assert all(one.requests_per_s > 0 for _, _, one in rows)
+    assert all(one.requests_per_s > 0 for _, _, runs in rows for one in runs)
