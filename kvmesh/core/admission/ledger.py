@@ -141,6 +141,10 @@ class Ledger:
         """
         return any(not one.here and one.position >= self.limit for one in self._claimants.values())
 
+    def waits_elsewhere(self) -> bool:
+        """Return whether anybody waits at siblings."""
+        return any(one.there for one in self._claimants.values())
+
     def pass_over(self) -> None:
         """Go on without the tenants that wait at siblings alone, until they are served there."""
         for account in [one for one in self._claimants.values() if not one.here]:

@@ -138,6 +138,7 @@ class FairTurns:
         self._groups = PrefixGroups()
         self._refresh: OrderedDict[str, None] = OrderedDict()
         self._yielding: tuple[float, int] | None = None
+        self._idle_s: float | None = None
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._tenants
@@ -214,12 +215,23 @@ class FairTurns:
         ahead = self._best(look, iter(rest))
         if ahead is not None and not look.places.would_take(ahead):
             return look.refuse(ahead, self._tenants[ahead])
-        if ahead is None and not ledger.held_back_elsewhere():
+        if ahead is None and not self._holds_others_back(look):
             return None
         left = (name for name in willing if name not in look.hopeless)
         if (found := self._best(look, left, again=True)) is not None:
             return self._ask(look, found, anywhere=True)
         return None if ahead is None else self._ask(look, ahead, anywhere=False, ahead=True)
+
+    def _holds_others_back(self, look: _Look) -> bool:
+        """Return whether siblings keep others waiting for who waits here for a worker, as far as is
+        known; after half of `YIELD_S` they are thought to.
+        """
+        if not self.ledger.waits_elsewhere():
+            self._idle_s = None
+            return False
+        if self._idle_s is None:
+            self._idle_s = look.now
+        return self.ledger.held_back_elsewhere() or look.now >= self._idle_s + YIELD_S / 2
 
     def _keeps_room(self, look: _Look) -> bool:
         """Return whether to give way a little longer to who waits elsewhere: `YIELD_S` while there
@@ -247,6 +259,8 @@ class FairTurns:
             if anywhere:
                 look.hopeless.add(tenant)
             return look.refuse(request_id, tenant)
+        if not anywhere:
+            self._idle_s = None
         if ahead:
             self.ledger.overdraw(line.key)
         self.ledger.charge(line.key, tokens)

@@ -173,6 +173,18 @@ def test_who_would_rather_wait_holds_nobody_back_at_siblings() -> None:
     assert held.release(room) == ["a1"]
 
 
+def test_who_would_rather_wait_does_so_half_as_long_as_siblings_keep_room() -> None:
+    held, room = Held("a1", "a2", "a3"), Room(1, wait=["a1", "a2"])
+    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
+    assert held.release(room, 0.0) == ["a3"]
+
+    assert held.release(Room(wait=["a1", "a2"]), 0.1) == []
+    assert held.release(Room(1, wait=["a1", "a2"]), 0.1 + YIELD_S / 2) == ["a1"]
+    held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
+
+    assert held.release(Room(wait=["a2"]), 9.0) == []
+
+
 def test_who_goes_nowhere_holds_back_at_siblings_in_vain() -> None:
     held, room = Held("a1"), Room(nowhere=["a1"])
     for charged in (0, 100):
