@@ -76,7 +76,12 @@ async def knows_siblings(client: httpx.AsyncClient, replica: MeshProcess) -> Non
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
     options = MockerOptions(
-        port=0, kv_events_port=0, replay_port=0, max_num_batched_tokens=320, max_num_seqs=8
+        port=0,
+        kv_events_port=0,
+        replay_port=0,
+        max_num_batched_tokens=320,
+        max_num_seqs=8,
+        speedup_ratio=2.0,
     )
     engine = Mocker(options)
     await engine.start()

@@ -129,6 +129,23 @@ def test_a_sibling_that_dies_stays_charged_and_one_that_returns_is_not_charged_t
     assert ledger.left(A) == 55
 
 
+def test_nobody_waits_at_a_sibling_that_died() -> None:
+    ledger = waiting("a")
+    assert not ledger.waits_elsewhere()
+    ledger.hear("r2", 1, told(row(key_of("b"), 0, waiting=3), row(key_of("a"), 0, waiting=1)))
+    assert ledger.claims_elsewhere()
+    assert ledger.waits_elsewhere()
+    assert not ledger.held_back_elsewhere()
+    ledger.hear("r2", 1, told(row(key_of("b"), 10**6, waiting=3)))
+    assert ledger.held_back_elsewhere()
+
+    ledger.forget_waiting("r2")
+
+    assert not ledger.waits_elsewhere()
+    assert not ledger.held_back_elsewhere()
+    assert ledger.statistics().waiting == 1
+
+
 def test_an_account_closed_and_opened_anew_at_a_sibling_begins_with_nothing() -> None:
     ledger = waiting("a")
     ledger.hear("r2", 1, told())
