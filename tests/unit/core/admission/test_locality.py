@@ -163,6 +163,16 @@ def test_a_worker_is_waited_for_while_nobody_would_go_ahead() -> None:
     assert held.release(room) == []
 
 
+def test_a_worker_is_waited_for_while_those_ahead_would_wait_as_well() -> None:
+    held, room = Held("a1", "b1"), Room(wait=["a1", "b1"])
+    held.ledger.charge(key_of("b"), 250)
+
+    assert held.release(room) == []
+    assert room.asked == ["a1"]
+
+    assert held.release(Room(1, wait=["a1"])) == ["a1"]
+
+
 def test_who_would_rather_wait_holds_nobody_back_at_siblings() -> None:
     held, room = Held("a1"), Room(wait=["a1"])
     held.ledger.hear("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
