@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -118,6 +119,8 @@ async def example(name: str, *arguments: str) -> AsyncIterator[asyncio.subproces
         *(sys.executable, str(EXAMPLES / name), *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        # What a shell runs in the background ignores the interrupt, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     async with ended(process):
         yield process

@@ -106,13 +106,14 @@ class NatsTail:
                 self._duplicates += 1
                 return
             self._skip_to(sequence)
+        # The position first: a listener that fails is told what follows. What it lacks then shows
+        # in the worker's own numbers.
+        self._position = sequence
         if subject.startswith(self._prefixes):
-            # Then the position: a record that the listener fails at is a gap at the next one.
-            self._listener.on_record(Record(sequence, subject, data))
             self._records += 1
+            self._listener.on_record(Record(sequence, subject, data))
         else:
             self._pass_over(subject)
-        self._position = sequence
         if self._target is not None:
             self._check_caught_up()
 
@@ -215,10 +216,10 @@ class NatsTail:
         first = self._position + 1
         if sequence <= first:
             return
-        self._listener.on_gap(first, sequence - 1)
         self._gaps += 1
         self._missed += sequence - first
         self._position = sequence - 1
+        self._listener.on_gap(first, sequence - 1)
 
     def _check_caught_up(self) -> None:
         if self._target is not None and self._position >= self._target:
