@@ -165,8 +165,7 @@ class FleetRouter:
         released: list[tuple[Errand, Decision | None]] = []
         for one in self._binding.release(now, bool):
             errand, verdict = self._held.pop(one.request_id), one.verdict
-            if not isinstance(verdict, Decision | NoWorkerError):
-                raise verdict
+            assert isinstance(verdict, Decision | NoWorkerError), verdict
             released.append((errand, verdict if isinstance(verdict, Decision) else None))
         return released
 

@@ -317,6 +317,26 @@ def test_held_requests_all_end_and_wait_at_the_router_not_at_an_engine(
     assert not any(router.waiting for router in held.routers)
 
 
+@pytest.mark.parametrize("routers", [1, 3])
+def test_held_requests_of_tenants_all_end_where_caches_count_in_their_shares(routers: int) -> None:
+    requests = [
+        msgspec.structs.replace(one, tenant=f"t{one.index % 3}") for one in families(60, gap_ms=2.0)
+    ]
+    options = msgspec.structs.replace(
+        fleet(requests, engines=2, routers=routers).options,
+        max_backlog_ms=60.0,
+        queue_fairness="locality",
+    )
+    simulated = fleet(requests, options=options)
+
+    outcomes = simulated.run()
+
+    assert sorted(one.index for one in outcomes) == list(range(60))
+    assert not any(one.error for one in outcomes)
+    served = [router.scheduler.ledger.statistics() for router in simulated.routers]
+    assert all(one.tenants for one in served), "each heard of the tenants"
+
+
 def test_a_held_request_counts_its_time_to_first_token_from_when_it_was_sent() -> None:
     requests = [TraceRequest(index, 0.0, 60 * BLOCK_SIZE, 2, ()) for index in range(3)]
     options = msgspec.structs.replace(fleet(requests, engines=1).options, max_backlog_ms=1.0)

@@ -262,3 +262,16 @@ def test_unknown_fields_and_tags_are_counted_and_skipped() -> None:
 def test_what_cannot_be_followed_is_a_codec_error(payload: bytes) -> None:
     with pytest.raises(CodecError):
         decode_engine_batch(payload)
+
+
+@pytest.mark.parametrize("error", [RecursionError, TypeError, ValueError])
+def test_whatever_an_event_makes_its_reader_raise_is_a_batch_that_cannot_be_read(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error("odd")
+
+    monkeypatch.setattr("kvmesh.core.engines.kv_events.dialect._stored", fail)
+
+    with pytest.raises(CodecError, match="odd"):
+        decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0]))
