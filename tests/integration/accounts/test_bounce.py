@@ -181,10 +181,16 @@ class Scene:
         return {account: await self.streams(account) for account in kept if account != home}
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["accounts.conf", "operator"])
+@pytest_asyncio.fixture(
+    loop_scope="module",
+    scope="module",
+    params=["accounts.conf", pytest.param("operator", marks=pytest.mark.chaos)],
+)
 async def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Scene]:
+    if request.param == "operator" and "chaos" not in request.config.getoption("-m"):
+        pytest.skip("the same rights in their other form: make chaos")
     folder: Path = tmp_path_factory.mktemp("bounce")
     options = AccountsOptions(
         out=folder / "accounts",
