@@ -54,7 +54,8 @@ def body(data: bytes) -> None:
         assert chat is None or endpoint.prompt != "messages"
         return
     assert parsed.output_limit is None or parsed.output_limit >= 0
-    prompt_outline(endpoint, parsed)
+    with contextlib.suppress(RequestError):
+        prompt_outline(endpoint, parsed)
     with contextlib.suppress(RequestError):
         _finite(WISHES.read(Request("POST", path.encode(), [], sent), parsed))
     with contextlib.suppress(RequestError):

@@ -54,6 +54,7 @@ def prompt_outline(endpoint: ApiEndpoint, parsed: InferenceRequest) -> PromptOut
     """Return what a prompt looks like; an empty outline of one that cannot be read.
 
     Of a prompt longer than `MOST_READ_BYTES` the beginning is read, the rest counted by its bytes.
+    Raises `RequestError` for a prompt that is neither text nor token ids.
     """
     try:
         if endpoint.prompt is None:
