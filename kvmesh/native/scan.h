@@ -16,7 +16,7 @@
 typedef struct {
     const uint8_t *at;
     Py_ssize_t size;
-} Span;
+} ScanSpan;
 
 /* A JSON string between its quotes. Not `escaped`: its bytes are its text in UTF-8. */
 typedef struct {
@@ -24,28 +24,28 @@ typedef struct {
     Py_ssize_t size;   /* bytes */
     int escaped;
     int ascii;
-} Text;
+} ScanText;
 
 typedef struct {
     const uint8_t *body;
     Py_ssize_t size;
 
-    Text model; /* 512 bytes at most */
+    ScanText model; /* 512 bytes at most */
     int stream; /* true; false, null and absent are 0 */
     int32_t limit;   /* tokens of one answer, 0 to MAX_TOKENS; -1: none is set */
     int32_t choices; /* 1 to MAX_CHOICES */
     int32_t urgency; /* of the engine's `priority`: larger first, 0 when it is not set */
-    Text user, cache_salt, lora_path;
+    ScanText user, cache_salt, lora_path;
 
     /* A chat: a list of one object or more. Else NULL, also where `messages` is something else. */
-    Span messages;
+    ScanSpan messages;
     Py_ssize_t message_count;
     int plain;    /* every message is exactly a role and a content, both strings, each once */
-    Text prompt;  /* of a completion, when it is a string */
-    Span prompt_value;  /* of a completion, whatever it is */
-    Span input, input_ids, system, instructions, tools, documents, tool_choice;
-    Span chat_template_kwargs, reasoning_effort;
-    Span add_generation_prompt, continue_final_message; /* also for null: the strict reader minds */
+    ScanText prompt; /* of a completion, when it is a string */
+    ScanSpan prompt_value; /* whatever it is */
+    ScanSpan input, input_ids, system, instructions, tools, documents, tool_choice;
+    ScanSpan chat_template_kwargs, reasoning_effort;
+    ScanSpan add_generation_prompt, continue_final_message; /* also for null: the strict reader minds */
 } Scan;
 
 /* Token ids; zeroed before its first use, reused from call to call, freed by `scan_release`. */
@@ -68,7 +68,7 @@ int scan_prompt_tokens(const Scan *scan, ScanTokens *out);
 void scan_release(ScanTokens *tokens);
 
 /* Return a new str, NULL with an error set. */
-PyObject *scan_text(const Text *text);
+PyObject *scan_text(const ScanText *text);
 
 /* Return a list of (role, content), new strs, of a `plain` chat; NULL with an error set. */
 PyObject *scan_messages(const Scan *scan);
