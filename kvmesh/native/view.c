@@ -151,8 +151,18 @@ static int find(const View *self, PyObject *hashes, Drops *found) {
     return failed;
 }
 
+/* Have the processor fetch the names of a drop's workers, which will all be hashed. */
+static void fetch_names(const View *self, const Drop *drop) {
+    for (uint32_t word = drop->start; word < drop->size; word++) {
+        for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
+            __builtin_prefetch(view_name(self, word * 64 + (uint32_t)__builtin_ctzll(bits)), 1);
+        }
+    }
+}
+
 /* Give every worker of a drop its depth; -1 with an error set. */
 static int put_drop(const View *self, const Drop *drop, PyObject *matches) {
+    fetch_names(self, drop);
     PyObject *depth = PyLong_FromSsize_t(drop->depth);
     int failed = depth == NULL;
     for (uint32_t word = drop->start; word < drop->size && !failed; word++) {
@@ -191,6 +201,7 @@ static PyObject *group_of(const View *self, const Drop *drop) {
     if (workers == NULL) {
         return NULL;
     }
+    fetch_names(self, drop);
     Py_ssize_t at = 0;
     for (uint32_t word = drop->start; word < drop->size; word++) {
         for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
