@@ -86,6 +86,10 @@ class Native(Protocol):
         """Return the hashes of blocks of u32s, or of code points, as native u64s."""
         ...
 
+    def pack_u64s(self, hashes: Sequence[int], /) -> bytes | None:
+        """Return a list or tuple of u64s as native ones; None: someone should look closer."""
+        ...
+
     def scan_json(
         self, data: bytes | memoryview, state: int, depth: int, /
     ) -> tuple[int, int, int, int, int]:
