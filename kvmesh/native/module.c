@@ -1,6 +1,8 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "loads.h"
+#include "prompt.h"
 #include "table.h"
+#include "view.h"
 
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
@@ -11,10 +13,10 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
-    PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
+    PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type, &view_type};
     PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
                              &formula_type};
-    if (search_ready() < 0 || loads_ready() < 0) {
+    if (prompt_ready() < 0 || loads_ready() < 0) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {

@@ -359,6 +359,9 @@ static PyMethodDef methods[] = {
     {"find_drops", FAST(table_find_drops), METH_FASTCALL,
      "find_drops(hashes, live, older=None) -> list[tuple[int, int]]\n\n"
      "Return where along a prompt workers drop out, see kvmesh.core.index.search."},
+    {"view", FAST(table_view), METH_FASTCALL,
+     "view(older, names, live) -> View\n\n"
+     "Return what a search needs of this table and an older one or None. O(workers)."},
     {"pieces", (PyCFunction)table_pieces, METH_NOARGS, pieces_doc},
     {"loader", (PyCFunction)table_loader, METH_O,
      "loader(masks) -> Loader\n\nReturn what fills this table from the parts of a snapshot."},

@@ -59,9 +59,7 @@ PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs)
 PyObject *table_pieces(Table *self, PyObject *nothing);
 PyObject *table_freeze(Table *self, PyObject *nothing);
 PyObject *table_loader(Table *self, PyObject *masks);
-/* Prepare `find_drops`, once; -1 with MemoryError set. */
-int search_ready(void);
-
+PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs);
 
 static inline uint64_t run_block(const uint8_t *run, Py_ssize_t at) {
