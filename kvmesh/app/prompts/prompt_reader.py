@@ -13,6 +13,8 @@ from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
 from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
@@ -63,6 +65,26 @@ class PromptReader:
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
+
+    @property
+    def probe(self) -> ParityProbe | None:
+        """Return what says which requests to compare with their engine's ids."""
+        return None if self._check is None else self._check.probe
+
+    def pack_scanned(self, scanned: Scanned) -> bytes | memoryview | None:
+        """Return the packed ids of a plain chat or a text; None for what `read` has to look at."""
+        prompt = scanned.prompt
+        try:
+            if prompt is not None:
+                packed = self.tokenizer.pack(prompt, add_special_tokens=True)
+            elif scanned.bare and (messages := scanned.messages):
+                chat = [{"role": role, "content": content} for role, content in messages]
+                packed = self.tokenizer.pack_chat(ChatInput(cast("list[JsonObject]", chat)))
+            else:
+                return None
+        except RequestError:
+            return None
+        return None if isinstance(packed, str) else packed
 
     def read(self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int) -> Prompt:
         """Return the prompt's blocks in the namespace of `root`.

@@ -12,11 +12,14 @@ import msgspec
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
-from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
+from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.bounds import MAX_TOKENS, shown
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
+from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.model_policy import ModelPolicies
@@ -35,6 +38,8 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
+Readable = tuple[Scanned, bytes | memoryview | None, str]
+"""What was scanned of a body, its packed token ids (None: those of its bytes), its tenant."""
 _NO_BODY: Final = InferenceRequest()
 
 MOST_PACKED: Final = 1 << 20
@@ -62,6 +67,8 @@ class Reader:
         seconds: Histogram | None = None,
     ) -> None:
         self.isolation: Isolation | None = None
+        self.root = namespace_root(secret=secret)
+        self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
         self._prompts = prompts
         self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
@@ -70,6 +77,33 @@ class Reader:
         self._numbers = itertools.count(1)
         self._seconds = seconds or Histogram(MICROSECONDS)
         self._threads = ReadingThreads()
+
+    def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:
+        """Return what routing reads of a short chat or completion that wishes nothing unusual; None
+        for any other, and for what may be wrong. `looks`: token ids are needed.
+
+        Raises `RequestError` naming a header.
+        """
+        body = asked.body
+        if (
+            NATIVE is None
+            or len(body) > INLINE_BYTES
+            or asked.items > INLINE_ITEMS
+            or self.isolation is not None
+        ):
+            return None
+        tenant = self._wishes.tenant_of_plain(asked)
+        scanned = NATIVE.scan(body, chat) if tenant is not None else None
+        if scanned is None or scanned.model in self._adapters:
+            return None
+        if (probe := self._prompts.probe) is not None and not probe.passes(scanned.model):
+            return None
+        packed = None
+        if looks and not self._bytes_alone:
+            packed = self._prompts.pack_scanned(scanned)
+            if packed is None:
+                return None
+        return scanned, packed, tenant or ""
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.

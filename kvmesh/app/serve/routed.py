@@ -3,7 +3,7 @@
 from logging import DEBUG
 from typing import Final
 
-from kvmesh.actors.messages import Finished, FirstToken
+from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.app.serve.admission import problem_of
 from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
@@ -102,6 +102,10 @@ class RoutedRequest:
         context = self._context
         self._placement = Placement(context, self._one, decision)
         self._attempts += 1
+        request_id = self._one.request.request_id
+        context.open_requests.add(request_id)
+        if context.tell is not None:
+            context.tell(Booked(request_id))
         heartbeat = context.router.heartbeats.get(decision.worker)
         if heartbeat is None:
             self._release(UNKNOWN)
@@ -178,6 +182,11 @@ class RoutedRequest:
         assert self._placement is not None
         return self._placement.worker
 
+    @property
+    def request_id(self) -> str:
+        """Return the id of its bookings."""
+        return self._one.request.request_id
+
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
         assert self._placement is not None
@@ -228,7 +237,7 @@ class RoutedRequest:
         state = "failed" if outcome.kind == "crashed" else outcome.kind
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
         if attempt is SERVED and context.log.is_enabled_for(DEBUG):
-            _say_accessed(context, self.worker, one.request.request_id, usage)
+            say_accessed(context, self.worker, one.request.request_id, usage)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
         self._ended = first
@@ -259,7 +268,7 @@ class RoutedRequest:
         context.counters.ends.add(scope.kind, scope.status)
         if self._ended:
             return
-        request_id = self._one.request.request_id
+        request_id = self.request_id
         context.hangs.waiting.pop(self, None)
         context.gate.leave(request_id)
         context.open_requests.discard(request_id)
@@ -273,9 +282,10 @@ class RoutedRequest:
             context.gate.load_fell()
 
 
-def _say_accessed(
+def say_accessed(
     context: RoutingContext, worker: WorkerId, request_id: str, usage: Usage | None
 ) -> None:
+    """Log what the engine says it found cached."""
     cached = usage.cached_tokens if usage is not None else None
     context.log.debug(
         "KV blocks accessed",

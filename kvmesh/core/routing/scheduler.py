@@ -1,5 +1,7 @@
 """The decision in one synchronous turn: overlaps, loads, cost, choice, booking."""
 
+from typing import Protocol
+
 import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
@@ -32,6 +34,25 @@ class SchedulerStatistics(msgspec.Struct, frozen=True):
     request_blocks: int
 
 
+class Counted(Protocol):
+    """Who decides beside a scheduler, over the same state: `core.dispatch.compiled`."""
+
+    @property
+    def decisions(self) -> int:
+        """Return how many."""
+        ...
+
+    @property
+    def overlap_blocks(self) -> int:
+        """Return the blocks that were found cached."""
+        ...
+
+    @property
+    def request_blocks(self) -> int:
+        """Return the blocks of the prompts."""
+        ...
+
+
 class _FirstOf:
     """The rng of a dry run: draws nothing, so that asking changes no later decision."""
 
@@ -48,6 +69,7 @@ class Scheduler:
     first tokens, growth and ends may come through here, so that speeds are learned from all.
     With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
     teaches it, and so is the `ledger` of what tenants were served.
+    `course` is another object whenever something else is to be decided by, or with other blocks.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
 
@@ -79,7 +101,9 @@ class Scheduler:
         self.sessions: Sessions | None = None
         self.lengths = OutputLengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
-        self._rng = rng
+        self.rng = rng
+        self.decider: Counted | None = None
+        self.course: object = object()
         self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
         self._decisions = 0
         self._refused = 0
@@ -89,9 +113,15 @@ class Scheduler:
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
         self._chooser.policy, self._chooser.arms = policy, arms
+        self.course = object()
         for one in (policy,) if arms is None else (policy, arms.candidate.policy):
             if isinstance(one.cost.formula, OwnFormula):
                 one.cost.formula.restart()
+
+    @property
+    def arms(self) -> Arms | None:
+        """Return the two policies on trial."""
+        return self._chooser.arms
 
     @property
     def policy(self) -> Pricing:
@@ -197,6 +227,7 @@ class Scheduler:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
         self.options = msgspec.structs.replace(self.options, block_size=block_size)
         self._chooser.resize(block_size)
+        self.course = object()
         self.sequences.resize(block_size)
         self.lengths.resize(block_size)
 
@@ -210,17 +241,20 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start."""
-        return SchedulerStatistics(
-            self._decisions, self._refused, self._overlap_blocks, self._request_blocks
-        )
+        counts = [self._decisions, self._refused, self._overlap_blocks, self._request_blocks]
+        if self.decider is not None:
+            counts[0] += self.decider.decisions
+            counts[2] += self.decider.overlap_blocks
+            counts[3] += self.decider.request_blocks
+        return SchedulerStatistics(*counts)
 
     def _choose(self, request: RouteRequest, now: float) -> Decision:
         try:
             if request.session and self.sessions is not None:
-                kept = self._keep(self.sessions, request, now, self._rng)
+                kept = self._keep(self.sessions, request, now, self.rng)
                 if kept is not None:
                     return kept
-            return self._chooser.choose(request, now, self._rng, whole=self.trace)
+            return self._chooser.choose(request, now, self.rng, whole=self.trace)
         except NoWorkerError:
             self._refused += 1
             raise
