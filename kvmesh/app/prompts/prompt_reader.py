@@ -13,15 +13,10 @@ from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
 from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.chat.inference import ChatRequest, InferenceRequest
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    ChatRequest,
-    InferenceRequest,
-    read_prompts,
-    read_request,
-)
+from kvmesh.transport.http.openai import ApiEndpoint, read_prompts, read_request
 from kvmesh.transport.http.server.request import Request
 
 Parsed = InferenceRequest | ChatRequest
