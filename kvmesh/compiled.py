@@ -96,6 +96,18 @@ class Native(Protocol):
         """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
+    def scan_body(self, body: bytes, /) -> tuple[object, ...] | None:
+        """Return the fields of `core.prompts.body_scan.pure_scan_body`, or None."""
+        ...
+
+    def scan_tokens(self, body: bytes, /) -> bytes | None:
+        """Return `core.prompts.body_scan.pure_scan_tokens`, or None."""
+        ...
+
+    def scan_messages(self, body: bytes, /) -> list[tuple[str, str]] | None:
+        """Return `core.prompts.body_scan.pure_scan_messages`, or None."""
+        ...
+
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""

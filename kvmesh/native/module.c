@@ -1,6 +1,7 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "loads.h"
 #include "prompt.h"
+#include "scan.h"
 #include "table.h"
 #include "view.h"
 
@@ -27,7 +28,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && (PyModule_AddIntConstant(module, "VERSION", NATIVE_VERSION) < 0 ||
                            PyModule_AddFunctions(module, native_home_methods) < 0 ||
-                           PyModule_AddFunctions(module, native_json_methods) < 0)) {
+                           PyModule_AddFunctions(module, native_json_methods) < 0 ||
+                           PyModule_AddFunctions(module, native_scan_methods) < 0)) {
         Py_CLEAR(module);
     }
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++) {

@@ -15,15 +15,10 @@ from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.prompts.parity import ParityProbe
+from kvmesh.core.chat.inference import ChatRequest, InferenceRequest
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    ChatRequest,
-    InferenceRequest,
-    read_prompts,
-    read_request,
-)
+from kvmesh.transport.http.openai import ApiEndpoint, read_prompts, read_request
 from kvmesh.transport.http.server.request import Request
 
 Parsed = InferenceRequest | ChatRequest

@@ -20,19 +20,13 @@ from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.chat.inference import InferenceRequest, read_chat
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
-from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    InferenceRequest,
-    parse_model,
-    prompt_endpoint,
-    read_chat,
-    read_request,
-)
+from kvmesh.transport.http.openai import ApiEndpoint, parse_model, prompt_endpoint, read_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem

@@ -19,11 +19,11 @@ from kvmesh.bounds import (
 )
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat.inference import ChatRequest, Extension, InferenceRequest
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import ChatRequest, Extension, InferenceRequest
 from kvmesh.transport.http.server.request import Request
 
 _MODES: Final = get_args(RouterMode)

@@ -8,6 +8,7 @@ import msgspec
 
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
+from kvmesh.core.chat.inference import InferenceRequest
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
     ParityOptions,
@@ -23,7 +24,6 @@ from kvmesh.observe import get_logger
 from kvmesh.tasks import Jobs
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Target
-from kvmesh.transport.http.openai import InferenceRequest
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
