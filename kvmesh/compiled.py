@@ -50,6 +50,20 @@ class Native(Protocol):
         """Return a `core.workers.relative_speed.Ratio`."""
         ...
 
+    def Speeds(self, report: type, prior_ms_per_token: float) -> object:  # noqa: N802  a type
+        """Return a `core.workers.speeds.Speeds`, whose reports are of that type."""
+        ...
+
+    def StepTimes(self) -> object:  # noqa: N802  a type
+        """Return a `core.workers.step_times.StepTimes`."""
+        ...
+
+    def OutputLengths(  # noqa: N802  a type
+        self, forecast: type, statistics: type, block_size: int, max_families: int
+    ) -> object:
+        """Return a `core.routing.output_lengths.OutputLengths` that answers in these types."""
+        ...
+
     def WorkerState(  # noqa: N802  a type
         self, worker: str, loads: object, prefill: object, info: object, report: object
     ) -> object:

@@ -26,11 +26,11 @@ typedef struct {
     long long samples;
 } Mean;
 
-/* One family, in a list from the one that was longest without an answer on. */
+/* One family, in a list from the one that has waited longest for an answer to the newest. */
 typedef struct {
     uint64_t key;
     Mean mean;
-    uint32_t older, newer;
+    uint32_t older, newer; /* of an unused one: `newer` is the next unused one */
 } Family;
 
 typedef struct {
@@ -38,11 +38,13 @@ typedef struct {
     PyObject *forecast_type, *statistics_type;
     Mean all, errors, mean_errors;
     long long depths[FAMILIES]; /* blocks that have each family's tokens */
+    uint64_t factor;            /* odd and secret: clients choose what they send */
     Family *families;
-    uint32_t *places; /* open addressing: 1 + number of the family, 0: free; `room` of them */
-    uint32_t count, families_room, room, shift, oldest, newest, unused;
-    Py_ssize_t max_families;
-    uint64_t factor; /* odd, secret: clients choose what they send */
+    uint32_t *places; /* open addressing: 1 + number of the family, 0: free; twice as many */
+    uint32_t room;    /* for families: 0 or a power of two */
+    uint32_t used;    /* of them, at present or before */
+    uint32_t shift;
+    uint32_t count, oldest, newest, unused, most;
 } Lengths;
 
 extern PyTypeObject lengths_type;

@@ -2,6 +2,8 @@
 #include "loads.h"
 #include "prompt.h"
 #include "scan.h"
+#include "lengths.h"
+#include "speeds.h"
 #include "table.h"
 #include "view.h"
 
@@ -18,6 +20,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
                              &formula_type};
     if (prompt_ready() < 0 || loads_ready() < 0) {
+                             &formula_type, &step_times_type, &speeds_type, &lengths_type};
+    if (search_ready() < 0 || loads_ready() < 0 || speeds_ready() < 0) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {

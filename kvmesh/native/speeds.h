@@ -1,10 +1,12 @@
-/* How fast workers prefill and decode: core.workers.speeds.Speeds and StepTimes, the same attributes
+/* How fast workers prefill and decode: core.workers.speeds.Speeds and core.workers.step_times.StepTimes, the same attributes
  * and numbers. None of them can be part of a cycle, so the collector does not know them.
  */
 #ifndef KVMESH_SPEEDS_H
 #define KVMESH_SPEEDS_H
 
 #include "loads.h"
+
+#include <math.h>
 
 typedef struct {
     PyObject_HEAD
@@ -35,6 +37,25 @@ typedef struct {
     long long since_compared, since_aged;
 } Speeds;
 
+/* Add a sample; what was there counts half after `half_life` further tokens. */
+static inline void ratio_add(Ratio *self, double ms, double tokens, double half_life) {
+    double keep = pow(0.5, tokens / half_life);
+    self->ms = self->ms * keep + ms;
+    self->tokens = self->tokens * keep + tokens;
+    self->squares = self->squares * keep * keep + tokens * tokens;
+}
+
+/* Go half of the way to the fleet's mean, half as sure. */
+static inline void ratio_doubt(Ratio *self, double fleet_ms_per_token) {
+    self->ms = 0.25 * (self->ms + fleet_ms_per_token * self->tokens);
+    self->tokens *= 0.5;
+    self->squares *= 0.5;
+    if (self->tokens < 1.0) {
+        self->ms = self->tokens = self->squares = 0.0;
+        self->factor = 1.0;
+    }
+}
+
 extern PyTypeObject step_times_type, worker_speed_type, speeds_type;
 
 /* Return what is known of a worker, borrowed and made if absent; NULL with an error set. `name` is a
@@ -63,5 +84,18 @@ void speeds_first_token(Speeds *self, WorkerSpeed *known, long long uncached_tok
 void speeds_output(Speeds *self, WorkerSpeed *known, long long tokens, double elapsed_s);
 void speeds_finished(Speeds *self, WorkerSpeed *known, double residence_s,
                      long long output_tokens);
+void speeds_measured(Speeds *self, WorkerSpeed *known, long long tokens, long long busy_us);
+
+/* `core.workers.step_times.StepTimes.fold`. */
+void step_times_fold(StepTimes *self, double tokens, double ms);
+
+/* Begin without any evidence but the prior; `fleet` is there. */
+void speeds_begin(Speeds *self, double prior_ms_per_token);
+
+/* Remove a worker, known or not; -1 with an error set. */
+int speeds_forget(Speeds *self, PyObject *name);
+
+/* Prepare what is computed once, and the type of `WorkerSpeed`; -1 with an error set. */
+int speeds_ready(void);
 
 #endif

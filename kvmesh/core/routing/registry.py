@@ -15,7 +15,7 @@ from kvmesh.core.workers.info import NO_THRESHOLDS, LoadReport, Trust, WorkerInf
 from kvmesh.core.workers.left_out import LeftOut, find_left_out
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.speeds import Speeds, new_speeds
 from kvmesh.core.workers.state import WorkerState, new_worker_state
 from kvmesh.errors import NoWorkerError
 
@@ -48,7 +48,7 @@ class WorkerRegistry:
         self.guard = UrlGuard()
         self.panic = False
         self._sequences = sequences
-        self._speeds = speeds or Speeds()
+        self._speeds = speeds or new_speeds()
         self.known: dict[WorkerId, WorkerState] = {}
         self._generation = sequences.generation
         self._picky = 0

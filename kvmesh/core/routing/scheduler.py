@@ -15,13 +15,13 @@ from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
-from kvmesh.core.routing.output_lengths import OutputLengths
+from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.silent_growth import UnseenSpeeds, UnseenWork, grow_unseen
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
 
 
@@ -86,7 +86,7 @@ class Scheduler:
         self.options = options
         self.trace = False
         self.sequences = sequences
-        self.speeds = Speeds()
+        self.speeds = new_speeds()
         self.unseen_speeds = UnseenSpeeds()
         self._health = membership.health
         self.workers = WorkerRegistry(membership, sequences, self.speeds)
@@ -99,7 +99,7 @@ class Scheduler:
             tier_weights=options.tier_weights,
         )
         self.sessions: Sessions | None = None
-        self.lengths = OutputLengths(options.block_size)
+        self.lengths = new_lengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
         self.rng = rng
         self.decider: Counted | None = None
