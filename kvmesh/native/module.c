@@ -1,5 +1,5 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
-#include "loads.h"
+#include "sequences.h"
 #include "table.h"
 
 static struct PyModuleDef definition = {
@@ -12,9 +12,9 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
-    PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
-                             &formula_type};
-    if (search_ready() < 0 || loads_ready() < 0) {
+    PyTypeObject *types[] = {&table_type,        &booking_type, &loads_type,    &ratio_type,
+                             &worker_state_type, &formula_type, &arrivals_type, &sequences_type};
+    if (search_ready() < 0 || sequences_ready() < 0 || sequence_methods_ready() < 0) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
