@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final, Protocol, cast
 
@@ -40,6 +40,26 @@ class Native(Protocol):
 
     def Table(self) -> object:  # noqa: N802  a type
         """Return an empty `core.index.block_table.Table`."""
+        ...
+
+    def Booking(self, *values: object, **named: object) -> object:  # noqa: N802  a type
+        """Return a `core.workers.loads.Booking`."""
+        ...
+
+    def ActiveSequences(  # noqa: N802  a type
+        self,
+        block_size: int,
+        *,
+        lease_s: float = 60.0,
+        stride: int = 16,
+        turns: Callable[[], object],
+        statistics: Callable[..., object],
+    ) -> object:
+        """Return a `core.workers.sequences.ActiveSequences` without any booking."""
+        ...
+
+    def Arrivals(self) -> object:  # noqa: N802  a type
+        """Return a `core.workers.sequences.Arrivals` of nobody."""
         ...
 
     def Loads(self, worker: str) -> object:  # noqa: N802  a type

@@ -22,7 +22,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 BLOCK_SIZE = 16
 BLOCKS = 25
@@ -40,7 +40,7 @@ class Fleet:
             RouterOptions(block_size=BLOCK_SIZE),
             Random(1),
             membership=membership,
-            sequences=ActiveSequences(BLOCK_SIZE),
+            sequences=new_sequences(BLOCK_SIZE),
             index=index,
             routed=ApproxIndex(thinned=True),
         )

@@ -206,12 +206,13 @@ static int read_weights(Asked *asked, PyObject *weights) {
 /* find_ties(states, known, overlaps, request, weights) */
 static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     Asked asked;
-    PyObject *states, *known, *overlaps, *weights, *keys;
+    PyObject *states, *known, *overlaps, *weights, *given_keys;
+    Keys keys;
     if (!PyArg_ParseTuple(args, "O!O!O!(LLLLLdddddOO)O!", &PyTuple_Type, &states, &PyDict_Type,
                           &known, &PyDict_Type, &overlaps, &asked.block_size,
                           &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
                           &asked.stride, &asked.now, &asked.fleet, &asked.step_tokens,
-                          &asked.arrivals_per_ms, &asked.margin, &keys, &asked.memory_wait,
+                          &asked.arrivals_per_ms, &asked.margin, &given_keys, &asked.memory_wait,
                           &PyTuple_Type, &weights)) {
         return NULL;
     }
@@ -238,11 +239,13 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
         return PyErr_NoMemory();
     }
     PyObject *ties = NULL;
-    asked.keys = PySequence_Tuple(keys);
-    if (asked.keys != NULL) {
+    if (keys_read(&keys, given_keys) == 0) {
+        asked.keys = keys.at;
+        asked.key_count = keys.count;
+        asked.key_step = 1;
         ties = least(self, &asked, states, costs);
-        Py_DECREF(asked.keys);
     }
+    keys_free(&keys);
     if (costs != stack) {
         PyMem_Free(costs);
     }

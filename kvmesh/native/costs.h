@@ -14,7 +14,8 @@ enum { BLOCK_SIZE, PROMPT_TOKENS, REQUEST_BLOCKS, STEP_TOKENS, ARRIVALS_PER_MS, 
 /* One request; what core.cost.weighing.Weighing has. */
 typedef struct {
     uint64_t question;
-    PyObject *keys;        /* tuple */
+    const uint64_t *keys;  /* `key_count` sharing keys, `key_step` apart */
+    Py_ssize_t key_count, key_step;
     PyObject *memory_wait; /* worker state -> ms */
     long long block_size, prompt_tokens, request_blocks, output_blocks, stride;
     double now, fleet, step_tokens, arrivals_per_ms, margin;

@@ -20,7 +20,8 @@ struct Booking {
     PyObject_VAR_HEAD
     Booking *older, *newer; /* neighbours in the list */
     Loads *loads;           /* not owned; NULL: at none */
-    PyObject *request_id, *worker, *owner, *hashes; /* `hashes` NULL: let go */
+    PyObject *request_id, *worker, *owner; /* of str itself, no subclass */
+    PyObject *hashes;                      /* NULL: let go */
     long long prompt_tokens, uncached_tokens, service_tokens, output_tokens;
     long long private_blocks, expected_blocks, foreseen_blocks;
     double booked_s, renewed_s, output_s, service_s;
@@ -34,16 +35,21 @@ typedef struct {
     Py_ssize_t count;
 } Queue;
 
-/* The sharing keys that a worker's requests hold, with how many of them do. */
+/* The sharing keys that a worker's requests hold, with how many of them do: open addressing, a place
+ * without holders is empty.
+ */
 typedef struct {
-    uint64_t *keys;
-    uint32_t *counts; /* 0: nothing there */
-    size_t room, used;
+    uint64_t key, holders;
+} SharedKey;
+
+typedef struct {
+    SharedKey *places;
+    size_t room, used; /* `room` is a power of 2, or 0 */
 } Shared;
 
 struct Loads {
     PyObject_HEAD
-    PyObject *worker;
+    PyObject *worker; /* of str itself */
     long long oldest_tokens; /* uncached tokens of the first in `prefilling`, 0 without any */
     long long prefill_tokens, prompt_tokens, active_requests, active_blocks, expected_blocks;
     long long silent, unseen_requests, unseen_blocks, unseen_tokens;
@@ -92,7 +98,7 @@ Booking *booking_make(Py_ssize_t keys);
  */
 int loads_begin(Loads *self, Booking *booking, long long stride, double now);
 
-/* Take one that waits for its prefill out of the backlog. */
+/* Take one out of the backlog, if it is there. */
 void loads_end_prefill(Loads *self, Booking *booking);
 
 /* Take more blocks, some of them expected. */
@@ -101,20 +107,64 @@ static inline void loads_grow(Loads *self, long long blocks, long long expected)
     self->expected_blocks -= expected;
 }
 
-/* Let a booking go whose prefill has ended, and the reference on it. */
+/* Count load that nobody booked in place of what was counted before. */
+void loads_correct(Loads *self, long long requests, long long blocks, long long tokens,
+                   long long block_size);
+
+/* Let a booking go whose prefill has ended, and the reference on it: hold it. */
 void loads_end(Loads *self, Booking *booking, long long stride);
 
-/* Return `core.loads.Loads.shared_blocks`. A stride is at least 1. */
-long long loads_shared_blocks(const Loads *self, const uint64_t *keys, Py_ssize_t count,
-                              long long stride, long long overlap);
-
-/* The same where key `i` is `hashes[(i + 1) * stride - 1]`: sequence hashes known from the root on. */
-long long loads_shared_prefix(const Loads *self, const uint64_t *hashes, Py_ssize_t known,
-                              long long stride, long long overlap);
-
-/* Read a tuple of sharing keys into `keys`, which is to be freed by PyMem_Free unless it is `room`;
- * their number, -1 with an error set.
+/* Return how many of `count` keys of a prefix somebody holds, none deeper than one that nobody does:
+ * key `i` stands at `keys[(i + 1) * step - 1]`.
  */
-Py_ssize_t read_keys(PyObject *tuple, uint64_t *room, Py_ssize_t room_count, uint64_t **keys);
+Py_ssize_t shared_depth(const Shared *self, const uint64_t *keys, Py_ssize_t count, Py_ssize_t step);
+
+/* Return `core.loads.Loads.shared_blocks` of keys that stand `step` apart: 1, or `stride` in sequence
+ * hashes known from the root on. A stride is at least 1.
+ */
+static inline long long loads_shared_blocks(const Loads *self, const uint64_t *keys,
+                                            Py_ssize_t count, Py_ssize_t step, long long stride,
+                                            long long overlap) {
+    if (overlap < stride || count < 1 || self->shared.used == 0) {
+        return 0;
+    }
+    long long high = overlap / stride < count ? overlap / stride : count;
+    return stride * shared_depth(&self->shared, keys, (Py_ssize_t)high, step);
+}
+
+/* Make room for `more` keys, so that `shared_hold` cannot fail; -1 with MemoryError set. */
+int shared_reserve(Shared *self, size_t more);
+
+/* Take a reference on each key; return how many had none before. */
+Py_ssize_t shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count);
+
+/* Give a reference of each key back, all of which are held; return how many have none left. */
+Py_ssize_t shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count);
+
+/* Return them as a dict of counts. */
+PyObject *shared_dict(const Shared *self);
+
+/* Sharing keys as numbers. */
+typedef struct {
+    uint64_t *at;
+    Py_ssize_t count;
+    uint64_t own[64]; /* what most have room in */
+} Keys;
+
+/* Read a sequence of ints; -1 with an error set. To be let go by `keys_free` either way. */
+int keys_read(Keys *self, PyObject *sequence);
+void keys_free(Keys *self);
+
+/* Read a number of tokens, blocks or requests: one beyond what a long long holds counts as its end.
+ * -1 with TypeError set.
+ */
+int read_amount(PyObject *object, long long *amount);
+
+/* More than any prompt or answer has: core.loads.MOST_TOKENS */
+#define MOST_TOKENS (1LL << 40)
+
+static inline long long within(long long low, long long amount, long long high) {
+    return amount < low ? low : amount > high ? high : amount;
+}
 
 #endif

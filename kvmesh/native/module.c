@@ -1,32 +1,38 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
-#include "lengths.h"
-#include "loads.h"
+#include "decide.h"
 #include "prompt.h"
-#include "scan.h"
-#include "speeds.h"
-#include "table.h"
-#include "view.h"
 
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
-    loads_ready,
+    decider_ready,
+    hashed_ready,
     prompt_ready,
+    sequence_methods_ready,
+    sequences_ready,
     speeds_ready,
 };
 
 /* Types that are not found in the module. */
 static PyTypeObject *const inner_types[] = {
     &frozen_type,
+    &hashed_type,
     &holding_type,
     &loader_type,
+    &placed_type,
+    &scanned_type,
     &view_type,
 };
 
 static PyTypeObject *const types[] = {
+    &approx_type,
+    &arrivals_type,
+    &booking_type,
+    &decider_type,
     &formula_type,
     &lengths_type,
     &loads_type,
     &ratio_type,
+    &sequences_type,
     &speeds_type,
     &step_times_type,
     &table_type,
@@ -37,6 +43,7 @@ static PyMethodDef *const functions[] = {
     native_home_methods,
     native_json_methods,
     native_scan_methods,
+    native_scanned_methods,
 };
 
 static struct PyModuleDef definition = {

@@ -21,6 +21,7 @@ typedef struct {
     PyObject *loads;    /* dict: worker -> Loads */
     PyObject *silent;   /* dict: worker -> Loads: those with prefills that nobody will see end */
     PyObject *turns;    /* core.workers.turns.WorkerTurns */
+    PyObject *statistics; /* what makes a core.workers.loads.SequencesStatistics */
     Arrivals *arrivals;
     long long block_size, stride, generation;
     long long expired, dropped_with_worker, dropped_with_owner;
@@ -28,7 +29,7 @@ typedef struct {
 } Sequences;
 
 /* What one request asks of its worker: core.workers.loads.Demand. `sequence_hashes` are `known` of
- * them, from the root on; sharing keys are taken from them.
+ * them, from the root on, of which every `stride`-th is a sharing key; with `are_keys` only those.
  */
 typedef struct {
     long long prompt_tokens, uncached_tokens, expected_output_tokens;
@@ -36,7 +37,7 @@ typedef struct {
     Py_ssize_t known;
     PyObject *hashes; /* kept until the first token; NULL: none */
     PyObject *owner;  /* a str; NULL: this replica */
-    int streams, turn;
+    int streams, turn, are_keys;
 } DemandC;
 
 /* Ms per uncached token of a worker; -1 with an error set. May run anything. */
@@ -46,6 +47,8 @@ extern PyTypeObject arrivals_type, sequences_type;
 
 /* Prepare constants and names, once; -1 with an error set. */
 int sequences_ready(void);
+int sequence_methods_ready(void);
+int arrivals_ready(void);
 
 void arrivals_fold(Arrivals *self, double now);
 double arrivals_per_ms(const Arrivals *self, double now);

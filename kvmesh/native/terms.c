@@ -79,16 +79,11 @@ TERM(failure_ms, failure_at(asked, state))
 static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
                               double *column) {
     for (Py_ssize_t i = 0; i < count; i++) {
-        long long overlap = overlap_at(asked, states[i]), shared = 0;
-        if (overlap > 0 && PyTuple_GET_SIZE(asked->keys) > 0) {
-            Loads *loads = (Loads *)Py_NewRef(states[i]->loads); /* comparing keys may run anything */
-            shared = loads_shared_blocks(loads, asked->keys, asked->stride, overlap);
-            Py_DECREF(loads);
-        }
-        if (shared < 0) {
-            return -1;
-        }
-        column[i] = (double)(states[i]->loads->active_blocks + asked->request_blocks - shared);
+        const Loads *loads = states[i]->loads;
+        long long shared =
+            loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
+                                asked->stride, overlap_at(asked, states[i]));
+        column[i] = (double)(loads->active_blocks + asked->request_blocks - shared);
     }
     return 0;
 }

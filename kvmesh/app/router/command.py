@@ -67,7 +67,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
@@ -97,7 +97,7 @@ class RouterServer:
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
             membership=Membership(),
-            sequences=ActiveSequences(block_size=options.block_size),
+            sequences=new_sequences(block_size=options.block_size),
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )

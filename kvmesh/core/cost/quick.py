@@ -59,7 +59,7 @@ def _decode_blocks(weighing: Weighing, states: States) -> Iterable[int]:
     return [
         loads.active_blocks
         + blocks
-        - (loads.shared_blocks(keys, stride, overlap_of(worker, 0)) if loads.shared else 0)
+        - (loads.shared_blocks(keys, stride, overlap) if (overlap := overlap_of(worker, 0)) else 0)
         for worker, loads in ((state.worker, state.loads) for state in states)
     ]
 

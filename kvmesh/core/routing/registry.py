@@ -103,7 +103,7 @@ class WorkerRegistry:
         loads = state.loads
         foreign = report.running_requests + report.waiting_requests - loads.booked_requests
         if report.waiting_tokens is None:
-            waiting = min(report.waiting_requests - len(loads.prefilling), foreign)
+            waiting = min(report.waiting_requests - loads.waiting_requests, foreign)
             tokens = int(waiting * self._speeds.uncached_tokens)
         else:
             tokens = report.waiting_tokens - loads.booked_tokens
