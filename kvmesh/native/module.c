@@ -1,6 +1,7 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "loads.h"
 #include "table.h"
+#include "totals.h"
 
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
@@ -12,8 +13,10 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
-    PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
-                             &formula_type};
+    PyTypeObject *types[] = {&table_type,     &loads_type,   &ratio_type,
+                             &worker_state_type, &formula_type, &record_type,
+                             &ring_type,      &totals_type,  &histogram_type,
+                             &token_counts_type};
     if (search_ready() < 0 || loads_ready() < 0) {
         return NULL;
     }
