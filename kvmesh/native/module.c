@@ -29,13 +29,18 @@ static PyTypeObject *const types[] = {
     &booking_type,
     &decider_type,
     &formula_type,
+    &histogram_type,
     &lengths_type,
     &loads_type,
     &ratio_type,
+    &record_type,
+    &ring_type,
     &sequences_type,
     &speeds_type,
     &step_times_type,
     &table_type,
+    &token_counts_type,
+    &totals_type,
     &worker_state_type,
 };
 

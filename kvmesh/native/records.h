@@ -40,11 +40,12 @@ typedef struct {
     PyObject *forecast;   /* OutputForecast, NULL: the numbers below, if forecast_samples >= 0 */
     PyObject *reported;   /* Usage, NULL: the numbers below, if has_usage */
     PyObject *left_out, *traced; /* NULL: None */
-    /* Hashes as the compiled decision has them, malloced; freed once read or dropped. */
+    /* Hashes as the compiled decision has them, of PyMem_Malloc; freed once read or dropped. */
     uint64_t *blocks;
     Py_ssize_t block_count;
-    /* All candidates, malloced, where the decision keeps them: `weighed` of them, `scores` beside;
-     * workers is a tuple of their names in that order. */
+    /* All candidates, of PyMem_Malloc, where the decision keeps them: `weighed` of them, `scores`
+     * beside; `workers` is a tuple of their names in that order. Then `kept_candidates` is
+     * `weighed` if that is more than 1. */
     CandidateTerms *weighed_terms;
     double *scores;
     PyObject *workers;
@@ -72,12 +73,12 @@ typedef struct {
     PyObject_HEAD
     Record **slots; /* `capacity` of them, strong; number n is in slot (n - 1) % capacity */
     Record **ended; /* circular, strong: ended and not read */
-    PyObject *thin; /* Decision -> Decision with the chosen candidate alone */
-    Py_ssize_t capacity, ended_head, ended_count;
-    long long number;  /* of the newest record; the oldest kept is max(1, number - capacity + 1) */
+    PyObject *thin;  /* Decision -> Decision with the chosen candidate alone */
+    Py_ssize_t capacity, count, ended_head, ended_count;
+    long long number;  /* of the newest record; the oldest kept is number - count + 1 */
     long long version; /* grows with every change of any record */
     long long cursor;  /* number of the last record that was read */
-    long long whole;   /* records up to this number keep no candidates but the chosen one */
+    long long whole;   /* records up to this number keep the chosen candidate alone */
     long long candidates, max_candidates, waiting_blocks, max_waiting_blocks;
     long long dropped, dropped_ends; /* records and ends that nobody will read */
 } Ring;
@@ -92,14 +93,28 @@ Record *record_new(void);
 /* Let its hashes go. */
 void record_forget_hashes(Record *record);
 
+/* Let the terms go of all candidates but the chosen one. */
+void record_forget_candidates(Record *record);
+
+/* Take what is counted from a Decision; -1 with an error set, and nothing changed. */
+int record_take(Record *record, PyObject *decision);
+
+/* Return the ms from the decision to the first token, which it must have. */
+static inline double record_ttft_ms(const Record *record) {
+    double waited_s = record->first_token_s - record->decided_s;
+    return (waited_s > 0.0 ? waited_s : 0.0) * 1000.0;
+}
+
 /* Append a record whose decision stands in it; number and version it. O(1), amortised. The oldest
  * leaves a full ring; where too many prompts wait to be read, this one's is not kept and counts as
  * dropped. -1 with an error set only if a Decision could not be thinned.
  */
 int ring_append(Ring *ring, Record *record);
 
-/* Note a new decision of a record (fields refilled by the caller, who counts `attempts` up). */
-int ring_decided_again(Ring *ring, Record *record);
+/* Note that a record stands for another decision, whose numbers the caller wrote, and count the
+ * attempt; it kept `kept_before` candidates. -1 with an error set.
+ */
+int ring_again(Ring *ring, Record *record, long long kept_before);
 
 static inline void ring_first_token(Ring *ring, Record *record, double now) {
     record->first_token_s = now;
@@ -110,5 +125,12 @@ static inline void ring_first_token(Ring *ring, Record *record, double now) {
  * and counted where too many ends wait.
  */
 void ring_ended(Ring *ring, Record *record, int state, int status, double now);
+
+/* Return the next record to read, or the next that ended among those; NULL for none. New references. */
+Record *ring_next_decided(Ring *ring);
+Record *ring_next_ended(Ring *ring);
+
+/* Return a state by its name, -1 with ValueError set. */
+int state_from(PyObject *name);
 
 #endif

@@ -47,23 +47,22 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Histogram *ttft_s, *itl_s, *duration_s;
-    TokenCounts *tokens;
     long long prompt_tokens, output_tokens, best_tokens, predicted_tokens;
-    Second *seconds; /* circular, oldest first: those of the last `kept_s` with anything in them */
-    Py_ssize_t kept_s, head, count;
+    Second *seconds; /* oldest first: those of the last `kept_s` with anything in them */
+    Py_ssize_t kept_s, count, room;
 } Totals;
 
 extern PyTypeObject histogram_type, token_counts_type, totals_type;
 
 void histogram_observe(Histogram *histogram, double value);
 
-/* Count a request as decided, or as refused, now. Times never go back by more than the seconds kept;
- * -1 with MemoryError.
+/* Count a request as decided, or as refused, now; -1 with an error set: MemoryError, or a time that
+ * is no number.
  */
 int totals_decided(Totals *totals, double now);
 int totals_refused(Totals *totals, double now);
 
-/* Count a request that ended, all that is known without its shadow. -1 with MemoryError. */
+/* Count a request that ended, all that is known without its shadow. -1 with an error set. */
 int totals_ended(Totals *totals, const Record *record);
 
 /* Count the prompt of a served answer (`core.dispatch.Dispatch._compare`). `cached` UNKNOWN: the

@@ -21,7 +21,7 @@ from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.chat.inference import InferenceRequest, read_chat
-from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
+from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
@@ -69,7 +69,7 @@ class Reader:
         self._router_id = router_id
         self._secret = secret
         self._numbers = itertools.count(1)
-        self._seconds = seconds or Histogram(MICROSECONDS)
+        self._seconds = seconds or new_histogram(MICROSECONDS)
         self._threads = ReadingThreads()
 
     def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:

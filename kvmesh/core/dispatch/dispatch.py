@@ -14,6 +14,8 @@ from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
+from kvmesh.core.insight.totals import new_token_counts
+from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
@@ -55,17 +57,6 @@ class Dispatched(msgspec.Struct):
     unseen_s: float = 0.0
 
 
-class TokenCounts(msgspec.Struct):
-    """Prompt tokens of served answers, and of those whose engine told its cache use: all
-    (`reported`), predicted to be cached, and cached by its word.
-    """
-
-    prompt: int = 0
-    reported: int = 0
-    predicted: int = 0
-    cached: int = 0
-
-
 class Dispatch:
     """Takes a request in (`enter`), gives it a worker (`decide`, again after a failure), and learns
     what became of it (`seen`, `release` for each booking, `finished`).
@@ -90,7 +81,7 @@ class Dispatch:
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
         self.phases = Phases()
-        self.tokens = TokenCounts()
+        self.tokens = new_token_counts()
         self._timer = timer
         self._doubt = doubt
         self.follows_events = follows_events
@@ -154,8 +145,8 @@ class Dispatch:
             scheduler.first_token(request_id, now)
             if one.record is not None:
                 self.log.first_token(one.record, now)
-                if (arm := one.record.decision.arm) is not None:
-                    arm.counter.began(_since_ms(one, one.record, now))
+                if one.decision is not None and one.decision.arm is not None:
+                    one.decision.arm.counter.began(_since_ms(one, one.record, now))
         if tokens > 1:
             scheduler.grow(request_id, tokens, now)
         return first
@@ -189,8 +180,8 @@ class Dispatch:
         else:
             one.record.output_tokens = one.output_tokens
             self.log.ended(one.record, state, status, usage, now)
-            if one.record.decision.arm is not None:
-                _count(one, one.record, usage, now)
+            if one.decision is not None and one.decision.arm is not None:
+                _count(one, one.record, one.decision.arm, usage, now)
         tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
         if one.charged:
             self.binding.settle(one.request, tokens)
@@ -309,15 +300,20 @@ def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:
     return max(0.0, now - began_s) * 1000.0
 
 
-def _count(one: Dispatched, record: DecisionRecord, usage: Usage | None, now: float) -> None:
+def _count(
+    one: Dispatched, record: DecisionRecord, arm: Arm, usage: Usage | None, now: float
+) -> None:
     """Count an ended request for the arm that decided it.
 
     An answer without a first token has its whole time for that, and so has a client that left
     before: it may have found it long.
     """
-    arm, state = record.decision.arm, record.state
-    assert arm is not None
-    counter, whole_ms, ms_per_token = arm.counter, _since_ms(one, record, now), None
+    counter, state, whole_ms, ms_per_token = (
+        arm.counter,
+        record.state,
+        _since_ms(one, record, now),
+        None,
+    )
     if record.first_token_s is None:
         if state in ("finished", "client_gone"):
             counter.began(whole_ms)

@@ -39,10 +39,10 @@ class RoundRobinShadow:
         self._turns = 1.0
         self._stride = STRIDE
         self._depths: list[int] = []
-        self._fleet = (0, 0, 0)
+        self._fleet = (0, 0, 0.0)
 
     def route(
-        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: int = 1
+        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: float = 1.0
     ) -> int | None:
         """Send a prompt to the next of `workers`; return how many of its blocks were cached there.
 
@@ -70,7 +70,7 @@ class RoundRobinShadow:
         """Return how many entries all caches hold."""
         return sum(len(cache.entries) for cache in self._caches)
 
-    def _resize(self, workers: int, blocks: int, replicas: int) -> None:
+    def _resize(self, workers: int, blocks: int, replicas: float) -> None:
         """Follow the fleet. A coarser stride looks at some of the same depths: nothing is lost."""
         self._fleet = (workers, blocks, replicas)
         self._turns = max(1.0, workers / replicas)

@@ -123,7 +123,7 @@ def test_without_workers_it_is_refused() -> None:
     routers.dispatch.finished(one, UNKNOWN, "refused", 503, None, 1.0)
 
     assert one.record is None
-    assert routers.log.traffic.at(1.0).refused == 1
+    assert routers.log.seconds(1)[0].refused == 1
 
 
 @pytest.mark.parametrize(
