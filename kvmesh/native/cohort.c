@@ -2,7 +2,6 @@
 #include "decide.h"
 
 #define EXPIRED_AT_ONCE 4096 /* core.overlap.overlaps */
-#define MEMORY_MARGIN 0.95   /* core.cost.weighing.MEMORY_MARGIN */
 
 void cohort_clear(Cohort *cohort) {
     PyMem_Free(cohort->told);
@@ -209,10 +208,8 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
         read_report(state->report, "waiting_requests", &waiting) < 0) {
         return -1;
     }
-    long long shared = asked->keys_count && overlap
-                           ? loads_shared_blocks(loads, asked->keys, asked->keys_count,
-                                                 asked->stride, overlap)
-                           : 0;
+    long long shared = loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
+                                           asked->stride, overlap);
     double rate = asked->fleet * state->prefill->factor;
     *out = (CandidateTerms){
         .overlap_blocks = overlap,
@@ -240,10 +237,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
         double usage = (double)(used > loads->active_blocks ? used : loads->active_blocks) /
                        capacity;
         out->cache_usage = usage < 1.0 ? usage : 1.0;
-        out->memory_wait_ms = memory_wait_of(asked, state, out->decode_blocks);
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        return memory_wait_of(asked, state, out->decode_blocks, &out->memory_wait_ms);
     }
     return 0;
 }

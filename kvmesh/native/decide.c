@@ -48,13 +48,13 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
     Py_buffer view = {.obj = NULL};
     if (packed == Py_None) {
         const Scan *scan = &request->scanned->scan;
-        int made = request->scanned->chat ? scan_chat_tokens(scan, &self->tokens)
-                                          : scan_prompt_tokens(scan, &self->tokens);
+        int made = request->scanned->chat ? scan_chat_tokens(scan, &self->ids)
+                                          : scan_prompt_tokens(scan, &self->ids);
         if (made < 1) {
             return made < 0 ? (PyErr_NoMemory(), -1) : 0;
         }
-        ids = self->tokens.ids;
-        count = self->tokens.count;
+        ids = self->ids.ids;
+        count = self->ids.count;
     } else {
         if (PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE) < 0) {
             return -1;
@@ -103,23 +103,17 @@ static int speed_of(void *context, Loads *loads, double *ms_per_token) {
     return 0;
 }
 
-/* What core.routing.chooser.Chooser._weigh puts together. -1 with an error set. */
-static int fill_question(Decider *self, const Request *request, Question *question) {
+/* What core.routing.chooser.Chooser._weigh puts together. */
+static void fill_question(Decider *self, const Request *request, Question *question) {
     Asked *asked = &question->asked;
     long long size = self->block_size, stride = self->sequences->stride;
     long long usual = (long long)(OUTPUT_CAP * self->speeds->output_tokens);
     usual = usual ? usual : MOST_TOKENS;
     long long output = request->expected < usual ? request->expected : usual;
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
-    Py_ssize_t keys = question->deepest ? question->blocks / (Py_ssize_t)stride : 0;
-    if (make_room((void **)&self->keys, &self->key_room, keys, sizeof *self->keys) < 0) {
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < keys; i++) {
-        self->keys[i] = question->hashes[(i + 1) * (Py_ssize_t)stride - 1];
-    }
-    asked->keys = self->keys;
-    asked->keys_count = keys;
+    asked->keys = question->hashes;
+    asked->key_step = (Py_ssize_t)stride;
+    asked->key_count = question->deepest ? question->blocks / asked->key_step : 0;
     asked->memory_wait = NULL;
     asked->speeds = self->speeds;
     asked->block_size = size;
@@ -136,7 +130,6 @@ static int fill_question(Decider *self, const Request *request, Question *questi
     asked->weights_count = self->weights_count;
     memcpy(asked->weights, self->weights, sizeof asked->weights);
     asked_facts(asked);
-    return 0;
 }
 
 /* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
@@ -311,10 +304,10 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         return NULL;
     }
     Cohort *cohort = decider_cohort(self, request->states);
-    if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0 ||
-        fill_question(self, request, question) < 0) {
+    if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0) {
         return NULL;
     }
+    fill_question(self, request, question);
     if (count > self->cost_room) {
         Py_ssize_t room = self->cost_room;
         if (make_room((void **)&self->ties, &room, count, sizeof *self->ties) < 0 ||
@@ -332,11 +325,11 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     }
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     CandidateTerms terms;
-    double score = self->costs[chosen];
+    double score = self->mode == MODE_KV ? self->costs[chosen] : 0.0;
     if (write_terms(self, question, state, &terms) < 0) {
         return NULL;
     }
-    if (self->mode != MODE_KV && price_one(self->formula, &question->asked, state, &score) < 0) {
+    if (self->mode != MODE_KV && formula_costs(self->formula, &question->asked, &state, 1, &score) < 0) {
         return NULL;
     }
     Record *record = record_new();

@@ -53,6 +53,7 @@ typedef struct {
     Approx *routed;  /* NULL: none */
     Ring *ring;
     Totals *totals;
+    TokenCounts *counts;
     Formula *formula;
     PyObject *index;      /* core.index.KvIndex, NULL: no events */
     PyObject *distrusted; /* set of workers whose events do not count */
@@ -75,11 +76,11 @@ typedef struct {
     uint64_t question; /* of cohorts */
     /* Scratch, kept from call to call. */
     Drops told_drops, routed_drops;
-    ScanTokens tokens;
-    uint64_t *hashes, *keys;
+    ScanTokens ids;
+    uint64_t *hashes;
     double *costs;
     Py_ssize_t *ties;
-    Py_ssize_t hash_room, key_room, cost_room;
+    Py_ssize_t hash_room, cost_room;
 } Decider;
 
 /* A request that was decided and is on its way. */
@@ -97,6 +98,7 @@ typedef struct {
 } Placed;
 
 extern PyTypeObject decider_type, placed_type, hashed_type, scanned_type;
+extern PyMethodDef native_scanned_methods[];
 
 /* Return hashes of `count` blocks, not yet written; NULL with MemoryError. */
 Hashed *hashed_new(Py_ssize_t count);

@@ -21,6 +21,7 @@ static PyObject **decider_owned(Decider *self, size_t place) {
         &self->out,                    &self->health,              &self->random,
         &self->unseen,                 &self->policy,              &self->maker,
         &self->replica,                (PyObject **)&self->decide_s,
+        (PyObject **)&self->counts,
     };
     return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
 }
@@ -49,9 +50,8 @@ static void decider_dealloc(Decider *self) {
     decider_clear(self);
     drops_free(&self->told_drops);
     drops_free(&self->routed_drops);
-    scan_release(&self->tokens);
+    scan_release(&self->ids);
     PyMem_Free(self->hashes);
-    PyMem_Free(self->keys);
     PyMem_Free(self->costs);
     PyMem_Free(self->ties);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -72,15 +72,15 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
 }
 
 static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "distrusted",
+    static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
                             "out",       "health", "random",  "unseen", "replica", "routed",
                             "index",     "decide_s", NULL};
     PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
-    PyObject *unseen, *replica, *routed, *index, *decide_s;
+    PyObject *tokens, *unseen, *replica, *routed, *index, *decide_s;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!O!O!OOOUOOO", names, &sequences_type, &sequences,
+            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOO", names, &sequences_type, &sequences,
             &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
-            &totals, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random, &unseen,
+            &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random, &unseen,
             &replica, &routed, &index, &decide_s)) {
         return NULL;
     }
@@ -93,6 +93,7 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->lengths = (Lengths *)Py_NewRef(lengths);
     self->ring = (Ring *)Py_NewRef(ring);
     self->totals = (Totals *)Py_NewRef(totals);
+    self->counts = (TokenCounts *)Py_NewRef(tokens);
     self->distrusted = Py_NewRef(distrusted);
     self->out = Py_NewRef(out);
     self->health = Py_NewRef(health);

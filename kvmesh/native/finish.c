@@ -161,7 +161,7 @@ PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     if (totals_ended(self->totals, record) < 0 || learn(self, placed) < 0) {
         return NULL;
     }
-    tokens_served(self->totals->tokens, placed->prompt_tokens, record->usage_prompt,
+    tokens_served(self->counts, placed->prompt_tokens, record->usage_prompt,
                   record->chosen.overlap_blocks * record->block_size,
                   record->has_usage ? record->usage_cached : UNKNOWN);
     return Py_BuildValue("ON", live ? (PyObject *)booking : Py_None, PyBool_FromLong(served));
