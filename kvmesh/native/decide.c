@@ -169,8 +169,7 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
         .uncached_tokens = terms->uncached_tokens,
         .expected_output_tokens = request->expected,
         .sequence_hashes = question->hashes,
-        .known = terms->overlap_blocks < question->blocks ? (Py_ssize_t)terms->overlap_blocks
-                                                          : question->blocks,
+        .known = question->blocks,
         .streams = placed->streams,
         .turn = self->mode == MODE_ROUND_ROBIN,
     };
@@ -183,7 +182,6 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
         memcpy(placed->hashes->at, question->hashes,
                (size_t)question->blocks * sizeof *question->hashes);
         if (self->mode == MODE_KV && self->routed != NULL && ttl_s > 0.0) {
-            demand.known = question->blocks;
             demand.hashes = (PyObject *)placed->hashes;
             failed = approx_record(self->routed, state->worker, question->hashes,
                                    question->blocks, request->now, ttl_s) < 0;
@@ -219,6 +217,7 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
         }
     }
     record->weighed = question->count;
+    record->kept_candidates = question->count > 1 ? question->count : 0;
     return 0;
 }
 
@@ -248,6 +247,7 @@ static int record_decision(Decider *self, const Request *request, const Question
     record->maker = Py_NewRef(self->maker);
     record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
     record->hashes = Py_XNewRef((PyObject *)placed->hashes);
+    record->block_count = question->blocks;
     record->chosen = *terms;
     record->score = score;
     record->prompt_tokens = request->prompt_tokens;
@@ -296,6 +296,13 @@ static int note_match(Decider *self, const Cohort *cohort, const Placed *placed)
     return noted == NULL ? -1 : 0;
 }
 
+/* Say what the formula would have made of those whom nothing but a turn or a draw chose. */
+static int price_blind(Decider *self, const Question *question, Py_ssize_t chosen, int whole) {
+    Py_ssize_t first = whole ? 0 : chosen, count = whole ? question->count : 1;
+    return formula_costs(self->formula, &question->asked, question->states + first, count,
+                         self->costs + first);
+}
+
 /* Choose, book and record; a new reference, None: Python has to. */
 static PyObject *place(Decider *self, Request *request, Question *question) {
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
@@ -317,7 +324,6 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     }
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
-    int whole = request->whole && self->mode == MODE_KV;
     Py_ssize_t chosen =
         self->mode == MODE_KV ? choose_by_cost(self, question) : choose_blind(self, question);
     if (chosen < 0) {
@@ -325,16 +331,15 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     }
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     CandidateTerms terms;
-    double score = self->mode == MODE_KV ? self->costs[chosen] : 0.0;
     if (write_terms(self, question, state, &terms) < 0) {
         return NULL;
     }
-    if (self->mode != MODE_KV && formula_costs(self->formula, &question->asked, &state, 1, &score) < 0) {
+    if (self->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
         return NULL;
     }
     Record *record = record_new();
     if (record == NULL ||
-        (whole && keep_all(self, question, record, request->states) < 0)) {
+        (request->whole && keep_all(self, question, record, request->states) < 0)) {
         Py_XDECREF(record);
         return NULL;
     }
@@ -345,7 +350,7 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         return NULL;
     }
     if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, now) < 0 ||
-        record_decision(self, request, question, state, &terms, placed, score) < 0) {
+        record_decision(self, request, question, state, &terms, placed, self->costs[chosen]) < 0) {
         unbook(self, placed);
         Py_DECREF(placed);
         return NULL;

@@ -4,6 +4,7 @@
 
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
+    approx_ready,
     decider_ready,
     hashed_ready,
     prompt_ready,
@@ -17,6 +18,7 @@ static PyTypeObject *const inner_types[] = {
     &frozen_type,
     &hashed_type,
     &holding_type,
+    &leases_type,
     &loader_type,
     &placed_type,
     &scanned_type,

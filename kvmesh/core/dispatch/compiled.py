@@ -225,11 +225,13 @@ def _make_decision(pricing: Pricing, record: DecisionRecord) -> Decision:
     """Return what a compiled decision was, of what its record has."""
     cost, weights = pricing.cost, pricing.weights
     chosen = Candidate(*record.terms())
-    candidates, scores, fleet = (chosen,), (record.score,), NO_FLEET
+    candidates: tuple[Candidate, ...] = (chosen,)
+    scores: tuple[float, ...] = (record.score,)
     if weighed := record.weighed():
         candidates = tuple(Candidate(*terms) for _, terms in weighed)
         chosen = next(one for one in candidates if one.worker == chosen.worker)
-        scores, fleet = tuple(score for score, _ in weighed), survey(candidates, weights)
+        scores = tuple(score for score, _ in weighed)
+    fleet = survey(candidates, weights) if weighed or not record.by_cache else NO_FLEET
     return Decision(
         request_id=record.request_id.decode("latin-1"),
         worker=chosen.worker,

@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
@@ -288,7 +289,7 @@ class Scheduler:
         if kv:
             counted = self.overlaps.record(worker, hashes, now, approximate=request.approximate)
         sequences = self.sequences
-        known = hashes.upto(decision.overlap_blocks) if counted is None else counted
+        known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted
         demand = Demand(
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=decision.chosen.uncached_tokens,

@@ -34,7 +34,7 @@ from kvmesh.errors import NoWorkerError
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
-COSTS = ("predicted-time", "dynamo", "prefill-decode", "prefix-spill")
+COSTS = ("predicted-time", "dynamo", "prefill-decode", "lmetric", "overlap-load")
 MODES: tuple[RouterMode, ...] = ("kv", "round-robin", "random", "least-loaded", "power-of-two")
 MODEL = "m"
 SIZE = 4
@@ -148,7 +148,7 @@ class Asked(msgspec.Struct):
     tokens: int = 0
 
 
-@settings(max_examples=60, stateful_step_count=40, deadline=None)
+@settings(max_examples=40, stateful_step_count=30, deadline=None)
 class TwoWays(RuleBasedStateMachine):
     """Sends each request through `Dispatch` on one side, compiled on the other."""
 
