@@ -1,4 +1,5 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
+#include "approx.h"
 #include "loads.h"
 #include "prompt.h"
 #include "table.h"
@@ -13,10 +14,10 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
-    PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type, &view_type};
-    PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
+    PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type, &view_type, &leases_type};
+    PyTypeObject *types[] = {&approx_type, &table_type, &loads_type, &ratio_type, &worker_state_type,
                              &formula_type};
-    if (prompt_ready() < 0 || loads_ready() < 0) {
+    if (prompt_ready() < 0 || approx_ready() < 0 || loads_ready() < 0) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
