@@ -318,7 +318,7 @@ static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssiz
     if (reserve_holder(self, until) < 0) {
         return -1;
     }
-    Py_ssize_t low = leases_extend(leases, blocks, count, until, &new_end);
+    Py_ssize_t low = leases_extend(leases, blocks, count, until, self->table, &new_end);
     if (new_end) {
         add_holder(self, until, leases);
     }

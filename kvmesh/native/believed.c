@@ -151,11 +151,14 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) {
         counts[part_of(self, blocks[i])]++;
     }
-    int failed = 0;
-    for (uint32_t number = 0; !failed && number < 1 << SPLIT_BITS; number++) {
-        failed = counts[number] && grow(self, self->parts + number, counts[number]) < 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        uint32_t number = part_of(self, blocks[i]);
+        if (counts[number] && grow(self, self->parts + number, counts[number]) < 0) {
+            return -1;
+        }
+        counts[number] = 0;
     }
-    return failed ? -1 : 0;
+    return 0;
 }
 
 int tree_reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {

@@ -1,7 +1,6 @@
 /* One worker's believed blocks and when they end, see leases.h. */
 #include "leases.h"
 
-#define AHEAD 8
 #define MOST_LEASES (1U << 28)
 
 static inline uint64_t *run_of(Lease *lease) {
@@ -255,19 +254,20 @@ static Py_ssize_t renew(Leases *self, const uint64_t *blocks, Py_ssize_t size, d
 
 /* Lease one run of blocks, none of them believed yet, for which there is room in the tree; -1 with
  * MemoryError set and nothing changed. */
-static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, Due *due) {
+static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, Due *due,
+                   const Table *table) {
     Lease made = {.until = due->until};
     if (reserve_item(due) < 0 || reserve_lease(self) < 0 || make_run(&made, blocks, count) < 0) {
         return -1;
     }
     uint32_t number = new_lease(self, &made);
-    for (uint32_t i = 0; i < count && i < AHEAD; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         tree_prefetch(&self->tree, blocks[i]);
     }
+    for (uint32_t i = 0; i < count; i++) { /* the next to look there is the caller */
+        shard_prefetch(table->shards + (blocks[i] & 255), blocks[i]);
+    }
     for (uint32_t i = 0; i < count; i++) {
-        if (i + AHEAD < count) {
-            tree_prefetch(&self->tree, blocks[i + AHEAD]);
-        }
         tree_enter(&self->tree, blocks[i])->lease = number;
     }
     add_item(self, due, number);
@@ -275,7 +275,8 @@ static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, Due *du
 }
 
 /* Lease `blocks` from `low` on, none of them believed yet; -1 with MemoryError set. */
-static int add(Leases *self, const uint64_t *blocks, Py_ssize_t low, Py_ssize_t size, Due *due) {
+static int add(Leases *self, const uint64_t *blocks, Py_ssize_t low, Py_ssize_t size, Due *due,
+               const Table *table) {
     Tree *tree = &self->tree;
     if (low && (tree_reserve(tree, blocks + low - 1, 1) < 0 ||
                 tree_follow(tree, blocks[low - 1], blocks[low]) < 0)) {
@@ -286,7 +287,7 @@ static int add(Leases *self, const uint64_t *blocks, Py_ssize_t low, Py_ssize_t 
     }
     for (Py_ssize_t start = low; start < size; start += RUN_BLOCKS) {
         Py_ssize_t count = size - start < RUN_BLOCKS ? size - start : RUN_BLOCKS;
-        if (add_run(self, blocks + start, (uint32_t)count, due) < 0 ||
+        if (add_run(self, blocks + start, (uint32_t)count, due, table) < 0 ||
             (start > low && tree_follow_alone(tree, blocks[start - 1], blocks[start]) < 0)) {
             return -1;
         }
@@ -295,7 +296,7 @@ static int add(Leases *self, const uint64_t *blocks, Py_ssize_t low, Py_ssize_t 
 }
 
 Py_ssize_t leases_extend(Leases *self, const uint64_t *blocks, Py_ssize_t size, double until,
-                         int *new_end) {
+                         const Table *table, int *new_end) {
     Due *due = NULL;
     *new_end = 0;
     Py_ssize_t low = renew(self, blocks, size, until, &due, new_end);
@@ -303,7 +304,7 @@ Py_ssize_t leases_extend(Leases *self, const uint64_t *blocks, Py_ssize_t size, 
         return low;
     }
     int failed = low < 0 || (due == NULL && (due = due_at(self, until, new_end)) == NULL) ||
-                 add(self, blocks, low, size, due) < 0;
+                 add(self, blocks, low, size, due, table) < 0;
     if (failed && *new_end && !due->count) {
         drop_due(self, due);
         *new_end = 0;

@@ -62,9 +62,10 @@ static inline double leases_earliest(const Leases *self) {
 
 /* Believe blocks, root first, until then; return from which on they were not believed before, -1
  * with MemoryError set: then some may be extended, or believed without being in the table.
- * `new_end`: nothing ended at that time before; also set after an error. O(count / 64 + news). */
+ * `new_end`: nothing ended at that time before; also set after an error. `table`: where new blocks
+ * will be put next. O(count / 64 + news). */
 Py_ssize_t leases_extend(Leases *self, const uint64_t *blocks, Py_ssize_t count, double until,
-                         int *new_end);
+                         const Table *table, int *new_end);
 
 /* Append at most `most` blocks to `gone`, those that end first, and believe them no longer; fewer,
  * perhaps none, may come although more are believed. -1 with MemoryError set: `gone` has what went
