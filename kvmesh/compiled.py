@@ -60,6 +60,18 @@ class Native(Protocol):
 
     def Arrivals(self) -> object:  # noqa: N802  a type
         """Return a `core.workers.sequences.Arrivals` of nobody."""
+    def Approx(  # noqa: N802  a type
+        self,
+        statistics: object,
+        ttl_s: float,
+        limits: tuple[int, int, int | None],
+        longest_tick_s: float,
+        thinned: bool,
+        /,
+    ) -> object:
+        """Return an empty `core.overlap.approx.ApproxIndex`. `limits`: most entries, those that
+        pruning leaves, most of a worker.
+        """
         ...
 
     def Loads(self, worker: str) -> object:  # noqa: N802  a type

@@ -18,7 +18,7 @@ from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import WorkerInfo
@@ -42,7 +42,7 @@ class Fleet:
             membership=membership,
             sequences=new_sequences(BLOCK_SIZE),
             index=index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         self._rng = Random(2)
         self._system = [self._rng.randrange(1 << 16) for _ in range(SHARED_BLOCKS * BLOCK_SIZE)]

@@ -20,7 +20,7 @@ from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.insight.explain import DecisionView, view_decision
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
@@ -137,7 +137,7 @@ class KvRouter:
             membership=self._membership,
             sequences=self._sequences,
             index=self._index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         if sessions is not None and sessions.affinity != "off":
             self._scheduler.sessions = Sessions(sessions)

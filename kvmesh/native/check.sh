@@ -19,6 +19,8 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH="$copy" KVMESH_CORE=native \
     "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist -o "pythonpath=$copy ." \
     -k "not leaks" tests/property/native tests/property/index/test_index_properties.py \
+    tests/property/index/test_approx_properties.py tests/unit/core/overlap/test_approx.py \
+    tests/unit/core/overlap/test_thinned.py \
     tests/property/routing/test_scheduler_properties.py \
     tests/property/routing/test_sequences_properties.py tests/unit/core/blocks/test_hashing.py \
     tests/unit/core/cost/test_quick.py tests/unit/core/index tests/unit/core/snapshots/test_writing.py \

@@ -23,7 +23,7 @@ from kvmesh.core.blocks.hashing import BlockHashes, Tokens, namespace_root, secr
 from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
@@ -81,7 +81,7 @@ class Follower(ClosedByBlock):
             membership=Membership(),
             sequences=new_sequences(block_size=block_size),
             index=self._index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
         self._router = Router(scheduler, given, secret_mark=secret_mark(secret))

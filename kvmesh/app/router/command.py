@@ -63,7 +63,7 @@ from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
@@ -89,7 +89,7 @@ class RouterServer:
         self.part = part
         self.router_id = router_name(settings.router_id) if part is None else part.router_id
         cost = settings.cost
-        self.routed = ApproxIndex(thinned=True)
+        self.routed = new_approx(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())

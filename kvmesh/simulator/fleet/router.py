@@ -22,7 +22,7 @@ from kvmesh.core.health.outcomes import (
 )
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
@@ -104,7 +104,7 @@ class FleetRouter:
             membership=membership,
             sequences=self.sequences,
             index=index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}
