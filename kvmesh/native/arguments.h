@@ -1,8 +1,22 @@
-/* Arguments by place or name, for what is called too often for PyArg_ParseTupleAndKeywords. */
+/* Arguments that are checked by hand, for what is called too often for PyArg_ParseTupleAndKeywords. */
 #ifndef KVMESH_ARGUMENTS_H
 #define KVMESH_ARGUMENTS_H
 
 #include "core.h"
+
+/* Return text as a str itself, a new reference: methods of a subclass could do anything where names
+ * are looked up. NULL with TypeError set when it is none.
+ */
+static inline PyObject *read_text(const char *what, PyObject *given) {
+    if (PyUnicode_CheckExact(given)) {
+        return Py_NewRef(given);
+    }
+    if (!PyUnicode_Check(given)) {
+        PyErr_Format(PyExc_TypeError, "%s is a str, not %.100R", what, given);
+        return NULL;
+    }
+    return PyUnicode_FromObject(given);
+}
 
 /* Put the arguments of a METH_FASTCALL | METH_KEYWORDS call in the order of `names`, borrowed, NULL
  * where one is left out; the first `needed` may not be. -1 with TypeError set.

@@ -1,4 +1,5 @@
 /* Booking: one request at one worker. */
+#include "arguments.h"
 #include "loads.h"
 
 #include <structmember.h>
@@ -74,9 +75,9 @@ static PyObject *booking_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     if (self != NULL) {
         memcpy(self->keys, keys.at, (size_t)keys.count * sizeof *keys.at);
         /* Of no subclass, whose methods could do anything where bookings are looked up. */
-        self->request_id = PyUnicode_FromObject(request_id);
-        self->worker = PyUnicode_FromObject(worker);
-        self->owner = PyUnicode_FromObject(owner);
+        self->request_id = read_text("a request id", request_id);
+        self->worker = read_text("a worker", worker);
+        self->owner = read_text("an owner", owner);
         if (self->request_id == NULL || self->worker == NULL || self->owner == NULL ||
             booking_fill(self, &given) < 0) {
             Py_CLEAR(self);

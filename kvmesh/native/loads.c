@@ -1,4 +1,5 @@
 /* Loads: the live sums of one worker. */
+#include "arguments.h"
 #include "loads.h"
 
 #include <structmember.h>
@@ -277,7 +278,7 @@ static PyObject *loads_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         return NULL;
     }
     Loads *self = (Loads *)type->tp_alloc(type, 0);
-    if (self != NULL && (self->worker = PyUnicode_FromObject(worker)) == NULL) {
+    if (self != NULL && (self->worker = read_text("a worker", worker)) == NULL) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;

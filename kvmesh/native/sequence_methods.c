@@ -334,7 +334,7 @@ static PyObject *call_expire(Sequences *self, PyObject *const *args, Py_ssize_t 
 
 static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
     static PyObject *remove_name;
-    PyObject *name = PyUnicode_FromObject(worker);
+    PyObject *name = read_text("a worker", worker);
     if (name == NULL || (remove_name == NULL &&
                          (remove_name = PyUnicode_InternFromString("remove")) == NULL)) {
         Py_XDECREF(name);
@@ -363,7 +363,7 @@ static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
 }
 
 static PyObject *call_remove_owner(Sequences *self, PyObject *given) {
-    PyObject *owner = PyUnicode_FromObject(given);
+    PyObject *owner = read_text("an owner", given);
     PyObject *gone = owner == NULL ? NULL
                                    : release_all(self, &(Meant){.owner = owner},
                                                  &self->dropped_with_owner);
@@ -379,7 +379,7 @@ static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t n
         return NULL;
     }
     PyObject *owner = given[0] == NULL ? PyUnicode_FromStringAndSize("", 0)
-                                       : PyUnicode_FromObject(given[0]);
+                                       : read_text("an owner", given[0]);
     PyObject *owned = owner == NULL ? NULL : find_all(self, &(Meant){.owner = owner});
     Py_XDECREF(owner);
     return owned;

@@ -1,4 +1,5 @@
 /* ActiveSequences: what bookings do to the sums of their workers. */
+#include "arguments.h"
 #include "sequences.h"
 
 #define SETTLE_EVERY_S 0.01 /* core.workers.sequences.SETTLE_EVERY_S */
@@ -19,7 +20,7 @@ static inline long long blocks_of(const Sequences *self, long long tokens) {
 static inline double later(double a, double b) { return b > a ? b : a; }
 
 Loads *sequences_loads(Sequences *self, PyObject *worker) {
-    PyObject *name = PyUnicode_FromObject(worker);
+    PyObject *name = read_text("a worker", worker);
     Loads *loads = name == NULL ? NULL : (Loads *)PyDict_GetItemWithError(self->loads, name);
     if (loads == NULL && name != NULL && !PyErr_Occurred()) {
         loads = (Loads *)loads_type.tp_alloc(&loads_type, 0);
@@ -37,7 +38,7 @@ Loads *sequences_loads(Sequences *self, PyObject *worker) {
 }
 
 Booking *sequences_find(Sequences *self, PyObject *request_id) {
-    PyObject *name = PyUnicode_FromObject(request_id);
+    PyObject *name = read_text("a request id", request_id);
     PyObject *found = name == NULL ? NULL : PyDict_GetItemWithError(self->bookings, name);
     Py_XDECREF(name);
     return found != NULL && Py_IS_TYPE(found, &booking_type) ? (Booking *)found : NULL;
@@ -50,8 +51,8 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
     long long blocks = blocks_of(self, prompt);
     long long step = demand->are_keys ? 1 : self->stride;
     long long keys = within(0, demand->known / step, blocks / self->stride);
-    PyObject *owner = PyUnicode_FromObject(demand->owner == NULL ? local_owner : demand->owner);
-    PyObject *name = owner == NULL ? NULL : PyUnicode_FromObject(request_id);
+    PyObject *owner = read_text("an owner", demand->owner == NULL ? local_owner : demand->owner);
+    PyObject *name = owner == NULL ? NULL : read_text("a request id", request_id);
     Booking *booking = name == NULL ? NULL : booking_make((Py_ssize_t)keys);
     if (booking == NULL) {
         Py_XDECREF(owner);

@@ -4,9 +4,13 @@
 #define LEAST_ROOM 8
 #define KEPT_ROOM 256 /* of a table that shrinks: requests come and go without allocating */
 
+static inline size_t home_of(const Shared *self, uint64_t key) {
+    return (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & (self->room - 1);
+}
+
 /* Return where a key stands, or the empty place where it would. There is one: at most half are taken. */
 static inline size_t find_place(const Shared *self, uint64_t key) {
-    size_t last = self->room - 1, at = (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & last;
+    size_t last = self->room - 1, at = home_of(self, key);
     while (self->places[at].holders && self->places[at].key != key) {
         at = (at + 1) & last;
     }
@@ -56,8 +60,7 @@ Py_ssize_t shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count) {
 static void erase(Shared *self, size_t hole) {
     size_t last = self->room - 1;
     for (size_t at = (hole + 1) & last; self->places[at].holders; at = (at + 1) & last) {
-        size_t home = (size_t)((self->places[at].key * 0x9E3779B97F4A7C15u) >> 32) & last;
-        if (((at - home) & last) >= ((at - hole) & last)) {
+        if (((at - home_of(self, self->places[at].key)) & last) >= ((at - hole) & last)) {
             self->places[hole] = self->places[at];
             hole = at;
         }
