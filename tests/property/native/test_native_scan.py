@@ -75,7 +75,10 @@ def same(body: bytes) -> None:
 @example(b'{"messages":[{"role":"user","content":"a","name":" "}],"tools":[{"a":"\\u0001\\/"}]}')
 @example(b'{"messages":[{"role":"user","content":"a"}],"tools":[{"a":[-0.0,0.5,12.25,0.0001]}]}')
 @example(b'{"model":"a","model":null,"messages":[{}],"max_tokens":5,"max_tokens":null}')
-@example(b'{"prompt":"a","prompt":["b"],"messages":null}')
+@example(b'{"prompt":"a","prompt":["b"]}')
+@example(b'{"messages":null,"messages":[{"role":"user","content":"a"}]}')
+@example(b'{"messages":[{"role":"\\u0075ser","content":"a"}]}')
+@example(b'{"model":"%b","model":"m"}' % (b"m" * 513))
 def test_chats_are_read_as_by_the_pure_scan(body: bytes) -> None:
     same(body)
 
