@@ -230,6 +230,23 @@ def test_nesting_is_followed_so_far(depth: int, scanned: bool) -> None:
     assert pure_scan_body(body) is not None
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{}",
+        '{"name":"x"}',
+        '{"name":"x","tool_call_id":"y","tool_calls":[{}]}',
+        '{"role":"","content":"","name":"\\\\"}',
+        '{"content":["",""],"tool_calls":[{"a":"\\u0001"}]}',
+    ],
+)
+def test_many_messages_of_little_text_have_room(message: str) -> None:
+    """Markers are more than the bytes that they stand for: the sanitizers watch where they go."""
+    body = b'{"messages":[%b],"tools":[{}]}' % ",".join([message] * 3000).encode()
+
+    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+
+
 def test_nesting_does_not_end_the_process() -> None:
     for opening in (b"[", b'{"a":', b'{"messages":[{"content":['):
         assert scan_body(b'{"x":' + opening * 100_000) is None
