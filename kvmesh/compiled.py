@@ -60,6 +60,8 @@ class Native(Protocol):
 
     def Arrivals(self) -> object:  # noqa: N802  a type
         """Return a `core.workers.sequences.Arrivals` of nobody."""
+        ...
+
     def Approx(  # noqa: N802  a type
         self,
         statistics: object,

@@ -67,9 +67,11 @@ static void copy_string(Copy *copy, int as_json) {
             copy->at++;
             return;
         }
-        copy->at = json_escape(copy->at + 1, &codepoint);
-        copy->out = as_json ? write_escaped(copy->out, codepoint)
-                            : write_bytes(copy->out, bytes, json_utf8(codepoint, bytes));
+        do {
+            copy->at = json_escape(copy->at + 1, &codepoint);
+            copy->out = as_json ? write_escaped(copy->out, codepoint)
+                                : write_bytes(copy->out, bytes, json_utf8(codepoint, bytes));
+        } while (*copy->at == '\\');
     }
 }
 

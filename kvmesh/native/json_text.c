@@ -9,28 +9,20 @@
 /* Zeros behind the point that are still written as such, not as an exponent. */
 #define SURE_ZEROS 3
 
-static int hex_digit(uint8_t byte) {
-    if (byte >= '0' && byte <= '9') {
-        return byte - '0';
-    }
-    byte |= 0x20;
-    return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : -1;
-}
+/* A hexadecimal digit's value and 1, else 0. */
+static const uint8_t hex[256] = {
+    ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,
+    ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
+    ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
+};
 
 /* Return the number of 4 hexadecimal digits, -1 when they are not. */
 static int32_t four_digits(const uint8_t *at, const uint8_t *end) {
-    int32_t value = 0;
     if (end - at < 4) {
         return -1;
     }
-    for (int i = 0; i < 4; i++) {
-        int digit = hex_digit(at[i]);
-        if (digit < 0) {
-            return -1;
-        }
-        value = value << 4 | digit;
-    }
-    return value;
+    int32_t a = hex[at[0]], b = hex[at[1]], c = hex[at[2]], d = hex[at[3]];
+    return a && b && c && d ? (a - 1) << 12 | (b - 1) << 8 | (c - 1) << 4 | (d - 1) : -1;
 }
 
 /* Return behind the escape whose backslash is before `at`; NULL for a lone half of a pair, too. */
@@ -91,7 +83,9 @@ const uint8_t *json_string(const uint8_t *at, const uint8_t *end, int *found) {
         }
         if (*at == '\\') {
             *found |= JSON_ESCAPE;
-            at = skip_escape(at + 1, end);
+            do {
+                at = skip_escape(at + 1, end);
+            } while (at != NULL && at < end && *at == '\\');
         } else if (*at >= 0x80) {
             *found |= JSON_WIDE;
             do {

@@ -14,6 +14,7 @@ typedef enum {
     LIMIT,   /* tokens or null */
     CHOICES,
     PRIORITY,
+    NAME,    /* string of at most MAX_NAME characters, or null */
     TEXT,    /* string or null */
     VALUE,   /* anything, null as if absent */
     SETTING, /* anything, null too */
@@ -40,7 +41,7 @@ typedef struct {
 static const Field one[] = {{"n", CHOICES, 0}, {NULL, 0, 0}};
 static const Field four[] = {{"user", TEXT, AT(scan.user)}, {NULL, 0, 0}};
 static const Field five[] = {
-    {"model", TEXT, AT(scan.model)},
+    {"model", NAME, AT(scan.model)},
     {"tools", VALUE, AT(scan.tools)},
     {"input", VALUE, AT(scan.input)},
     {NULL, 0, 0},
@@ -220,11 +221,7 @@ static const uint8_t *read_message(const uint8_t *at, const uint8_t *end, int *p
 
 static const uint8_t *read_messages(const uint8_t *at, const uint8_t *end, Scan *scan) {
     const uint8_t *start = at;
-    scan->messages = (ScanSpan){NULL, 0};
     scan->message_count = 0;
-    if (is_null(at, end)) {
-        return at + 4;
-    }
     if (*at != '[') {
         return NULL;
     }
@@ -270,6 +267,9 @@ static const uint8_t *read_field(const Field *field, const uint8_t *at, const ui
         return read_choices(at, end, &scan->choices);
     case PRIORITY:
         return read_priority(at, end, &scan->urgency);
+    case NAME:
+        at = read_text(at, end, place);
+        return scan->model.size > MAX_NAME ? NULL : at;
     case TEXT:
         return read_text(at, end, place);
     case MESSAGES:
@@ -319,7 +319,7 @@ int scan_body(const char *body, Py_ssize_t size, Scan *out) {
             return 0;
         }
     }
-    if (more < 0 || json_blanks(walk.at, end) != end || found.scan.model.size > MAX_NAME) {
+    if (more < 0 || json_blanks(walk.at, end) != end) {
         return 0;
     }
     found.scan.limit = limit_of(&found);

@@ -37,7 +37,7 @@ typedef struct {
     int32_t urgency; /* of the engine's `priority`: larger first, 0 when it is not set */
     ScanText user, cache_salt, lora_path;
 
-    /* A chat: a list of one object or more. Else NULL, also where `messages` is something else. */
+    /* A chat: a list of one object or more. NULL without the field; any other value is left. */
     ScanSpan messages;
     Py_ssize_t message_count;
     int plain;    /* every message is exactly a role and a content, both strings, each once */

@@ -11,11 +11,11 @@ from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
-from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.chat.inference import ChatRequest, InferenceRequest, chat_fields
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.prompts.parity import ParityProbe
-from kvmesh.core.chat.inference import ChatRequest, InferenceRequest
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import ApiEndpoint, read_prompts, read_request
@@ -206,7 +206,7 @@ class PromptReader:
         try:
             messages = parsed.messages
             if isinstance(messages, list):
-                chat = ChatInput.of(_chat_fields(messages, parsed))
+                chat = ChatInput.of(chat_fields(messages, parsed))
             else:
                 chat = _chat_of(body, endpoint, parsed, messages)
             return self.tokenizer.pack_chat(chat, parsed.cache_salt or ""), chat.truncated
@@ -226,23 +226,3 @@ def _chat_of(
             return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
         case _:
             return ChatInput.from_body(body)
-
-
-def _chat_fields(messages: list[JsonObject], parsed: Parsed) -> ChatBody:
-    """Return what reaches the template. Raises `RequestError`."""
-    raw = {
-        "tools": parsed.tools,
-        "tool_choice": parsed.tool_choice,
-        "documents": parsed.documents,
-        "chat_template_kwargs": parsed.chat_template_kwargs,
-        "reasoning_effort": parsed.reasoning_effort,
-        "add_generation_prompt": parsed.add_generation_prompt,
-        "continue_final_message": parsed.continue_final_message,
-    }
-    try:
-        fields: JsonObject = {name: msgspec.json.decode(one) for name, one in raw.items() if one}
-        if not fields:
-            return ChatBody(messages)
-        return msgspec.convert({"messages": messages, **fields}, ChatBody)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"chat body: {error}", param="messages") from error

@@ -23,7 +23,8 @@ from kvmesh.bounds import (
     Weight,
     clamped,
 )
-from kvmesh.core.chat.chat import JsonObject
+from kvmesh.core.chat.chat import ChatBody, JsonObject
+from kvmesh.errors import RequestError
 
 _ABSENT: Final = msgspec.Raw(b"")
 _PIECE: Final = 1 << 16
@@ -142,6 +143,26 @@ def read_chat(body: bytes) -> ChatRequest | None:
         if limit is not None and limit < 0:
             return None
     return chat
+
+
+def chat_fields(messages: list[JsonObject], parsed: "InferenceRequest | ChatRequest") -> ChatBody:
+    """Return what of a chat reaches its template. Raises `RequestError` (400)."""
+    raw = {
+        "tools": parsed.tools,
+        "tool_choice": parsed.tool_choice,
+        "documents": parsed.documents,
+        "chat_template_kwargs": parsed.chat_template_kwargs,
+        "reasoning_effort": parsed.reasoning_effort,
+        "add_generation_prompt": parsed.add_generation_prompt,
+        "continue_final_message": parsed.continue_final_message,
+    }
+    try:
+        fields: JsonObject = {name: msgspec.json.decode(one) for name, one in raw.items() if one}
+        if not fields:
+            return ChatBody(messages)
+        return msgspec.convert({"messages": messages, **fields}, ChatBody)
+    except UNREADABLE as error:
+        raise RequestError(f"chat body: {error}", param="messages") from error
 
 
 def _check_utf_8(body: bytes) -> None:

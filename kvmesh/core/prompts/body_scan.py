@@ -15,7 +15,7 @@ import msgspec
 from kvmesh.bounds import UNREADABLE
 from kvmesh.compiled import NATIVE, Native
 from kvmesh.core.chat.chat import ChatInput, JsonObject
-from kvmesh.core.chat.inference import InferenceRequest, decode_request
+from kvmesh.core.chat.inference import InferenceRequest, chat_fields, decode_request
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.errors import RequestError
 
@@ -114,7 +114,7 @@ def pure_scan_tokens(body: bytes) -> bytes | None:
             None if prompt is None else _tokenizer.encode(prompt, add_special_tokens=True).tobytes()
         )
     try:
-        chat = ChatInput.from_body(body)
+        chat = ChatInput.of(chat_fields(_messages.decode(scanned.messages), decode_request(body)))
     except RequestError:
         return None
     return None if chat.truncated else _tokenizer.encode_chat(chat).tobytes()
@@ -164,7 +164,7 @@ def _is_unusual(read: InferenceRequest, scanned: Scanned) -> bool:
     return (
         read.kvmesh is not None
         or isinstance(read.lora_path, list)
-        or (scanned.messages is not None and not scanned.message_count)
+        or bool(read.messages and not scanned.message_count)
         or (read.n is not None and read.n < 1)
         or any(limit is not None and limit < 0 for limit in limits)
     )

@@ -75,7 +75,10 @@ def same(body: bytes) -> None:
 @example(b'{"messages":[{"role":"user","content":"a","name":" "}],"tools":[{"a":"\\u0001\\/"}]}')
 @example(b'{"messages":[{"role":"user","content":"a"}],"tools":[{"a":[-0.0,0.5,12.25,0.0001]}]}')
 @example(b'{"model":"a","model":null,"messages":[{}],"max_tokens":5,"max_tokens":null}')
-@example(b'{"prompt":"a","prompt":["b"],"messages":null}')
+@example(b'{"prompt":"a","prompt":["b"]}')
+@example(b'{"messages":null,"messages":[{"role":"user","content":"a"}]}')
+@example(b'{"messages":[{"role":"\\u0075ser","content":"a"}]}')
+@example(b'{"model":"%b","model":"m"}' % (b"m" * 513))
 def test_chats_are_read_as_by_the_pure_scan(body: bytes) -> None:
     same(body)
 
@@ -225,6 +228,23 @@ def test_nesting_is_followed_so_far(depth: int, scanned: bool) -> None:
 
     assert (scan_body(body) is not None) is scanned
     assert pure_scan_body(body) is not None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{}",
+        '{"name":"x"}',
+        '{"name":"x","tool_call_id":"y","tool_calls":[{}]}',
+        '{"role":"","content":"","name":"\\\\"}',
+        '{"content":["",""],"tool_calls":[{"a":"\\u0001"}]}',
+    ],
+)
+def test_many_messages_of_little_text_have_room(message: str) -> None:
+    """Markers are more than the bytes that they stand for: the sanitizers watch where they go."""
+    body = b'{"messages":[%b],"tools":[{}]}' % ",".join([message] * 3000).encode()
+
+    assert scan_tokens(body) == pure_scan_tokens(body) is not None
 
 
 def test_nesting_does_not_end_the_process() -> None:

@@ -3,11 +3,19 @@
 import pytest
 
 from kvmesh.bounds import MAX_CHOICES, MAX_PRIORITY, MAX_TOKENS
-from kvmesh.core.chat.inference import InferenceRequest, decode_request, read_chat
+from kvmesh.core.chat.chat import ChatBody, JsonObject
+from kvmesh.core.chat.inference import (
+    InferenceRequest,
+    chat_fields,
+    decode_request,
+    read_chat,
+)
+from kvmesh.errors import RequestError
 
 
 def test_a_chat_is_decoded_with_its_messages() -> None:
-    body = b'{"model":"m","messages":[{"role":"user","content":"hi \xc3\xa9"}],"tools":[1],"max_tokens":5}'
+    said = b'[{"role":"user","content":"hi \xc3\xa9"}]'
+    body = b'{"model":"m","messages":%b,"tools":[1],"max_tokens":5}' % said
 
     chat = read_chat(body)
 
@@ -58,3 +66,17 @@ def test_choices_and_urgency_are_within_bounds() -> None:
     assert InferenceRequest(n=10**9).choices == MAX_CHOICES
     assert InferenceRequest(priority=7).urgency == -7
     assert InferenceRequest(priority=-(10**9)).urgency == MAX_PRIORITY
+
+
+def test_what_reaches_a_template_is_decoded() -> None:
+    said: list[JsonObject] = [{"role": "user", "content": "hi"}]
+    bare = decode_request(b'{"model":"m"}')
+    full = decode_request(b'{"tools":[{"a":1}],"reasoning_effort":2,"tool_choice":null}')
+
+    assert chat_fields(said, bare) == ChatBody(said)
+    assert chat_fields(said, full) == ChatBody(said, tools=[{"a": 1}], reasoning_effort=2.0)
+
+
+def test_fields_of_other_types_than_a_chat_has_are_refused() -> None:
+    with pytest.raises(RequestError, match="tools"):
+        chat_fields([{"role": "user"}], decode_request(b'{"tools":{}}'))

@@ -42,7 +42,7 @@ def test_a_chat_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
 @each_body
 def test_a_completion_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
     text = scan(b' {"prompt" : "a\\u00e9" } ')
-    ids = scan(b'{"prompt":[1,2],"messages":null}')
+    ids = scan(b'{"prompt":[1,2]}')
 
     assert text is not None
     assert ids is not None
@@ -77,6 +77,7 @@ def test_of_a_key_that_comes_twice_the_last_counts(
         b'{"n":0}',
         b'{"max_tokens":-1}',
         b'{"messages":{}}',
+        b'{"messages":null}',
         b'{"messages":[]}',
         b'{"messages":[1]}',
         b'{"messages":[{"x":1e999}]}',
@@ -114,6 +115,8 @@ def test_the_ids_of_a_text_prompt_are_its_bytes(scan: Callable[[bytes], bytes | 
         b'{"messages":[{"role":1}]}',
         b'{"messages":[{"content":[{"type":"image_url"}]}]}',
         b'{"messages":[{"role":"user"}],"tools":[1]}',
+        b'{"messages":[{"role":"user"}],"tools":{}}',
+        b'{"messages":[{"role":"user"}],"add_generation_prompt":null}',
     ],
 )
 def test_what_the_byte_tokenizer_must_look_at_has_no_ids(
