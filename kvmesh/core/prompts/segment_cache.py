@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -141,19 +141,24 @@ class SegmentCache:
         """Return the packed ids of each segment, tokenising unknown ones."""
         if domain:
             return self._lookup_apart(segments, domain)
-        get = self._cache.get
-        parts = [get(segment) for segment in segments]
-        if None not in parts:
-            return cast("list[bytes]", parts)
-        missing = [segment for segment, part in zip(segments, parts, strict=True) if part is None]
-        unique = list(dict.fromkeys(missing))
-        found = dict(zip(unique, self._encode_batch(unique), strict=True))
-        for segment, ids in found.items():
-            self._cache.put(segment, ids)
-        return [
-            found[segment] if part is None else part
-            for segment, part in zip(segments, parts, strict=True)
-        ]
+        cache = self._cache
+        found: list[bytes] = []
+        missing: list[int] = []
+        for segment in segments:
+            ids = cache.get(segment)
+            if ids is None:
+                missing.append(len(found))
+                ids = b""
+            found.append(ids)
+        if missing:
+            unknown = segments if len(missing) == len(segments) else [segments[i] for i in missing]
+            unique = unknown if len(unknown) == 1 else list(dict.fromkeys(unknown))
+            fresh = dict(zip(unique, self._encode_batch(unique), strict=True))
+            for segment, ids in fresh.items():
+                cache.put(segment, ids)
+            for position in missing:
+                found[position] = fresh[segments[position]]
+        return found
 
     def _lookup_apart(self, segments: Sequence[str], domain: str) -> list[bytes]:
         # No text without a domain begins like this: a lone surrogate cannot be encoded.
