@@ -275,6 +275,8 @@ def _flat_encoder(tokenizer: FastTokenizer) -> EncodeBatch:
 
     def encode_batch(texts: Sequence[str]) -> list[bytes]:
         ids, offsets = tokenizer.encode_batch_flat(list(texts), add_special_tokens=False)
+        if len(texts) == 1:
+            return [ids]
         bounds = memoryview(offsets).cast("Q")
         return [ids[4 * a : 4 * b] for a, b in pairwise(bounds)]
 

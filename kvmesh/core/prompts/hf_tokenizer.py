@@ -8,8 +8,10 @@ import msgspec
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
+from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
+from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import (
     AddedToken,
     ByteBudgetCache,
@@ -20,6 +22,7 @@ from kvmesh.core.prompts.segment_cache import (
 )
 from kvmesh.errors import RequestError
 
+_PLAIN_FIELDS: Final = 2
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
 
 
@@ -51,12 +54,20 @@ class TokenizerOptions(msgspec.Struct, frozen=True):
 
 
 class TokenizerStatistics(msgspec.Struct, frozen=True):
-    """What runs and how well the caches do; `note` says why a faster backend is not used."""
+    """What runs and how well the caches do; `note` says why a faster backend is not used.
+
+    `plain_chats` needed no run of their template, `other_chats` did, or were found among `prompts`;
+    `unlike` says why the template must be run for chats that are only roles and texts, "" where
+    that is not so.
+    """
 
     backend: str
     note: str
     segments: CacheStatistics
     prompts: CacheStatistics
+    plain_chats: int
+    other_chats: int
+    unlike: str
 
 
 class HfTokenizer:
@@ -79,15 +90,24 @@ class HfTokenizer:
         self.inline_characters = backend.inline_characters
         self._templates = dict(templates)
         self._options = options
-        self._shape = engine_of(options.engine).chat
+        self._default = self._templates.get("default")
+        engine = engine_of(options.engine)
+        self._engine_shape = engine.chat
         for template in self._templates.values():
             # Shaping reads the template's source once: here, and not while a client waits.
             self._shape(_ANY_CHAT, template)
         capacity = options.cache_bytes
-        self._prompts = ByteBudgetCache[bytes](capacity // 4)
+        self._prompts = ByteBudgetCache[bytes](capacity // 8)
         self._segments = SegmentCache(
             backend.added_tokens, backend.encode_batch, capacity=capacity - capacity // 4
         )
+        self._other_chats = 0
+        self._plain = {
+            template: PlainChats(
+                template, self._shape, self._segments, engine.chat_marks, capacity // 8
+            )
+            for template in self._templates.values()
+        }
 
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes:
         """Return the ids (little-endian u32) of the chat as the engine will render it.
@@ -96,6 +116,13 @@ class HfTokenizer:
         would answer 400 too: no template, or one that refuses the conversation.
         """
         template = self._template(chat)
+        try:
+            plain = self._pack_plain(chat, template, domain)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise _no_unicode(error) from error
+        if plain is not None:
+            return plain
+        self._other_chats += 1
         key = b"" if template.uses_clock else _chat_key(chat)
         if key and domain:
             key = b"%b\0%b" % (domain.encode("utf-8", "surrogatepass"), key)
@@ -105,6 +132,21 @@ class HfTokenizer:
             if key:
                 self._prompts.put(key, packed)
         return packed
+
+    def pack_texts(
+        self, roles: tuple[str, ...], texts: Sequence[str], domain: str = ""
+    ) -> bytes | None:
+        """Return what `pack_chat` does of a chat of these messages that asks for nothing else.
+
+        None where only `pack_chat` can tell. Raises `RequestError` as it does.
+        """
+        template = self._default
+        if template is None:
+            return None
+        try:
+            return self._plain[template].pack(roles, texts, True, NOTHING, domain)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise _no_unicode(error) from error
 
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers."""
@@ -136,12 +178,15 @@ class HfTokenizer:
             note=self._backend.note,
             segments=self._segments.statistics(),
             prompts=self._prompts.statistics(),
+            plain_chats=sum(one.chats for one in self._plain.values()),
+            other_chats=self._other_chats,
+            unlike=next((one.reason for one in self._plain.values() if one.reason), ""),
         )
 
     def _template(self, chat: ChatInput) -> ChatTemplate:
         """Return the template for a chat with or without tools."""
         template = self._templates.get("tool_use") if chat.tools else None
-        template = template or self._templates.get("default")
+        template = template or self._default
         if template is None:
             raise RequestError(
                 f"model {self.name} has no chat template: send a prompt to /v1/completions, or "
@@ -152,21 +197,53 @@ class HfTokenizer:
 
     def _render(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes:
         """Return the packed ids of the rendered chat."""
-        if self._options.template_kwargs:
-            merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
-            chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
         call = self._shape(chat, template)
         packed = self._encode(template.render(call), domain)
         if not call.suffix:
             return packed
         return packed + self._encode(call.suffix, domain) + self._backend.suffix
 
+    def _shape(self, chat: ChatInput, template: TemplateTraits) -> TemplateCall:
+        """Return the chat as the engine hands it to the template, its default arguments added."""
+        if self._options.template_kwargs:
+            merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
+            chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
+        return self._engine_shape(chat, template)
+
+    def _pack_plain(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
+        """Return the packed ids of a chat that is only roles and texts; None for any other."""
+        if chat.truncated or chat.continue_final_message:
+            return None
+        roles: list[str] = []
+        texts: list[str] = []
+        for message in chat.messages:
+            role, text = message.get("role"), message.get("content")
+            if len(message) != _PLAIN_FIELDS or type(role) is not str or type(text) is not str:
+                return None
+            roles.append(role)
+            texts.append(text)
+        rest = NOTHING
+        if (
+            chat.tools
+            or chat.chat_template_kwargs
+            or not (chat.documents is chat.tool_choice is chat.reasoning_effort is None)
+        ):
+            rest = Rest(
+                chat.tools,
+                chat.documents,
+                chat.chat_template_kwargs,
+                chat.tool_choice,
+                chat.reasoning_effort,
+            )
+        plain = self._plain[template]
+        return plain.pack(tuple(roles), texts, chat.add_generation_prompt, rest, domain)
+
     def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""
         try:
             return self._segments.encode(text, domain)
         except (UnicodeEncodeError, TypeError) as error:
-            raise RequestError(f"the prompt holds a lone surrogate: {error}") from error
+            raise _no_unicode(error) from error
 
 
 def _chat_key(chat: ChatInput) -> bytes:
@@ -175,3 +252,7 @@ def _chat_key(chat: ChatInput) -> bytes:
         return msgspec.msgpack.encode(chat)
     except (OverflowError, UnicodeEncodeError, TypeError):
         return b""
+
+
+def _no_unicode(error: Exception) -> RequestError:
+    return RequestError(f"the prompt holds a lone surrogate: {error}")
