@@ -92,6 +92,20 @@ class Native(Protocol):
         """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
+    def EventStream(self, make: object, /) -> object:  # noqa: N802  a type
+        """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
+        ...
+
+    def match_head(
+        self, data: bytes, before: bytes, behind: bytes | None, most: int, /
+    ) -> bytes | None:
+        """Return `transport.http.wire.headers.pure_match_head`."""
+        ...
+
+    def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:
+        """Return `transport.http.upstream.response_head.pure_match_dated`."""
+        ...
+
 
 def find_native(wish: str) -> tuple[Native | None, str]:
     """Return the compiled core or None, and which core that makes, in words."""

@@ -13,7 +13,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
     PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
-                             &formula_type};
+                             &formula_type, &event_stream_type};
     if (search_ready() < 0 || loads_ready() < 0) {
         return NULL;
     }
@@ -25,7 +25,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && (PyModule_AddIntConstant(module, "VERSION", NATIVE_VERSION) < 0 ||
                            PyModule_AddFunctions(module, native_home_methods) < 0 ||
-                           PyModule_AddFunctions(module, native_json_methods) < 0)) {
+                           PyModule_AddFunctions(module, native_json_methods) < 0 ||
+                           PyModule_AddFunctions(module, native_head_methods) < 0)) {
         Py_CLEAR(module);
     }
     for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++) {

@@ -104,16 +104,27 @@ class RequestReader:
         self._parser = None
         self._fail(None)
 
+    def match(self, data: bytes) -> Request | None:
+        """Take `data` if it is one whole request with the head that is known here, and return it;
+        else None, and `data` is to be fed.
+        """
+        if self._repeated is None or self.phase is not IDLE or self._closing:
+            return None
+        request = self._repeated.match(data, self._limits.max_body_bytes)
+        if request is None:
+            return None
+        size = len(request.body)
+        if size > COUNT_ABOVE and not self._counts(request):
+            return None
+        self._budget.used += size
+        return request
+
     def feed(self, data: bytes) -> None:
         """Take the next bytes; never raises."""
         phase = self.phase
-        if phase is IDLE and self._repeated is not None and not self._closing:
-            request = self._repeated.match(data, self._limits.max_body_bytes)
-            if request is not None and (len(request.body) <= COUNT_ABOVE or self._counts(request)):
-                self._budget.used += len(request.body)
-                request.budget = self._budget
-                self.ready.append(request)
-                return
+        if (request := self.match(data)) is not None:
+            self.ready.append(request)
+            return
         if phase is not BROKEN and not self._closing:
             before = len(self.ready)
             self._parse(data)

@@ -47,11 +47,13 @@ class Scope:
     Whoever calls into a request from the event loop, a timer or another request does so by `enter`,
     or catches what it raises and passes it to `crash`.
 
+    `last`, if there is one, is called behind all of them.
+
     `kind` and `status` are how it ended and what the client got, 0 for nothing; `tell` tells the
     client, or whoever sent the request, of an error of ours.
     """
 
-    __slots__ = ("_report", "held", "kind", "over", "request_id", "status", "tell")
+    __slots__ = ("_report", "held", "kind", "last", "over", "request_id", "status", "tell")
 
     def __init__(self, request_id: bytes, report: Report) -> None:
         self.request_id = request_id
@@ -61,6 +63,7 @@ class Scope:
         self.tell: Callable[[Problem], None] | None = None
         self._report = report
         self.held: list[Callable[[], object]] = []
+        self.last: Callable[[], object] | None = None
 
     def enter(self, entry: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Call into the request from outside: not when it is over; what it raises ends it."""
@@ -103,6 +106,12 @@ class Scope:
             try:
                 release()
             except Exception as error:  # noqa: BLE001  the others must be released
+                self._report(error, self.request_id)
+        last, self.last = self.last, None
+        if last is not None:
+            try:
+                last()
+            except Exception as error:  # noqa: BLE001  the end of a request never raises
                 self._report(error, self.request_id)
 
     def _work_done(self, task: asyncio.Task[None]) -> None:

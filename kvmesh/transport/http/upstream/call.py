@@ -11,10 +11,6 @@ from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamReq
 class Host(Protocol):
     """The origin, as a call needs it."""
 
-    def render(self, request: UpstreamRequest) -> bytes:
-        """Return the request's head."""
-        ...
-
     def connect(self, call: "UpstreamCall") -> None:
         """Open a connection for `call`."""
         ...
@@ -32,12 +28,14 @@ class UpstreamCall:
     """A request on its way, until its response begins."""
 
     __slots__ = (
-        "_connection", "_fresh", "_head", "_host", "_paused", "_resent", "request", "sink",
+        "_connection", "_fresh", "_host", "_paused", "_resent", "head", "request", "sink",
     )  # fmt: skip
 
-    def __init__(self, host: Host, request: UpstreamRequest, sink: UpstreamSink) -> None:
+    def __init__(
+        self, host: Host, request: UpstreamRequest, head: bytes, sink: UpstreamSink
+    ) -> None:
         self._host = host
-        self._head = host.render(request)
+        self.head = head
         self.request: UpstreamRequest | None = request
         self.sink: UpstreamSink | None = sink
         self._connection: UpstreamConnection | None = None
@@ -78,8 +76,7 @@ class UpstreamCall:
         assert sink is not None
         self._connection = connection
         self._fresh = connection.served == 0
-        message = self._head, request.body
-        connection.begin(message, self, sink, bodiless=request.method == "HEAD")
+        connection.begin(self, request, sink)
         if self._paused:
             connection.pause(self)
 
@@ -97,11 +94,6 @@ class UpstreamCall:
         self.sink = self.request = None
         if sink is not None:
             sink.crash(error)
-
-    def answered(self) -> None:
-        """Let go of the request: its body may be long, and streams are."""
-        self.request = None
-        self._head = b""
 
     def failed(self, failure: UpstreamFailure) -> None:
         """Send once more if the connection was closed while idle, else tell the sink.

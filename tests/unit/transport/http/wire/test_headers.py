@@ -6,6 +6,8 @@ from kvmesh.transport.http.wire.headers import (
     STATUS_LINES,
     HttpDate,
     end_to_end,
+    match_head,
+    pure_match_head,
     render,
     retry_after_s,
 )
@@ -113,3 +115,41 @@ def test_requests_of_one_twin_share_their_block() -> None:
 )
 def test_no_upstream_is_left_alone_for_longer_than_can_be(value: bytes) -> None:
     assert 0.0 <= retry_after_s([(b"retry-after", value)]) <= MAX_SECONDS
+
+
+BEFORE, BEHIND = b"POST / HTTP/1.1\r\nl: ", b" \r\nx: y\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "most"),
+    [
+        (b"3", b"abc", 3),
+        (b"3", b"abc", 2),
+        (b"03", b"abc", 9),
+        (b"000000000003", b"abc", 9),
+        (b"0000000000003", b"abc", 9),
+        (b"", b"", 9),
+        (b"0", b"", 9),
+        (b"0", b"", -1),
+        (b"2", b"abc", 9),
+        (b"4", b"abc", 9),
+        (b"+3", b"abc", 9),
+        (b"3x", b"abc", 9),
+        (b"\xb2", b"ab", 9),
+        (b"999999999999", b"abc", 1 << 60),
+    ],
+)
+def test_a_repeated_head_is_found_alike_by_both_twins(
+    length: bytes, body: bytes, most: int
+) -> None:
+    whole = BEFORE + length + BEHIND + body
+    wanted = {b"3": b"abc", b"03": b"abc", b"000000000003": b"abc", b"0": b""}.get(length)
+    for data in (whole, whole[:-1], whole[1:], whole + b"x", BEFORE, BEFORE[:-1], b""):
+        for behind in (BEHIND, None):
+            assert match_head(data, BEFORE, behind, most) == pure_match_head(
+                data, BEFORE, behind, most
+            )
+
+    assert match_head(whole, BEFORE, BEHIND, most) == (wanted if len(body) <= most else None)
+    assert match_head(whole, whole, None, most) == b""
+    assert match_head(whole + b"x", whole, None, most) is None
