@@ -102,6 +102,10 @@ class Native(Protocol):
         """Return `transport.http.wire.headers.pure_match_head`."""
         ...
 
+    def render(self, headers: Sequence[tuple[bytes, bytes]], /) -> bytes:
+        """Return `transport.http.wire.headers.pure_render`."""
+        ...
+
     def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:
         """Return `transport.http.upstream.response_head.pure_match_dated`."""
         ...

@@ -103,8 +103,62 @@ static PyObject *match_dated(PyObject *module, PyObject *const *args, Py_ssize_t
     return PyLong_FromSsize_t(end);
 }
 
+static int has_break(Text text) {
+    return memchr(text.at, '\n', (size_t)text.size) != NULL ||
+           memchr(text.at, '\r', (size_t)text.size) != NULL;
+}
+
+static char *append(char *at, Text text) {
+    memcpy(at, text.at, (size_t)text.size);
+    return at + text.size;
+}
+
+/* Read one header: a tuple of two bytes. The items are the header's, which its sequence keeps alive. */
+static int header_of(PyObject *header, Text *out) {
+    if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2) {
+        PyErr_Format(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
+        return -1;
+    }
+    return texts(&PyTuple_GET_ITEM(header, 0), 2, out);
+}
+
+PyDoc_STRVAR(render_doc,
+"render(headers) -> bytes\n\nReturn `transport.http.wire.headers.pure_render`.");
+
+static PyObject *render(PyObject *module, PyObject *headers) {
+    (void)module;
+    PyObject *all = PySequence_Fast(headers, "headers are a sequence");
+    if (all == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(all), size = 0;
+    int broken = 0;
+    Text text[2];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (header_of(PySequence_Fast_GET_ITEM(all, i), text) < 0) {
+            Py_DECREF(all);
+            return NULL;
+        }
+        broken |= has_break(text[0]) || has_break(text[1]);
+        size += text[0].size + text[1].size + 4;
+    }
+    PyObject *block = PyBytes_FromStringAndSize(NULL, size);
+    char *at = block == NULL ? NULL : PyBytes_AS_STRING(block);
+    for (Py_ssize_t i = 0; i < count && at != NULL; i++) {
+        (void)header_of(PySequence_Fast_GET_ITEM(all, i), text);
+        at = append(append(append(append(at, text[0]), (Text){": ", 2}), text[1]), (Text){"\r\n", 2});
+    }
+    Py_DECREF(all);
+    if (broken && block != NULL) {
+        PyErr_Format(PyExc_ValueError, "header with a line break in %R", block);
+        Py_CLEAR(block);
+    }
+    return block;
+}
+
 PyMethodDef native_head_methods[] = {
     {"match_head", (PyCFunction)(void (*)(void))match_head, METH_FASTCALL, match_head_doc},
     {"match_dated", (PyCFunction)(void (*)(void))match_dated, METH_FASTCALL, match_dated_doc},
+    {"render", render, METH_O, render_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -27,7 +27,7 @@ from kvmesh.transport.http.upstream.client import (
     UpstreamRequest,
 )
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
-from kvmesh.transport.http.wire.deadlines import ForwardClock
+from kvmesh.transport.http.wire.deadlines import NEVER, ForwardClock
 from kvmesh.transport.http.wire.headers import Headers, retry_after_s
 from kvmesh.transport.http.wire.problem import WISHED, Problem
 
@@ -144,15 +144,21 @@ class Forward:
         status = head.status
         self._answering = True
         exchange.request.release_body()
-        if self._clock is not None and not self._clock.answering():
-            self._clock = None
+        clock = self._clock
+        if clock is not None:
+            clock.deadline_s = clock.expires_at_s  # no comments any more
+            if clock.expires_at_s is NEVER:
+                self._pool.wheel.discard(clock)
+                self._clock = None
         added = self._plan.on_head(status, head.headers)
         if exchange.started:
             if not head.events or status not in _SUCCESS:
                 self._error = []
                 return
         else:
-            exchange.pass_head(status, head.lines(ours=not added), added, head.length)
+            lines = head.foreign_lines if added else head.all_lines
+            lines = head.lines(ours=not added) if lines is None else lines
+            exchange.pass_head(status, lines, added, head.length)
         stream = self._stream
         if stream is not None and self._call is not None and exchange.chunked:
             self.on_chunk = stream.take, exchange.write_framed
@@ -202,7 +208,9 @@ class Forward:
         added = self._plan.on_head(head.status, head.headers)
         self._whole = body
         self.scope.kind = "finished"
-        exchange.pass_whole(head.status, head.lines(ours=not added), added, body)
+        lines = head.foreign_lines if added else head.all_lines
+        lines = head.lines(ours=not added) if lines is None else lines
+        exchange.pass_whole(head.status, lines, added, body)
 
     def on_end(self) -> None:
         """Complete the answer."""
@@ -303,7 +311,7 @@ class Forward:
             target.headers,
             request.body if target.body is None else target.body,
             # An id is printable: see `RequestIds`.
-            b"%bx-request-id: %b\r\n" % (block, self._exchange.request_id),
+            b"".join((block, b"x-request-id: ", self._exchange.request_id, b"\r\n")),
         )
         try:
             self._call = self._pool.send(message, self)
@@ -421,7 +429,7 @@ class Forward:
             if self._call is not None:
                 self._cancel()
             if self._clock is not None:
-                self._clock.stop()
+                self._pool.wheel.discard(self._clock)
                 self._clock = None
         finally:
             plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure))

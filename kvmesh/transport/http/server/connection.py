@@ -293,9 +293,13 @@ class Connection(asyncio.Protocol):
         listener.requests += 1
         request.client = self._client
         request.secure = self._secure
-        exchange = Exchange(
-            request, self, listener.request_ids.accept(request.header(b"x-request-id"))
-        )
+        ids, twin = listener.request_ids, request.twin
+        if twin is not None and twin.values_seen and b"x-request-id" not in twin.values_seen:
+            ids.count += 1  # as `accept`, which is asked when a header may have an id
+            request_id = b"%b-%x" % (ids.prefix, ids.count)
+        else:
+            request_id = ids.accept(request.header(b"x-request-id"))
+        exchange = Exchange(request, self, request_id)
         self._exchange = exchange
         try:
             listener.handler(exchange)

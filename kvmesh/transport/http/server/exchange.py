@@ -137,14 +137,15 @@ class Exchange:
         one packet fewer.
         """
         if not self.disconnected:
-            block = b"%bx-request-id: %b\r\n%b" % (lines, self.request_id, render(headers))
+            # Joined, not formatted: a third of the time.
+            block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
             self._held = self._head(status, block, content_length)
 
     def pass_whole(self, status: int, lines: bytes, headers: Headers, body: bytes) -> None:
         """Do as `pass_head`, `write` and `end` with a whole body."""
         if self.disconnected:
             return
-        block = b"%bx-request-id: %b\r\n%b" % (lines, self.request_id, render(headers))
+        block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
         head = self._head(status, block, len(body))
         self._channel.transport.write(head if self._framing is _BODILESS else head + body)
         self._finish(reusable=True)
@@ -158,7 +159,7 @@ class Exchange:
             self._held = b""
         framing = self._framing
         if framing is _CHUNKED and data:
-            data = b"%b%x\r\n%b\r\n" % (held, len(data), data)
+            data = b"".join((held, b"%x\r\n" % len(data), data, b"\r\n"))
         elif framing is _LENGTH:
             self._remaining -= len(data)
             if self._remaining < 0:
@@ -277,7 +278,7 @@ class Exchange:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        head = b"%b%b%b\r\n" % (STATUS_LINES[status], block, lines)
+        head = b"".join((STATUS_LINES[status], block, lines, b"\r\n"))
         return head[self._begun :] if self._begun else head
 
     def _finish(self, *, reusable: bool) -> None:

@@ -10,7 +10,6 @@ from kvmesh.transport.http.wire.headers import (
     Headers,
     HeadPattern,
     end_to_end,
-    match_head,
     render,
 )
 
@@ -117,19 +116,22 @@ class Request(msgspec.Struct, eq=False):
             self.budget = None
 
 
-_copied: Final = cast("Callable[[Request], Request]", getattr(Request, "__copy__"))  # noqa: B009  not in its stubs
+copied: Final = cast("Callable[[Request], Request]", getattr(Request, "__copy__"))  # noqa: B009  not in its stubs
 """`copy.copy` is 1 us of Python around this."""
 
 
 class RepeatedHead:
-    """A head that a connection may send again, and the twin of the requests that have it."""
+    """A head that a connection may send again: `match_head` finds a request with it.
 
-    __slots__ = ("_before", "_behind", "_first")
+    Such a request is a copy of `first`, which has no body; all have its twin.
+    """
+
+    __slots__ = ("before", "behind", "first")
 
     def __init__(self, pattern: HeadPattern, first: Request) -> None:
-        self._before = pattern.before
-        self._behind = pattern.behind
-        self._first = first
+        self.before = pattern.before
+        self.behind = pattern.behind
+        self.first = first
 
     @classmethod
     def learn(cls, data: bytes, request: Request) -> "RepeatedHead | None":
@@ -139,19 +141,10 @@ class RepeatedHead:
             return None
         twin = Request(request.method, request.target, request.headers)
         twin.http_1_0 = request.http_1_0
-        first = _copied(twin)
+        first = copied(twin)
         first.twin = request.twin = twin
         first.budget = request.budget
         return cls(pattern, first)
-
-    def match(self, data: bytes, max_body: int) -> Request | None:
-        """Return the request in `data` if it is one whole request with this head, else None."""
-        body = match_head(data, self._before, self._behind, max_body)
-        if body is None:
-            return None
-        request = _copied(self._first)
-        request.body = body
-        return request
 
 
 def forwarded_block(request: Request, replaced: Headers = ()) -> bytes:

@@ -16,8 +16,8 @@ from kvmesh.transport.http.server.arriving_body import ArrivingBody
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
 from kvmesh.transport.http.server.refusals import body_too_long, head_too_large, why_too_much
-from kvmesh.transport.http.server.request import RepeatedHead, Request
-from kvmesh.transport.http.wire.headers import Header
+from kvmesh.transport.http.server.request import RepeatedHead, Request, copied
+from kvmesh.transport.http.wire.headers import Header, match_head
 from kvmesh.transport.http.wire.problem import Problem
 
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
@@ -110,10 +110,13 @@ class RequestReader:
         """
         if self._repeated is None or self.phase is not IDLE or self._closing:
             return None
-        request = self._repeated.match(data, self._limits.max_body_bytes)
-        if request is None:
+        repeated = self._repeated
+        body = match_head(data, repeated.before, repeated.behind, self._limits.max_body_bytes)
+        if body is None:
             return None
-        size = len(request.body)
+        request = copied(repeated.first)
+        request.body = body
+        size = len(body)
         if size > COUNT_ABOVE and not self._counts(request):
             return None
         self._budget.used += size

@@ -70,17 +70,7 @@ class UpstreamHost:
         self._learnt_s = self._stream_learnt_s = NEVER
 
     def send(self, call: UpstreamCall) -> None:
-        """Send on the most recently used idle connection, else on a new one, else wait."""
-        while self.idle:
-            connection = self.idle.pop()
-            if not connection.transport.is_closing():
-                self._pool.reuses += 1
-                try:
-                    call.send_on(connection)
-                except Exception:
-                    connection.transport.abort()
-                    raise
-                return
+        """Send on a new connection, or wait for one: none is idle."""
         if self._has_room():
             self.connect(call)
         else:
@@ -270,16 +260,28 @@ class UpstreamPool:
         length = b""
         if request.body or request.method not in _LENGTHLESS:
             length = b"content-length: %d\r\n" % len(request.body)
-        head = b"%b %b%b%b%b%b\r\n" % (
-            request.method.encode(),
-            request.target,
-            host.first_line_end,
-            request.block,
-            render(request.headers) if request.headers else b"",
-            length,
+        head = b"".join(
+            (
+                request.method.encode(),
+                b" ",
+                request.target,
+                host.first_line_end,
+                request.block,
+                render(request.headers),
+                length,
+                b"\r\n",
+            )
         )
         call = UpstreamCall(host, request, head, sink)
+        idle = host.idle
         try:
+            # The most recently used idle connection, else a new one, else wait for one.
+            while idle:
+                connection = idle.pop()
+                if not connection.transport.is_closing():
+                    state.reuses += 1
+                    call.send_on(connection)
+                    return call
             host.send(call)
         except Exception:
             call.cancel()

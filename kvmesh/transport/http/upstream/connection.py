@@ -199,7 +199,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._sink is not sink:
                 return
         if after is COMPLETE:
-            self._complete(sink)
+            self._complete(sink, reusable=reader.reusable)
         elif not self._paused:
             self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
@@ -231,10 +231,7 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         attempt.request, attempt.head = None, b""
         head.length = len(body)
-        try:
-            self._release(reusable=True)
-        finally:
-            sink.on_whole(head, body)
+        self._complete(sink, reusable=True, whole=(head, body))
         return True
 
     def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:
@@ -278,27 +275,28 @@ class UpstreamConnection(asyncio.Protocol):
         """Give the connection up for an error of ours, and tell the request on it."""
         self._crash(self._sink, error)
 
-    def _complete(self, sink: UpstreamSink) -> None:
+    def _complete(
+        self, sink: UpstreamSink, *, reusable: bool, whole: tuple[ResponseHead, bytes] | None = None
+    ) -> None:
+        """Be free for another request, or close, then tell `sink`; of a `whole` answer all."""
         try:
-            self._release(reusable=self._reader.reusable)
-        finally:
-            sink.on_end()
-
-    def _release(self, *, reusable: bool) -> None:
-        """Be free for another request, or close: the response is complete."""
-        if self._paused and self._attempt is not None:
-            self.resume(self._attempt)
-        self._attempt = self._sink = None
-        self.served += 1
-        transport = self.transport
-        if not reusable or transport.get_write_buffer_size() or transport.is_closing():
-            transport.abort()
-            return
-        try:
-            self._home.released(self)
+            if self._paused and self._attempt is not None:
+                self.resume(self._attempt)
+            self._attempt = self._sink = None
+            self.served += 1
+            transport = self.transport
+            if not reusable or transport.get_write_buffer_size() or transport.is_closing():
+                transport.abort()
+            else:
+                self._home.released(self)
         except Exception:
-            transport.abort()
+            self.transport.abort()
             raise
+        finally:
+            if whole is None:
+                sink.on_end()
+            else:
+                sink.on_whole(*whole)
 
     def _closed(self, exc: Exception | None) -> None:
         sink = self._sink
@@ -306,7 +304,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             if self._reader.stage is BODY and self._reader.until_close and exc is None:
-                self._complete(sink)
+                self._complete(sink, reusable=False)
             elif self._responded:
                 self._fail("truncated", "connection closed in the middle of the response")
             else:

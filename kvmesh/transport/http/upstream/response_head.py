@@ -25,10 +25,11 @@ class ResponseHead:
 
     `length` is that of the body, None when not told; `events`: the body is an event stream.
     One object may stand for responses that differ in their length or date alone: then `headers` do
-    not tell it, and what is made of them is made once.
+    not tell it, and what is made of them is made once: `all_lines` and `foreign_lines` are what
+    `lines` returned.
     """
 
-    __slots__ = ("_lines", "_lines_without_ours", "events", "headers", "length", "status")
+    __slots__ = ("all_lines", "events", "foreign_lines", "headers", "length", "status")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -40,8 +41,8 @@ class ResponseHead:
                 self.length = int(value)
             elif name == b"content-type":
                 self.events = value.startswith(_EVENT_STREAM)
-        self._lines: bytes | None = None
-        self._lines_without_ours: bytes | None = None
+        self.all_lines: bytes | None = None
+        self.foreign_lines: bytes | None = None
 
     def without_length(self) -> "ResponseHead":
         """Return the head of responses like this one; `length` is set for each."""
@@ -54,16 +55,16 @@ class ResponseHead:
 
         Raises `ValueError` for a header that holds a line break.
         """
-        lines = self._lines if ours else self._lines_without_ours
+        lines = self.all_lines if ours else self.foreign_lines
         if lines is None:
             kept = end_to_end(self.headers, _REPLACED)
             if self.events and _UNBUFFERED not in kept:
                 kept.append(_UNBUFFERED)
             if ours:
-                lines = self._lines = render(kept)
+                lines = self.all_lines = render(kept)
             else:
                 kept = [header for header in kept if not header[0].startswith(_OURS)]
-                lines = self._lines_without_ours = render(kept)
+                lines = self.foreign_lines = render(kept)
         return lines
 
 

@@ -45,8 +45,8 @@ STATUS_LINES: Final = {
 """CRLF included; codes that are not registered have an empty reason."""
 
 
-def render(headers: Sequence[Header]) -> bytes:
-    """Return the header lines, each with its CRLF.
+def pure_render(headers: Sequence[Header]) -> bytes:
+    """Return the header lines, each with its CRLF. Compiled in kvmesh/native/heads.c.
 
     Raises `ValueError` when a name or value would start a new line (header injection).
     """
@@ -56,6 +56,9 @@ def render(headers: Sequence[Header]) -> bytes:
     if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers):
         raise ValueError(f"header with a line break in {block!r}")
     return block
+
+
+render: Final[Callable[[Sequence[Header]], bytes]] = NATIVE.render if NATIVE else pure_render
 
 
 def retry_after_s(headers: Headers) -> float:

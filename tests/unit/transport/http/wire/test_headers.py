@@ -1,3 +1,6 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
 from kvmesh.bounds import MAX_SECONDS
@@ -8,6 +11,7 @@ from kvmesh.transport.http.wire.headers import (
     end_to_end,
     match_head,
     pure_match_head,
+    pure_render,
     render,
     retry_after_s,
 )
@@ -18,15 +22,36 @@ def test_a_status_line_needs_no_registered_reason() -> None:
     assert STATUS_LINES[299] == b"HTTP/1.1 299 \r\n"
 
 
-def test_header_lines_are_rendered_in_order() -> None:
+@pytest.mark.parametrize("render", [render, pure_render])
+def test_header_lines_are_rendered_in_order(
+    render: Callable[[Sequence[tuple[bytes, bytes]]], bytes],
+) -> None:
     assert render([(b"a", b"1"), (b"b", b"")]) == b"a: 1\r\nb: \r\n"
     assert render([]) == b""
 
 
+@pytest.mark.parametrize("render", [render, pure_render])
 @pytest.mark.parametrize("value", [b"a\r\nx: y", b"a\nb", b"a\rb"])
-def test_a_line_break_in_a_header_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueError, match="line break"):
-        render([(b"a", b"1"), (b"b", value)])
+def test_a_line_break_in_a_header_is_refused(
+    value: bytes, render: Callable[[Sequence[tuple[bytes, bytes]]], bytes]
+) -> None:
+    for header in ((b"b", value), (value, b"b")):
+        with pytest.raises(ValueError, match="header with a line break in b'a: 1"):
+            render([(b"a", b"1"), header])
+
+
+@pytest.mark.parametrize("render", [render, pure_render])
+@pytest.mark.parametrize("headers", [[(b"a", "b")], [(b"a", object())], [1], None, [(None, b"a")]])
+def test_what_is_no_header_is_an_error(render: Any, headers: Any) -> None:
+    with pytest.raises(TypeError):
+        render([(b"a", b"1"), *headers] if headers is not None else 1)
+
+
+def test_misuse_of_the_compiled_functions_is_an_error() -> None:
+    match: Any = match_head
+    for wrong in (("a", b"", b"", 0), (b"", b"", b"", "0"), (b"", 1, b"", 0), (b"", b"")):
+        with pytest.raises((TypeError, AttributeError)):
+            match(*wrong)
 
 
 def test_headers_of_one_hop_are_dropped_with_those_connection_names() -> None:
