@@ -6,7 +6,7 @@
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
 VERSION: Final = 8
@@ -31,6 +31,40 @@ class NativeFormula(Protocol):
         prompt tokens, blocks of the prompt, blocks of its output, stride of its keys, now, the
         fleet's ms per token, a step's tokens, arrivals per ms, margin, its keys, and what tells
         the wait for memory of a worker that is almost full. Raises `ZeroDivisionError`.
+        """
+        ...
+
+
+class NativeDecider(Protocol):
+    """The request path (kvmesh/native/decider.c)."""
+
+    decisions: int
+    overlap_blocks: int
+    request_blocks: int
+
+    def follow(self, *course: object) -> None:
+        """Decide from now on by: mode, formula, weights, margin, the policy's name, what makes a
+        Decision of a Record, two TTLs in seconds, the seed of first blocks. Raises `ValueError`.
+        """
+        ...
+
+    def resize(self, block_size: int, /) -> None:
+        """Decide by blocks of so many tokens."""
+        ...
+
+    def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
+        """Return a `core.dispatch.compiled.Placed`, None for what has to go another way. Asked is:
+        what was scanned, packed ids or None, id, tenant, states, now, and whether to keep all.
+        """
+        ...
+
+    def seen(self, placed: Any, tokens: int, now: float, /) -> bool:  # noqa: ANN401
+        """Take the tokens of an answer so far; return whether they were the first."""
+        ...
+
+    def finish(self, placed: Any, status: int, usage: object, now: float, /) -> Any:  # noqa: ANN401
+        """Return the booking the first time, else None, and whether nothing speaks against its
+        worker.
         """
         ...
 
@@ -178,6 +212,32 @@ class Native(Protocol):
 
     def scan_messages(self, body: bytes, /) -> list[tuple[str, str]] | None:
         """Return `core.prompts.body_scan.pure_scan_messages`, or None."""
+        ...
+
+    def scan(self, body: bytes, chat: bool, /) -> object:  # noqa: FBT001  positional in C
+        """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
+        ...
+
+    def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type
+        """Return what decides by state that others look at, too: `core.dispatch.compiled`."""
+        ...
+
+    def EventStream(self, make: object, /) -> object:  # noqa: N802  a type
+        """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
+        ...
+
+    def match_head(
+        self, data: bytes, before: bytes, behind: bytes | None, most: int, /
+    ) -> bytes | None:
+        """Return `transport.http.wire.headers.pure_match_head`."""
+        ...
+
+    def render(self, headers: Sequence[tuple[bytes, bytes]], /) -> bytes:
+        """Return `transport.http.wire.headers.pure_render`."""
+        ...
+
+    def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:
+        """Return `transport.http.upstream.response_head.pure_match_dated`."""
         ...
 
 

@@ -30,6 +30,7 @@ static PyTypeObject *const types[] = {
     &arrivals_type,
     &booking_type,
     &decider_type,
+    &event_stream_type,
     &formula_type,
     &histogram_type,
     &lengths_type,
@@ -47,6 +48,7 @@ static PyTypeObject *const types[] = {
 };
 
 static PyMethodDef *const functions[] = {
+    native_head_methods,
     native_home_methods,
     native_json_methods,
     native_scan_methods,

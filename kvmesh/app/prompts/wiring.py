@@ -74,6 +74,7 @@ def forward_options(settings: RouterSettings) -> ForwardOptions:
     return ForwardOptions(
         max_retries=settings.upstream.max_retries,
         retry_statuses=frozenset(settings.failure.retry_statuses),
+        reads_usage=True,
         deadline_s=settings.stream.request_timeout_s or None,
         comments_s=settings.stream.sse_comment_s or None,
     )

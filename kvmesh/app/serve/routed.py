@@ -5,7 +5,6 @@ from typing import Final
 
 from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.app.serve.admission import problem_of
-from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.routing_lines import say_routed
@@ -41,7 +40,7 @@ class RoutedRequest:
 
     __slots__ = (
         "_attempts", "_blame", "_context", "_ended", "_failed", "_one", "_placement", "_refusal",
-        "_status", "_watch", "_whole", "forwarding",
+        "_status", "_whole", "forwarding",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +55,6 @@ class RoutedRequest:
         self._blame: Blame | None = None
         self._status = 0
         self._failed: frozenset[WorkerId] = frozenset()
-        self._watch: AnswerWatch | None = None
         self._ended = False
         self._refusal: Problem | None = None
         context.counters.requests += 1
@@ -171,9 +169,8 @@ class RoutedRequest:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Take that this answer is the client's, and tell the client whose it is."""
+        del headers
         self.answering(status)
-        if status in SUCCESS:
-            self._watch = AnswerWatch(headers)
         return self.answer_headers()
 
     @property
@@ -202,14 +199,13 @@ class RoutedRequest:
         self._status = status
         self._context.hangs.waiting.pop(self, None)
 
-    def on_body(self, data: bytes) -> None:
-        """See the answer pass."""
-        watch = self._watch
-        if watch is not None and (tokens := watch.feed(data)):
+    def on_tokens(self, tokens: int) -> None:
+        """Take the tokens so far: the first ends the prefill, the others grow the booking."""
+        if self._status in SUCCESS:
             self.progress(tokens)
 
     def progress(self, tokens: int) -> None:
-        """Take the tokens so far: the first ends the prefill, the others grow the booking."""
+        """Do as `on_tokens`, whatever the status."""
         context, one = self._context, self._one
         if context.routing.seen(one, tokens, context.clock()):
             if context.gate.waiting:
@@ -219,9 +215,8 @@ class RoutedRequest:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
-        watch = self._watch
-        finished = outcome.kind == "finished"
-        self.finish(outcome, watch.usage() if watch is not None and finished else None)
+        served = outcome.kind == "finished" and self._status in SUCCESS
+        self.finish(outcome, self.forwarding.usage() if served else None)
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""

@@ -349,7 +349,7 @@ async def test_the_turn_that_sees_a_client_leave_closes_the_upstream_connection(
     connection = Connection(Listener(proxy.handle, HttpLimits(), wheel))
     connection.connection_made(Wire())
     connection.data_received(POST)
-    await eventually(lambda: upstream.turns and (phase == "prefill" or plans[0].seen))
+    await eventually(lambda: upstream.turns and (phase == "prefill" or plans[0].tokens))
 
     if leave == "fin":
         connection.eof_received()

@@ -21,13 +21,11 @@ class Channel(Protocol):
 
     transport: asyncio.Transport
     date: HttpDate
+    last: bool
+    """No other request is served behind this one."""
 
     def report(self, error: Exception, request_id: bytes) -> None:
         """Log and count an error of ours."""
-        ...
-
-    def keeps_alive(self, request: Request) -> bool:
-        """Tell whether the connection serves another request behind this one."""
         ...
 
     def reset(self) -> None:
@@ -62,7 +60,7 @@ class Exchange:
     """One request and the answer to it; all calls are synchronous and none blocks.
 
     `started`: a status line was written, no other can follow. `chunked`: the body is framed in
-    chunks, so that `write_chunk` may be used.
+    chunks, so that `write_framed` may be used.
 
     Either `respond` once, or `start`, any number of `write`, then `end` or `abort`. After a
     disconnect they all do nothing, so that callers need not look.
@@ -93,7 +91,7 @@ class Exchange:
         self._held = b""
         self._begun = 0
         scope.tell = self._tell_crash
-        scope.held.append(self._let_go)
+        scope.last = self._let_go
 
     @property
     def ended(self) -> bool:
@@ -139,8 +137,18 @@ class Exchange:
         one packet fewer.
         """
         if not self.disconnected:
-            block = b"%bx-request-id: %b\r\n%b" % (lines, self.request_id, render(headers))
+            # Joined, not formatted: a third of the time.
+            block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
             self._held = self._head(status, block, content_length)
+
+    def pass_whole(self, status: int, lines: bytes, headers: Headers, body: bytes) -> None:
+        """Do as `pass_head`, `write` and `end` with a whole body."""
+        if self.disconnected:
+            return
+        block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
+        head = self._head(status, block, len(body))
+        self._channel.transport.write(head if self._framing is _BODILESS else head + body)
+        self._finish(reusable=True)
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body. Raises `RuntimeError` before `start` and after the end."""
@@ -151,7 +159,7 @@ class Exchange:
             self._held = b""
         framing = self._framing
         if framing is _CHUNKED and data:
-            data = b"%b%x\r\n%b\r\n" % (held, len(data), data)
+            data = b"".join((held, b"%x\r\n" % len(data), data, b"\r\n"))
         elif framing is _LENGTH:
             self._remaining -= len(data)
             if self._remaining < 0:
@@ -166,14 +174,10 @@ class Exchange:
         if data:
             self._channel.transport.write(data)
 
-    def write_chunk(self, chunk: bytes) -> None:
-        """Write one chunk that is framed already."""
-        if self.disconnected:
-            return
-        if self._held:
-            chunk = self._held + chunk
-            self._held = b""
-        self._channel.transport.write(chunk)
+    @property
+    def write_framed(self) -> Callable[[bytes], None]:
+        """Return what writes chunks that are framed already, once the head has left."""
+        return self._channel.transport.write
 
     def end(self) -> None:
         """Complete the body; a body shorter than its announced length is cut visibly."""
@@ -252,8 +256,9 @@ class Exchange:
         request = self.request
         self.started = True
         self.scope.status = status
-        self._keep_alive = keep_alive = self._channel.keeps_alive(request)
-        lines = self._channel.date.line
+        channel = self._channel
+        self._keep_alive = keep_alive = request.keep_alive and not channel.last
+        lines = channel.date.line
         if status in _WITHOUT_BODY:
             self._framing = _BODILESS
         elif length is not None:
@@ -273,13 +278,15 @@ class Exchange:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        head = b"%b%b%b\r\n" % (STATUS_LINES[status], block, lines)
+        head = b"".join((STATUS_LINES[status], block, lines, b"\r\n"))
         return head[self._begun :] if self._begun else head
 
     def _finish(self, *, reusable: bool) -> None:
         self._framing = _ENDED
         self.on_disconnect = self.on_pause = self.on_resume = None
         channel = self._channel
+        if self.request.budget is None:
+            self.scope.last = None  # nothing is left to let go of
         try:
             channel.answered(reusable=reusable and self._keep_alive)
         except Exception:

@@ -84,14 +84,17 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
 
-OnChunk = Callable[[bytes, int], None]
-"""Takes one whole chunk as it was framed: size line, content from that position on, CRLF."""
+OnChunk = tuple[Callable[[bytes], int], Callable[[bytes], None]]
+"""Looks at bytes that begin a chunk and returns whether they may be passed on as they came, 2 if
+`UpstreamSink.on_due` must be called then; and passes them on.
+"""
 
 
 class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
-    While `on_chunk` is set, whole chunks of the body may go to it instead of `on_body`.
+    One that came whole may go to `on_whole`, which then is all. While `on_chunk` is set, chunks of
+    the body that its first half takes go to its second instead of `on_body`.
     `on_failure` may come at any point; nothing comes after `cancel`. What one of these raises is
     passed to `crash`, which is then the last.
     """
@@ -106,8 +109,16 @@ class UpstreamSink(Protocol):
         """Take body bytes, chunk framing removed."""
         ...
 
+    def on_due(self) -> None:
+        """Learn that `on_chunk` has something to tell."""
+        ...
+
     def on_end(self) -> None:
         """Learn that the response is complete for certain."""
+        ...
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Take a complete response: as `on_head`, `on_body` and `on_end`."""
         ...
 
     def on_failure(self, failure: UpstreamFailure) -> None:
@@ -123,11 +134,14 @@ class UpstreamSink(Protocol):
 
 
 class CarriedRequest(Protocol):
-    """The request a connection carries."""
+    """The request a connection carries.
 
-    def answered(self) -> None:
-        """Learn that a response began: the request will not be sent again."""
-        ...
+    `request` and `head` are let go of when a response begins: it will not be sent again, its body
+    may be long, and streams are.
+    """
+
+    request: UpstreamRequest | None
+    head: bytes
 
     def failed(self, failure: UpstreamFailure) -> None:
         """Learn that there will be no whole response."""
