@@ -214,7 +214,7 @@ class Native(Protocol):
         """Return `core.prompts.body_scan.pure_scan_messages`, or None."""
         ...
 
-    def scan(self, body: bytes, chat: bool, /) -> object:  # noqa: FBT001  positional in C
+    def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
         """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
         ...
 

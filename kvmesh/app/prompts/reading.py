@@ -19,8 +19,8 @@ from kvmesh.bounds import MAX_TOKENS, shown
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
-from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.chat.inference import InferenceRequest, read_chat
+from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.model_policy import ModelPolicies

@@ -93,8 +93,7 @@ class Gateway:
         self._reader.read(exchange, endpoint, self._forward)
 
     def _place(self, exchange: Exchange, endpoint: ApiEndpoint) -> bool:
-        """Have the compiled core decide a request that wishes nothing unusual; False: it was not.
-        """
+        """Have the compiled core decide a request that wishes nothing unusual, if it can."""
         context, compiled, asked = self._context, self._compiled, exchange.request
         kind = endpoint.kind
         if compiled is None or kind not in _SCANNED or asked.method not in endpoint.methods:

@@ -41,7 +41,6 @@ class QuickRequest(RoutedRequest):
         self._placed: Placed | None = placed
         self._sent = False
         self._status = 0
-        self._watch = None
         self._ended = False
         context.counters.requests += 1
         context.budget.deposit()
@@ -90,13 +89,20 @@ class QuickRequest(RoutedRequest):
         """Return the worker chosen last."""
         return super().worker if self._placed is None else self._placed.record.worker
 
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Take that this answer is the client's, and tell the client whose it is."""
+        placed, context = self._placed, self._context
+        if placed is None:
+            return super().on_head(status, headers)
+        self._status = status
+        context.hangs.waiting.pop(self, None)
+        record = placed.record
+        return told_headers(context, record.worker, record.overlap_blocks)
+
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
-        placed = self._placed
-        if placed is None:
-            return super().answer_headers()
-        record = placed.record
-        return told_headers(self._context, record.worker, record.overlap_blocks)
+        self._leave()
+        return super().answer_headers()
 
     def progress(self, tokens: int) -> None:
         """Take the tokens so far: the first ends the prefill, the others grow the booking."""

@@ -6,7 +6,7 @@ others go through `Dispatch`, over the same state, which says what the compiled 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec.structs import astuple
 
@@ -39,6 +39,30 @@ class Scanned(Protocol):
     prompt: str | None
 
 
+Terms = tuple[Any, ...]
+"""A candidate's, in the order of `Candidate`."""
+
+
+class CompiledRecord(Protocol):
+    """What a record keeps of a compiled decision until somebody reads it."""
+
+    request_id: bytes
+    policy: str
+    score: float
+    considered: int
+    by_cache: bool
+    best_overlap_blocks: int
+    told_blocks: int
+
+    def terms(self) -> Terms:
+        """Return the chosen candidate's terms."""
+        ...
+
+    def weighed(self) -> list[tuple[float, Terms]]:
+        """Return score and terms of all candidates, where they were kept."""
+        ...
+
+
 class Placed(Protocol):
     """A request that was decided and is on its way (kvmesh/native/decider.c)."""
 
@@ -60,7 +84,8 @@ class Placed(Protocol):
 class CompiledDispatch:
     """Decides, watches and finishes requests by the compiled core, where there is one.
 
-    `root` is the seed of a prompt's first block. `looks`: prompts count. Raises `RuntimeError` without a compiled core.
+    `root` is the seed of a prompt's first block. `looks`: prompts count.
+    Raises `RuntimeError` without a compiled core.
     """
 
     def __init__(self, dispatch: Dispatch, root: int = ROOT) -> None:
@@ -126,6 +151,7 @@ class CompiledDispatch:
         if not states:
             return None
         whole = log.may_weigh_all(now)
+        placed: Placed | None
         placed = self._decide(scanned, packed, request_id, tenant, states, now, whole)
         if placed is not None:
             if whole and log.left_out is not None:
@@ -140,8 +166,8 @@ class CompiledDispatch:
     def finish(
         self, placed: Placed, status: int, usage: Usage | None, now: float
     ) -> Booking | None:
-        """Release a request that was served and learn from it; return its booking the first time.
-        """
+        """Release a request that was served, and learn from it; return its booking that once."""
+        booking: Booking | None
         booking, well = self._finish(placed, status, usage, now)
         if not well:
             self._scheduler.workers.note(placed.record.worker, SERVED, now, placed.request_id)
@@ -221,7 +247,7 @@ class CompiledDispatch:
         )
 
 
-def _make_decision(pricing: Pricing, record: DecisionRecord) -> Decision:
+def _make_decision(pricing: Pricing, record: CompiledRecord) -> Decision:
     """Return what a compiled decision was, of what its record has."""
     cost, weights = pricing.cost, pricing.weights
     chosen = Candidate(*record.terms())

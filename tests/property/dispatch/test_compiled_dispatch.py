@@ -55,7 +55,9 @@ def hashes_of(text: str) -> BlockHashes:
 class Side:
     """One router core with its own state, equal to the other's as long as both do the same."""
 
-    def __init__(self, options: RouterOptions, seed: int, *, events: bool, whole_per_s: int) -> None:
+    def __init__(
+        self, options: RouterOptions, seed: int, *, events: bool, whole_per_s: int
+    ) -> None:
         membership = Membership()
         self.index = KvIndex() if events else None
         self.routed = new_approx(thinned=True)
@@ -68,7 +70,7 @@ class Side:
             routed=self.routed,
         )
         self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
-        self.log.left_out = lambda now: ()  # type: ignore[assignment,return-value]
+        self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
         self.doubts: list[tuple[WorkerId, Doubt]] = []
         self.dispatch = Dispatch(
             self.scheduler,
@@ -112,7 +114,11 @@ class Side:
         }  # fmt: skip
         found["held"] = [scheduler.overlaps.find(hashes_of(text), now) for text in TEXTS]
         found["routed"] = self.routed.statistics()
-        found["speeds"] = (speeds.fleet_ms_per_token, speeds.output_tokens, speeds.steps.step_tokens)
+        found["speeds"] = (
+            speeds.fleet_ms_per_token,
+            speeds.output_tokens,
+            speeds.steps.step_tokens,
+        )
         found["lengths"] = scheduler.lengths.statistics()
         found["statistics"] = scheduler.statistics()
         found["tokens"] = [
