@@ -1,6 +1,7 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "sequences.h"
 #include "table.h"
+#include "turns.h"
 
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
@@ -13,7 +14,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
     PyTypeObject *types[] = {&table_type,        &booking_type, &loads_type,    &ratio_type,
-                             &worker_state_type, &formula_type, &arrivals_type, &sequences_type};
+                             &worker_state_type, &formula_type, &arrivals_type, &sequences_type,
+                             &turns_type};
     if (search_ready() < 0 || sequences_ready() < 0 || sequence_methods_ready() < 0) {
         return NULL;
     }
