@@ -92,6 +92,10 @@ class Native(Protocol):
         """Return a `core.workers.sequences.ActiveSequences` without any booking."""
         ...
 
+    def WorkerTurns(self) -> object:  # noqa: N802  a type
+        """Return a `core.workers.turns.WorkerTurns` of nobody yet."""
+        ...
+
     def Arrivals(self) -> object:  # noqa: N802  a type
         """Return a `core.workers.sequences.Arrivals` of nobody."""
         ...

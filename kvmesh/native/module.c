@@ -1,6 +1,7 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "decide.h"
 #include "prompt.h"
+#include "turns.h"
 
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
@@ -44,6 +45,7 @@ static PyTypeObject *const types[] = {
     &table_type,
     &token_counts_type,
     &totals_type,
+    &turns_type,
     &worker_state_type,
 };
 

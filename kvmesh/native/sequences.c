@@ -1,6 +1,7 @@
 /* ActiveSequences: what bookings do to the sums of their workers. */
 #include "arguments.h"
 #include "sequences.h"
+#include "turns.h"
 
 #define SETTLE_EVERY_S 0.01 /* core.workers.sequences.SETTLE_EVERY_S */
 #define OVERDUE 1.5
@@ -96,6 +97,15 @@ static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
     return 0;
 }
 
+static int take_turn(Sequences *self, Booking *booking) {
+    if (Py_IS_TYPE(self->turns, &turns_type)) {
+        return turns_take((Turns *)self->turns, booking->worker);
+    }
+    PyObject *taken = PyObject_CallMethodOneArg(self->turns, take_name, booking->worker);
+    Py_XDECREF(taken);
+    return taken == NULL ? -1 : 0;
+}
+
 Booking *sequences_book(Sequences *self, PyObject *request_id, PyObject *worker,
                         const DemandC *demand, double now) {
     if (sequences_find(self, request_id) != NULL || PyErr_Occurred()) {
@@ -110,12 +120,8 @@ Booking *sequences_book(Sequences *self, PyObject *request_id, PyObject *worker,
         }
     }
     Py_XDECREF(loads);
-    if (booking != NULL && booking->turn) {
-        PyObject *taken = PyObject_CallMethodOneArg(self->turns, take_name, booking->worker);
-        if (taken == NULL) {
-            Py_CLEAR(booking);
-        }
-        Py_XDECREF(taken);
+    if (booking != NULL && booking->turn && take_turn(self, booking) < 0) {
+        Py_CLEAR(booking);
     }
     return booking;
 }

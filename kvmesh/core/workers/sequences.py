@@ -15,7 +15,7 @@ from kvmesh.core.workers.loads import (
     Loads,
     SequencesStatistics,
 )
-from kvmesh.core.workers.turns import WorkerTurns
+from kvmesh.core.workers.turns import WorkerTurns, new_turns
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -296,7 +296,7 @@ class ActiveSequences:
 new_sequences: Final = (
     cast(
         "type[ActiveSequences]",
-        partial(NATIVE.ActiveSequences, turns=WorkerTurns, statistics=SequencesStatistics),
+        partial(NATIVE.ActiveSequences, turns=new_turns, statistics=SequencesStatistics),
     )
     if NATIVE
     else ActiveSequences

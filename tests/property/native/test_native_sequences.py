@@ -16,6 +16,7 @@ from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand
 from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
+from kvmesh.core.workers.turns import WorkerTurns, new_turns
 
 if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
@@ -217,6 +218,48 @@ def test_arrivals_are_the_same_to_the_last_bit(moments: list[float]) -> None:
             twin.fold(now)
         for asked in (now, now + 3.3, now - 1.0):
             assert twins[0].per_ms(asked) == twins[1].per_ms(asked)
+
+
+names = st.text(max_size=9) | st.sampled_from(["w" * 250, "w" * 1000])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["take", "next", "next", "served", "remove"]),
+            st.lists(st.integers(0, 9), min_size=1, max_size=9),
+            st.sampled_from(["", "a", "router-b" * 40]),
+        ),
+        max_size=60,
+    ),
+    st.lists(names, min_size=10, max_size=10),
+)
+def test_turns_are_the_same(did: list[tuple[str, list[int], str]], members: list[str]) -> None:
+    twins = WorkerTurns(), new_turns()
+    assert type(twins[0]) is not type(twins[1])
+
+    for what, numbers, replica in did:
+        workers = [WorkerId(members[number]) for number in numbers]
+        if what in {"take", "remove"}:
+            for twin in twins:
+                getattr(twin, what)(workers[0])
+            continue
+        pure, native = (twin.next(workers, replica) for twin in twins)
+        assert pure == native
+        if what == "served":
+            for twin in twins:
+                twin.take(pure)
+
+
+def test_turns_of_many_workers_are_the_same() -> None:
+    workers = [WorkerId(f"worker-{number}") for number in range(700)]
+    pure, native = WorkerTurns(), new_turns()
+    for one in workers[::7]:
+        pure.take(one)
+        native.take(one)
+
+    assert pure.next(workers, "r") == native.next(workers, "r")
+    assert pure.next(workers[:300], "") == native.next(workers[:300], "")
 
 
 def test_many_requests_share_and_free_their_keys_in_any_order() -> None:
