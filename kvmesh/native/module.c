@@ -1,5 +1,6 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "loads.h"
+#include "packer.h"
 #include "table.h"
 
 static struct PyModuleDef definition = {
@@ -13,8 +14,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
     PyTypeObject *types[] = {&table_type, &loads_type, &ratio_type, &worker_state_type,
-                             &formula_type};
-    if (search_ready() < 0 || loads_ready() < 0) {
+                             &formula_type, &text_cache_type, &text_packer_type};
+    if (search_ready() < 0 || loads_ready() < 0 || packer_ready() < 0) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {

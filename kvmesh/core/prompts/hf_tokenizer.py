@@ -20,9 +20,9 @@ from kvmesh.core.prompts.segment_cache import (
     SegmentCache,
     unpack_ids,
 )
+from kvmesh.core.prompts.text_packer import Message, roles_and_texts
 from kvmesh.errors import RequestError
 
-_PLAIN_FIELDS: Final = 2
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
 
 
@@ -133,18 +133,20 @@ class HfTokenizer:
                 self._prompts.put(key, packed)
         return packed
 
-    def pack_texts(
-        self, roles: tuple[str, ...], texts: Sequence[str], domain: str = ""
-    ) -> bytes | None:
+    def pack_messages(self, messages: Sequence[Message], domain: str = "") -> bytes | None:
         """Return what `pack_chat` does of a chat of these messages that asks for nothing else.
 
         None where only `pack_chat` can tell. Raises `RequestError` as it does.
         """
-        template = self._default
-        if template is None:
+        if self._default is None:
             return None
+        plain = self._plain[self._default]
         try:
-            return self._plain[template].pack(roles, texts, True, NOTHING, domain)
+            packed = None if domain else plain.packer.pack(messages)
+            if packed is not None:
+                return packed
+            said = roles_and_texts(messages)
+            return None if said is None else plain.pack(*said, True, NOTHING, domain)
         except (UnicodeEncodeError, TypeError) as error:
             raise _no_unicode(error) from error
 
@@ -178,7 +180,7 @@ class HfTokenizer:
             note=self._backend.note,
             segments=self._segments.statistics(),
             prompts=self._prompts.statistics(),
-            plain_chats=sum(one.chats for one in self._plain.values()),
+            plain_chats=sum(one.chats + one.packer.packed for one in self._plain.values()),
             other_chats=self._other_chats,
             unlike=next((one.reason for one in self._plain.values() if one.reason), ""),
         )
@@ -214,15 +216,7 @@ class HfTokenizer:
         """Return the packed ids of a chat that is only roles and texts; None for any other."""
         if chat.truncated or chat.continue_final_message:
             return None
-        roles: list[str] = []
-        texts: list[str] = []
-        for message in chat.messages:
-            role, text = message.get("role"), message.get("content")
-            if len(message) != _PLAIN_FIELDS or type(role) is not str or type(text) is not str:
-                return None
-            roles.append(role)
-            texts.append(text)
-        rest = NOTHING
+        plain, rest = self._plain[template], NOTHING
         if (
             chat.tools
             or chat.chat_template_kwargs
@@ -235,8 +229,14 @@ class HfTokenizer:
                 chat.tool_choice,
                 chat.reasoning_effort,
             )
-        plain = self._plain[template]
-        return plain.pack(tuple(roles), texts, chat.add_generation_prompt, rest, domain)
+        elif chat.add_generation_prompt and not domain:
+            packed = plain.packer.pack(chat.messages)
+            if packed is not None:
+                return packed
+        said = roles_and_texts(chat.messages)
+        if said is None:
+            return None
+        return plain.pack(*said, chat.add_generation_prompt, rest, domain)
 
     def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""

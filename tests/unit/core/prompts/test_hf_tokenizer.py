@@ -108,13 +108,13 @@ def test_a_template_with_the_date_is_rendered_each_time() -> None:
 def test_a_chat_of_texts_alone_is_packed_from_its_texts() -> None:
     tokenizer = make(Characters(), {"default": TEMPLATE})
 
-    packed = tokenizer.pack_texts(("user",), ["Hi"])
+    packed = tokenizer.pack_messages([("user", "Hi")])
 
     assert packed == tokenizer.pack_chat(chat())
-    assert tokenizer.pack_texts(("user",), [" "]) is None
-    assert make(Characters(), {}).pack_texts(("user",), ["Hi"]) is None
+    assert tokenizer.pack_messages([("user", " ")]) is None
+    assert make(Characters(), {}).pack_messages([("user", "Hi")]) is None
     with pytest.raises(RequestError, match="lone surrogate"):
-        tokenizer.pack_texts(("user",), ["\ud800"])
+        tokenizer.pack_messages([("user", "\ud800")])
 
 
 def test_a_template_that_looks_at_texts_is_run_for_each_chat_and_told() -> None:
