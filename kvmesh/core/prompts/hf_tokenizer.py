@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject, chat_of_texts
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
@@ -20,7 +20,7 @@ from kvmesh.core.prompts.segment_cache import (
     SegmentCache,
     unpack_ids,
 )
-from kvmesh.core.prompts.text_packer import Message, roles_and_texts
+from kvmesh.core.prompts.text_packer import roles_and_texts
 from kvmesh.errors import RequestError
 
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
@@ -108,6 +108,7 @@ class HfTokenizer:
             )
             for template in self._templates.values()
         }
+        self._packer = self._plain[self._default].packer if self._default else None
 
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes:
         """Return the ids (little-endian u32) of the chat as the engine will render it.
@@ -133,22 +134,18 @@ class HfTokenizer:
                 self._prompts.put(key, packed)
         return packed
 
-    def pack_messages(self, messages: Sequence[Message], domain: str = "") -> bytes | None:
-        """Return what `pack_chat` does of a chat of these messages that asks for nothing else.
+    def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes:
+        """Return what `pack_chat` does of a chat of roles and contents that asks for nothing else.
 
-        None where only `pack_chat` can tell. Raises `RequestError` as it does.
+        Raises `RequestError` as it does.
         """
-        if self._default is None:
-            return None
-        plain = self._plain[self._default]
-        try:
-            packed = None if domain else plain.packer.pack(messages)
-            if packed is not None:
-                return packed
-            said = roles_and_texts(messages)
-            return None if said is None else plain.pack(*said, True, NOTHING, domain)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise _no_unicode(error) from error
+        packed = None
+        if self._packer is not None and not domain:
+            try:
+                packed = self._packer.pack(messages)
+            except (UnicodeEncodeError, TypeError) as error:
+                raise _no_unicode(error) from error
+        return self.pack_chat(chat_of_texts(messages), domain) if packed is None else packed
 
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers."""
