@@ -200,6 +200,14 @@ class Native(Protocol):
         """Return a list or tuple of u64s as native ones; None: someone should look closer."""
         ...
 
+    def TextCache(self, capacity: int, /) -> object:  # noqa: N802  a type
+        """Return a `core.prompts.segment_cache.ByteBudgetCache` for texts."""
+        ...
+
+    def TextPacker(self, cache: object, encode_batch: object, /) -> object:  # noqa: N802  a type
+        """Return a `core.prompts.text_packer.PureTextPacker` over a native cache."""
+        ...
+
     def scan_json(
         self, data: bytes | memoryview, state: int, depth: int, /
     ) -> tuple[int, int, int, int, int]:

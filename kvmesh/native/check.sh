@@ -24,5 +24,6 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/property/routing/test_scheduler_properties.py \
     tests/property/routing/test_sequences_properties.py \
     tests/property/routing/test_silent_growth_properties.py tests/unit/core/blocks/test_hashing.py \
-    tests/unit/core/cost/test_quick.py tests/unit/core/index tests/unit/core/snapshots/test_writing.py \
+    tests/unit/core/cost/test_quick.py tests/unit/core/index \
+    tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
     tests/unit/core/workers "$@"

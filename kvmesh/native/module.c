@@ -1,5 +1,6 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "decide.h"
+#include "packer.h"
 #include "prompt.h"
 #include "turns.h"
 
@@ -8,6 +9,7 @@ static int (*const preparations[])(void) = {
     approx_ready,
     decider_ready,
     hashed_ready,
+    packer_ready,
     prompt_ready,
     sequence_methods_ready,
     sequences_ready,
@@ -43,6 +45,8 @@ static PyTypeObject *const types[] = {
     &speeds_type,
     &step_times_type,
     &table_type,
+    &text_cache_type,
+    &text_packer_type,
     &token_counts_type,
     &totals_type,
     &turns_type,

@@ -61,6 +61,13 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes | str:
+        """Return what `pack_chat` does of roles and contents that come with nothing else.
+
+        The quickest way to the ids of such a chat. Raises `RequestError`.
+        """
+        ...
+
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers. Raises `RequestError`."""
         ...

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject, chat_of_texts
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
@@ -20,9 +20,9 @@ from kvmesh.core.prompts.segment_cache import (
     SegmentCache,
     unpack_ids,
 )
+from kvmesh.core.prompts.text_packer import roles_and_texts
 from kvmesh.errors import RequestError
 
-_PLAIN_FIELDS: Final = 2
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
 
 
@@ -108,6 +108,7 @@ class HfTokenizer:
             )
             for template in self._templates.values()
         }
+        self._packer = self._plain[self._default].packer if self._default else None
 
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes:
         """Return the ids (little-endian u32) of the chat as the engine will render it.
@@ -133,20 +134,18 @@ class HfTokenizer:
                 self._prompts.put(key, packed)
         return packed
 
-    def pack_texts(
-        self, roles: tuple[str, ...], texts: Sequence[str], domain: str = ""
-    ) -> bytes | None:
-        """Return what `pack_chat` does of a chat of these messages that asks for nothing else.
+    def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes:
+        """Return what `pack_chat` does of a chat of roles and contents that asks for nothing else.
 
-        None where only `pack_chat` can tell. Raises `RequestError` as it does.
+        Raises `RequestError` as it does.
         """
-        template = self._default
-        if template is None:
-            return None
-        try:
-            return self._plain[template].pack(roles, texts, True, NOTHING, domain)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise _no_unicode(error) from error
+        packed = None
+        if self._packer is not None and not domain:
+            try:
+                packed = self._packer.pack(messages)
+            except (UnicodeEncodeError, TypeError) as error:
+                raise _no_unicode(error) from error
+        return self.pack_chat(chat_of_texts(messages), domain) if packed is None else packed
 
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers."""
@@ -178,7 +177,7 @@ class HfTokenizer:
             note=self._backend.note,
             segments=self._segments.statistics(),
             prompts=self._prompts.statistics(),
-            plain_chats=sum(one.chats for one in self._plain.values()),
+            plain_chats=sum(one.chats + one.packer.packed for one in self._plain.values()),
             other_chats=self._other_chats,
             unlike=next((one.reason for one in self._plain.values() if one.reason), ""),
         )
@@ -214,15 +213,7 @@ class HfTokenizer:
         """Return the packed ids of a chat that is only roles and texts; None for any other."""
         if chat.truncated or chat.continue_final_message:
             return None
-        roles: list[str] = []
-        texts: list[str] = []
-        for message in chat.messages:
-            role, text = message.get("role"), message.get("content")
-            if len(message) != _PLAIN_FIELDS or type(role) is not str or type(text) is not str:
-                return None
-            roles.append(role)
-            texts.append(text)
-        rest = NOTHING
+        plain, rest = self._plain[template], NOTHING
         if (
             chat.tools
             or chat.chat_template_kwargs
@@ -235,8 +226,14 @@ class HfTokenizer:
                 chat.tool_choice,
                 chat.reasoning_effort,
             )
-        plain = self._plain[template]
-        return plain.pack(tuple(roles), texts, chat.add_generation_prompt, rest, domain)
+        elif chat.add_generation_prompt and not domain:
+            packed = plain.packer.pack(chat.messages)
+            if packed is not None:
+                return packed
+        said = roles_and_texts(chat.messages)
+        if said is None:
+            return None
+        return plain.pack(*said, chat.add_generation_prompt, rest, domain)
 
     def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""

@@ -11,11 +11,12 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.chat.chat import ChatInput, JsonObject
-from kvmesh.core.chat.opaque_text import Piece, Slot, Strip
+from kvmesh.core.chat.opaque_text import Piece, Slot
 from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape
 from kvmesh.core.prompts.segment_cache import ENTRY_OVERHEAD, SegmentCache
+from kvmesh.core.prompts.text_packer import Opening, filled, new_text_packer
 from kvmesh.errors import RequestError
 
 ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
@@ -27,6 +28,8 @@ USUAL: Final = (("user",), ("system", "user"), ("system", "user", "assistant", "
 
 _PROBES: Final = ("Probe {} \u00fc\u4f60 x", " \n\t Probe {} \u00e9\U0001f642.  \n\n")
 _KEY: Final = "\ue000text {} of a chat\ue001"
+
+_USUAL_SHAPE: Final = (b"", True)
 
 Shape = tuple[bytes, bool, tuple[str, ...]]
 """What decides the way of a template: packed tools and the like, generation prompt, roles."""
@@ -45,40 +48,31 @@ class Rest(msgspec.Struct, frozen=True):
 NOTHING: Final = Rest()
 
 
-class _Open(msgspec.Struct, frozen=True, gc=False):
-    """A segment with one text in it."""
-
-    head: str
-    index: int
-    strips: tuple[tuple[Strip, str | None], ...]
-    tail: str
-
-
 class _Plan:
-    """How the ids of a chat are put together: `parts` with gaps, one for each of `open`.
+    """How the ids of a chat are put together: `parts`, one of them empty for each of `openings`.
 
-    `hints` are strings of which a text without any is sure to keep the conditions. `whole`: the
-    text is filled in and tokenised as any other.
+    `hints` are strings of which a text without any is sure to keep the conditions. No `openings`:
+    the text is filled in and tokenised as any other.
     """
 
     def __init__(self, skeleton: Skeleton, segments: SegmentCache, marks: Sequence[str]) -> None:
         self.skeleton = skeleton
         self.hints = _hints([*(mark for _, mark in skeleton.absent), *marks, *segments.atomic])
-        self.parts: list[bytes] = []
-        self.open: list[_Open] = []
-        self.gaps: list[int] = []
+        self.parts: tuple[bytes, ...] = ()
+        self.openings: tuple[Opening, ...] | None = None
         cut = segments.cut(skeleton.pieces)
-        found = [_opened(segment) for segment in cut or ()]
-        self.whole = cut is None or None in found
-        for one in found if not self.whole else ():
-            if isinstance(one, _Open):
-                self.gaps.append(len(self.parts))
-                self.open.append(one)
-            self.parts.append(segments.encode(one) if isinstance(one, str) else b"")
+        if cut is None or any(_slots(segment) > 1 for segment in cut):
+            return
+        openings = [_opening(place, segment) for place, segment in enumerate(cut)]
+        self.openings = tuple(one for one in openings if one is not None)
+        self.parts = tuple(
+            b"" if opening else segments.encode(str(segment[0]))
+            for opening, segment in zip(openings, cut, strict=True)
+        )
 
     def doubts(self, texts: Sequence[str]) -> bool | None:
         """Return whether the texts must be looked at more closely; None: one is blank."""
-        doubts = self.whole
+        doubts = self.openings is None
         for text in texts:
             if not text or text.isspace():
                 return None
@@ -87,21 +81,11 @@ class _Plan:
                     doubts = True
         return doubts
 
-    def segments(self, texts: Sequence[str]) -> list[str]:
-        """Return the segments with texts in them."""
-        found: list[str] = []
-        for one in self.open:
-            text = texts[one.index]
-            for method, chars in one.strips:
-                text = getattr(text, method)(chars)
-            found.append(f"{one.head}{text}{one.tail}")
-        return found
-
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        literals = sum(len(one.head) + len(one.tail) + ENTRY_OVERHEAD for one in self.open)
         pieces = sum(len(piece) for piece in self.skeleton.pieces if isinstance(piece, str))
-        return literals + pieces + sum(map(len, self.parts)) + ENTRY_OVERHEAD * len(self.parts)
+        openings = ENTRY_OVERHEAD * len(self.openings or ())
+        return 2 * pieces + openings + sum(map(len, self.parts)) + ENTRY_OVERHEAD * len(self.parts)
 
 
 class PlainChats:
@@ -128,6 +112,8 @@ class PlainChats:
         self._atomic = re.compile("|".join(map(re.escape, atomic)) if atomic else r"(?!)")
         self._half = capacity // 2
         self._size = 0
+        # Usual chats of known forms: they come to `pack` only if somebody has to look closer.
+        self.packer = new_text_packer(segments.cache, segments.encode_batch)
         self._plans: dict[Shape, _Plan | None] = {}
         self._old: dict[Shape, _Plan | None] = {}
         self.reason = ""
@@ -155,13 +141,13 @@ class PlainChats:
         if doubts:
             if not self._keeps(plan, texts):
                 return None
-            if plan.whole or any(map(self._atomic.search, texts)):
+            if plan.openings is None or any(map(self._atomic.search, texts)):
                 self.chats += 1
                 return self._segments.encode(plan.skeleton.fill(texts), domain)
-        parts = plan.parts.copy()
-        found = self._segments.lookup(plan.segments(texts), domain)
-        for gap, ids in zip(plan.gaps, found, strict=True):
-            parts[gap] = ids
+        openings, parts = plan.openings or (), list(plan.parts)
+        found = self._segments.lookup([filled(one, texts) for one in openings], domain)
+        for opening, ids in zip(openings, found, strict=True):
+            parts[opening[0]] = ids
         self.chats += 1
         return b"".join(parts)
 
@@ -233,8 +219,11 @@ class PlainChats:
             return
         if self._size + size > self._half:
             self._old, self._plans, self._size = self._plans, {}, 0
+            self.packer.forget()
         self._plans[shape] = plan
         self._size += size
+        if plan is not None and plan.openings is not None and shape[:2] == _USUAL_SHAPE:
+            self.packer.teach(roles, plan.hints, plan.parts, plan.openings)
 
 
 def _chat(roles: Sequence[str], texts: Sequence[str], generate: bool, rest: Rest) -> ChatInput:
@@ -266,18 +255,14 @@ def _hints(marks: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(firsts))
 
 
-def _opened(segment: Sequence[Piece]) -> "_Open | str | None":
-    """Return a segment with its one text left out, or the literal that it is; None for others."""
-    match segment:
-        case [str() as text]:
-            return text
-        case [Slot() as slot]:
-            return _Open("", slot.index, slot.strips, "")
-        case [str() as head, Slot() as slot]:
-            return _Open(head, slot.index, slot.strips, "")
-        case [Slot() as slot, str() as tail]:
-            return _Open("", slot.index, slot.strips, tail)
-        case [str() as head, Slot() as slot, str() as tail]:
-            return _Open(head, slot.index, slot.strips, tail)
-        case _:
-            return None
+def _slots(segment: Sequence[Piece]) -> int:
+    return sum(isinstance(piece, Slot) for piece in segment)
+
+
+def _opening(place: int, segment: Sequence[Piece]) -> Opening | None:
+    """Return a segment with one text in it; None for a literal."""
+    slot = next((piece for piece in segment if isinstance(piece, Slot)), None)
+    if slot is None:
+        return None
+    head, tail = ("", *segment)[segment.index(slot)], (*segment, "")[segment.index(slot) + 1]
+    return place, str(head), slot.index, slot.strips, str(tail)

@@ -8,10 +8,11 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.chat.opaque_text import Piece
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
@@ -100,13 +101,20 @@ class ByteBudgetCache(Generic[Key]):
 
     def statistics(self) -> CacheStatistics:
         """Return the counters; an entry in both generations counts twice, as does its size."""
-        return CacheStatistics(
-            hits=self._hits,
-            misses=self._misses,
-            entries=len(self._young) + len(self._old),
-            size=self._young_size + self._old_size,
-            capacity=2 * self._half,
-        )
+        return CacheStatistics(*self.figures())
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return what `CacheStatistics` is made of."""
+        entries, size = len(self._young) + len(self._old), self._young_size + self._old_size
+        return self._hits, self._misses, entries, size, 2 * self._half
+
+
+new_text_cache: Final = (
+    cast("Callable[[int], ByteBudgetCache[str]]", NATIVE.TextCache)
+    if NATIVE
+    else ByteBudgetCache[str]
+)
+"""Make a cache of texts by what they are, bounded in bytes."""
 
 
 class SegmentCache:
@@ -127,8 +135,8 @@ class SegmentCache:
         self._search = re.compile("|".join(map(re.escape, ordered))) if self.atomic else None
         starts = {text[0] for text in self.atomic}
         self._dividing = [text for text in ordered if not starts.isdisjoint(text)]
-        self._encode_batch = encode_batch
-        self._cache = ByteBudgetCache[str](capacity)
+        self.encode_batch = encode_batch
+        self.cache = new_text_cache(capacity)
 
     def encode(self, text: str, domain: str = "") -> bytes:
         """Return the packed u32 ids of `text`. O(length), tokenising only unknown segments.
@@ -141,7 +149,7 @@ class SegmentCache:
         """Return the packed ids of each segment, tokenising unknown ones."""
         if domain:
             return self._lookup_apart(segments, domain)
-        cache = self._cache
+        cache = self.cache
         found: list[bytes] = []
         missing: list[int] = []
         for segment in segments:
@@ -153,7 +161,7 @@ class SegmentCache:
         if missing:
             unknown = segments if len(missing) == len(segments) else [segments[i] for i in missing]
             unique = unknown if len(unknown) == 1 else list(dict.fromkeys(unknown))
-            fresh = dict(zip(unique, self._encode_batch(unique), strict=True))
+            fresh = dict(zip(unique, self.encode_batch(unique), strict=True))
             for segment, ids in fresh.items():
                 cache.put(segment, ids)
             for position in missing:
@@ -163,16 +171,16 @@ class SegmentCache:
     def _lookup_apart(self, segments: Sequence[str], domain: str) -> list[bytes]:
         # No text without a domain begins like this: a lone surrogate cannot be encoded.
         start = f"\ud800{len(domain)}:{domain}"
-        known = {segment: self._cache.get(start + segment) for segment in segments}
+        known = {segment: self.cache.get(start + segment) for segment in segments}
         missing = [segment for segment, ids in known.items() if ids is None]
-        found = dict(zip(missing, self._encode_batch(missing), strict=True)) if missing else {}
+        found = dict(zip(missing, self.encode_batch(missing), strict=True)) if missing else {}
         for segment, ids in found.items():
-            self._cache.put(start + segment, ids)
+            self.cache.put(start + segment, ids)
         return [known[segment] or found.get(segment, b"") for segment in segments]
 
     def statistics(self) -> CacheStatistics:
         """Return the counters of the segments looked up."""
-        return self._cache.statistics()
+        return CacheStatistics(*self.cache.figures())
 
     def cut(self, pieces: Sequence[Piece]) -> list[list[Piece]] | None:
         """Return the segments of a text of which only `pieces` are known: literals, and slots.
@@ -181,7 +189,7 @@ class SegmentCache:
         a token together with the literals beside them.
         """
         if self._search is None:
-            return [list(pieces)]
+            return [list(pieces)] if pieces else []
         if any(map(self._may_straddle, ("", *pieces), (*pieces, ""))):
             return None
         segments: list[list[Piece]] = [[]]

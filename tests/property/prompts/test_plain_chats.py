@@ -150,7 +150,7 @@ def test_plain_chats_of_usual_templates_are_not_rendered(name: str, engine: Engi
 
     for number in range(5):
         texts = [f"Question {number}, with a < b > c and more", "An answer", "Another question"]
-        assert subject.pack_texts(("user", "assistant", "user"), texts)
+        assert subject.pack_messages([*zip(("user", "assistant", "user"), texts, strict=True)])
 
     found = subject.statistics()
     assert (found.plain_chats, found.other_chats, found.unlike) == (5, 0, "")

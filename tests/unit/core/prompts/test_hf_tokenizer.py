@@ -105,16 +105,22 @@ def test_a_template_with_the_date_is_rendered_each_time() -> None:
     assert tokenizer.statistics().segments.hits > 0
 
 
-def test_a_chat_of_texts_alone_is_packed_from_its_texts() -> None:
+@pytest.mark.parametrize("texts", [["Hi"], [" "], ["Hi", "ho"]])
+@pytest.mark.parametrize("domain", ["", "ann"])
+def test_a_chat_of_texts_alone_is_packed_from_its_texts(texts: list[str], domain: str) -> None:
     tokenizer = make(Characters(), {"default": TEMPLATE})
+    messages = [{"role": "user", "content": text} for text in texts]
 
-    packed = tokenizer.pack_texts(("user",), ["Hi"])
+    packed = tokenizer.pack_messages([("user", text) for text in texts], domain)
 
-    assert packed == tokenizer.pack_chat(chat())
-    assert tokenizer.pack_texts(("user",), [" "]) is None
-    assert make(Characters(), {}).pack_texts(("user",), ["Hi"]) is None
+    assert packed == tokenizer.pack_chat(chat(messages=messages), domain)
+
+
+def test_texts_that_have_no_ids_are_the_clients_error() -> None:
     with pytest.raises(RequestError, match="lone surrogate"):
-        tokenizer.pack_texts(("user",), ["\ud800"])
+        make(Characters(), {"default": TEMPLATE}).pack_messages([("user", "\ud800")])
+    with pytest.raises(RequestError, match="has no chat template"):
+        make(Characters(), {}).pack_messages([("user", "Hi")])
 
 
 def test_a_template_that_looks_at_texts_is_run_for_each_chat_and_told() -> None:

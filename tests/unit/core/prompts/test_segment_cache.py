@@ -159,6 +159,7 @@ def test_without_a_token_to_cut_at_all_is_one_segment() -> None:
     cache = SegmentCache([], Encoder(), capacity=1 << 20)
 
     assert cache.cut(["a", Slot(0), Slot(1)]) == [["a", Slot(0), Slot(1)]]
+    assert cache.cut([]) == []
 
 
 @pytest.mark.parametrize(
