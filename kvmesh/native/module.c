@@ -17,7 +17,7 @@ PyMODINIT_FUNC PyInit__native(void) {
                              &worker_state_type, &formula_type, &record_type,
                              &ring_type,      &totals_type,  &histogram_type,
                              &token_counts_type};
-    if (search_ready() < 0 || loads_ready() < 0) {
+    if (search_ready() < 0 || loads_ready() < 0 || records_ready() < 0) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {

@@ -85,6 +85,9 @@ typedef struct {
 
 extern PyTypeObject record_type, ring_type;
 
+/* Prepare the names of a decision's attributes, once; -1 with MemoryError set. */
+int records_ready(void);
+
 /* Return a record without anything in it: numbers 0, times NAN, state OPEN, attempts 1. NULL with
  * MemoryError.
  */
