@@ -205,7 +205,7 @@ def read_unseen(
     body = json.dumps(fields).encode()
     asked = Asked(body)
     asked.request = Request("POST", b"/", list(headers), body)
-    reader = Reader(PromptReader(tokenizer or Untouched(), 16, 99), "router")
+    reader = Reader(PromptReader(cast("Any", tokenizer or Untouched()), 16, 99), "router")
     reader.looks = lambda mode: mode == "kv"
     found: list[RouteRequest] = []
     endpoint = find_endpoint("POST", path, passthrough=True) if path else None
