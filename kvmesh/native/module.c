@@ -16,7 +16,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *types[] = {&table_type,     &loads_type,   &ratio_type,
                              &worker_state_type, &formula_type, &record_type,
                              &ring_type,      &totals_type,  &histogram_type,
-                             &token_counts_type};
+                             &token_counts_type, &request_ends_type};
     if (search_ready() < 0 || loads_ready() < 0 || records_ready() < 0) {
         return NULL;
     }
