@@ -157,7 +157,12 @@ class Native(Protocol):
         ...
 
     def Ring(  # noqa: N802  a type
-        self, capacity: int, max_waiting_blocks: int, max_candidates: int, thin: object
+        self,
+        capacity: int,
+        max_waiting_blocks: int,
+        max_candidates: int,
+        whole_per_s: int,
+        thin: object,
     ) -> object:
         """Return a `core.insight.decision_record.RecordRing` of native records."""
         ...
@@ -172,6 +177,10 @@ class Native(Protocol):
 
     def TokenCounts(self) -> object:  # noqa: N802  a type
         """Return `core.insight.totals.TokenCounts`, all 0."""
+        ...
+
+    def RequestEnds(self) -> object:  # noqa: N802  a type
+        """Return `app.serve.request_ends.EndCounts` of nothing."""
         ...
 
     def find_home(self, names: Sequence[str], overlaps: object, blocks: Sequence[int], /) -> int:

@@ -40,6 +40,7 @@ static PyTypeObject *const types[] = {
     &loads_type,
     &ratio_type,
     &record_type,
+    &request_ends_type,
     &ring_type,
     &sequences_type,
     &speeds_type,

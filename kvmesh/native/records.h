@@ -80,10 +80,14 @@ typedef struct {
     long long cursor;  /* number of the last record that was read */
     long long whole;   /* records up to this number keep the chosen candidate alone */
     long long candidates, max_candidates, waiting_blocks, max_waiting_blocks;
+    long long whole_per_s, second, asked; /* decisions asked about in the present second */
     long long dropped, dropped_ends; /* records and ends that nobody will read */
 } Ring;
 
 extern PyTypeObject record_type, ring_type;
+
+/* Prepare the names of a decision's attributes, once; -1 with MemoryError set. */
+int records_ready(void);
 
 /* Return a record without anything in it: numbers 0, times NAN, state OPEN, attempts 1. NULL with
  * MemoryError.
@@ -110,6 +114,9 @@ static inline double record_ttft_ms(const Record *record) {
  * dropped. -1 with an error set only if a Decision could not be thinned.
  */
 int ring_append(Ring *ring, Record *record);
+
+/* Return whether the next decision shall keep every candidate: `whole_per_s` each second. */
+int ring_may_weigh_all(Ring *ring, double now);
 
 /* Note that a record stands for another decision, whose numbers the caller wrote, and count the
  * attempt; it kept `kept_before` candidates. -1 with an error set.

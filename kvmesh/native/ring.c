@@ -97,6 +97,15 @@ int ring_append(Ring *self, Record *record) {
     return bound_candidates(self);
 }
 
+int ring_may_weigh_all(Ring *self, double now) {
+    long long second = now > -1e15 && now < 1e15 ? (long long)now : 0;
+    if (second != self->second) {
+        self->second = second;
+        self->asked = 0;
+    }
+    return ++self->asked <= self->whole_per_s;
+}
+
 int ring_again(Ring *self, Record *record, long long kept_before) {
     record->attempts++;
     record->version = ++self->version;
@@ -176,6 +185,11 @@ static PyObject *take_again_method(Ring *self, PyObject *args) {
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *may_weigh_method(Ring *self, PyObject *given) {
+    double now = PyFloat_AsDouble(given);
+    return now == -1.0 && PyErr_Occurred() ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
 }
 
 static PyObject *first_token_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -283,11 +297,12 @@ static Py_ssize_t ring_length(Ring *self) {
 }
 
 static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"capacity", "max_waiting_blocks", "max_candidates", "thin", NULL};
-    long long capacity, blocks, candidates;
+    static char *names[] = {"capacity",    "max_waiting_blocks", "max_candidates",
+                            "whole_per_s", "thin",               NULL};
+    long long capacity, blocks, candidates, whole;
     PyObject *thinner;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LLLO", names, &capacity, &blocks, &candidates,
-                                     &thinner)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LLLLO", names, &capacity, &blocks,
+                                     &candidates, &whole, &thinner)) {
         return NULL;
     }
     if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
@@ -301,6 +316,7 @@ static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->capacity = (Py_ssize_t)capacity;
     self->max_waiting_blocks = blocks;
     self->max_candidates = candidates;
+    self->whole_per_s = whole;
     self->slots = PyMem_Calloc((size_t)capacity, sizeof *self->slots);
     self->ended = PyMem_Calloc(MAX_ENDED, sizeof *self->ended);
     if (self->slots == NULL || self->ended == NULL) {
@@ -339,6 +355,8 @@ static PyMethodDef methods[] = {
     {"append", (PyCFunction)append_method, METH_O, "Take a new record in."},
     {"take_again", (PyCFunction)take_again_method, METH_VARARGS,
      "Have a record stand for another decision."},
+    {"may_weigh_all", (PyCFunction)may_weigh_method, METH_O,
+     "Return whether the next decision shall keep every candidate."},
     {"first_token", FAST(first_token_method), "Note that a record's answer begins."},
     {"end", FAST(end_method), "Note a record's end."},
     {"next_decided", (PyCFunction)next_decided_method, METH_NOARGS, "Return the next to read."},

@@ -50,6 +50,9 @@ static void forget_seconds(Totals *self, Py_ssize_t first) {
         PyMem_Free(self->seconds[i].round_robin_ttft.bins);
     }
     self->count -= first;
+    if (first == 0 || self->count == 0) {
+        return;
+    }
     memmove(self->seconds, self->seconds + first, (size_t)self->count * sizeof *self->seconds);
 }
 

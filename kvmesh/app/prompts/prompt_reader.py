@@ -10,7 +10,7 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES, beginning_of
 from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
-from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, pack_tokens
+from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES, BlockHashes, Hashes, pack_tokens
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
 from kvmesh.core.chat.inference import ChatRequest, InferenceRequest, chat_fields
@@ -34,11 +34,14 @@ _PROMPTS: Final = _CHATS | _TEXTS
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
-    """What to look up and how long it is. `approximate`: no hashes of the engine's token ids."""
+    """What to look up and how long it is. `approximate`: no hashes of the engine's token ids;
+    `estimated`: no hashes at all, and tokens by the size of the body.
+    """
 
-    hashes: BlockHashes
+    hashes: Hashes
     tokens: int
     approximate: bool = False
+    estimated: bool = False
 
 
 class PromptReader:
@@ -81,8 +84,38 @@ class PromptReader:
             return None
         return None if isinstance(packed, str) else packed
 
-    def read(self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int) -> Prompt:
-        """Return the prompt's blocks in the namespace of `root`.
+    def read_unseen(
+        self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int
+    ) -> Prompt:
+        """Return about how long a prompt is that nothing looks at: it is tokenized for the token
+        check alone. Ids that the client sent are checked and counted.
+
+        May run in a thread. Raises `RequestError`.
+        """
+        check, body = self._check, request.body
+        if endpoint.kind not in _PROMPTS:
+            return self.read(request, endpoint, parsed, root)
+        short = len(body) <= MAX_BODY_BYTES
+        if check is not None and short and check.probe.wants(parsed.model or ""):
+            return self.read(request, endpoint, parsed, root, sampled=True)
+        ids = endpoint.kind in _TEXTS or parsed.input_ids
+        if ids and len(body) <= MOST_READ_BYTES:
+            given = self._given(endpoint, parsed)
+            if isinstance(given, array):
+                return Prompt(NO_HASHES, len(given))
+        return Prompt(NO_HASHES, max(1, len(body) // BYTES_A_TOKEN), estimated=True)
+
+    def read(
+        self,
+        request: Request,
+        endpoint: ApiEndpoint,
+        parsed: Parsed,
+        root: int,
+        *,
+        sampled: bool = False,
+    ) -> Prompt:
+        """Return the prompt's blocks in the namespace of `root`; `sampled`: the token check wants
+        it, and was told of it.
 
         May run in a thread. Raises `RequestError`.
         """
@@ -103,7 +136,7 @@ class PromptReader:
             prompt = self._whole(self._pack(body, endpoint, parsed, text)[0], root)
         else:
             prompt = self._doubted(check, request, endpoint, root)
-        if len(body) <= MAX_BODY_BYTES and check.probe.wants(model):
+        if sampled or (len(body) <= MAX_BODY_BYTES and check.probe.wants(model)):
 
             def ours() -> tuple[Sequence[int], bool]:
                 packed, truncated = self._pack(body, endpoint, parsed, text)

@@ -22,7 +22,7 @@ from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, read_chat
 from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
@@ -47,7 +47,9 @@ class Reader:
     `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
     `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
     LoRA adapter, whose cached blocks are its own. `isolation` keeps tenants apart; None: nothing
-    does. `seconds` counts how long reading takes.
+    does. `seconds` counts how long reading takes. `looks` tells whether anything looks at the
+    prompt of a request with this mode (None: the router's own); where nothing does, it is not
+    tokenized. None: always.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Reader:
         self.isolation: Isolation | None = None
         self.root = namespace_root(secret=secret)
         self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
+        self.looks: Callable[[RouterMode | None], bool] | None = None
         self._prompts = prompts
         self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
@@ -103,7 +106,7 @@ class Reader:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
 
         A long body is parsed and tokenised in a thread, so that other streams go on meanwhile.
-        `endpoint` None: that whose prompt the body holds.
+        `endpoint` None: that whose prompt the body holds, to be explained, so it is read whole.
         """
         began = time.perf_counter()
         asked = exchange.request
@@ -116,7 +119,7 @@ class Reader:
         found, parsed, body = self._parse(asked, endpoint)
         if body is not asked.body:
             asked.replace_body(body)
-        request = self.make(exchange, found, parsed)
+        request = self.make(exchange, found, parsed, whole=endpoint is None)
         self._seconds.observe(time.perf_counter() - began)
         then(exchange, request)
 
@@ -129,7 +132,7 @@ class Reader:
             found, parsed, body = await self._threads.run(asked, parse)
             if body is not asked.body:
                 asked.replace_body(body)
-            make = partial(self.make, exchange, found, parsed)
+            make = partial(self.make, exchange, found, parsed, whole=endpoint is None)
             request = await self._threads.run(asked, make)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
@@ -151,8 +154,11 @@ class Reader:
             return endpoint, parsed, asked.body
         return endpoint, *self.isolation.apply(asked, parsed)
 
-    def make(self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed) -> RouteRequest:
-        """Return what to route: tokenised, hashed as far as asked later, with its wishes.
+    def make(
+        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, *, whole: bool = False
+    ) -> RouteRequest:
+        """Return what to route: tokenised, hashed as far as asked later, with its wishes. `whole`
+        tokenises a prompt that nothing looks at, too.
 
         May run in a thread: touches nothing but its arguments and the tokenizer.
         Raises `RequestError`.
@@ -161,11 +167,13 @@ class Reader:
         root = ROOT
         if self._secret or parsed.cache_salt or parsed.lora_path or model in self._adapters:
             root = self._root(parsed, model)
+        wishes = self._wishes.read(request, parsed)
+        unseen = self.looks is not None and not whole and not self.looks(wishes.mode)
         try:
-            prompt = self._prompts.read(request, endpoint, parsed, root)
+            read = self._prompts.read_unseen if unseen else self._prompts.read
+            prompt = read(request, endpoint, parsed, root)
         except RecursionError:
             raise RequestError("the body is nested too deeply to be read: flatten it") from None
-        wishes = self._wishes.read(request, parsed)
         output = wishes.output_tokens
         choices = 1 if parsed.n is None else parsed.choices
         if output is None:
@@ -178,6 +186,7 @@ class Reader:
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate,
+            estimated=prompt.estimated,
             expected_output_tokens=min(output * choices, MAX_TOKENS),
             model=model,
             mode=wishes.mode,

@@ -259,6 +259,8 @@ class RouterServer:
     def _reader(self, context: RoutingContext, check: TokenCheck) -> Reader:
         seconds, adapters = context.routing.phases.tokenize, self.router.adapters
         reader = reader_of(self.settings, self.router_id, check, adapters, seconds)
+        if not self.settings.decision.watch_prompts:
+            reader.looks = context.looks_at
         self.router.resized.append(reader.resize)
         return reader
 

@@ -20,7 +20,7 @@ from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.totals import TokenCounts
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
@@ -100,6 +100,14 @@ class RoutingContext(msgspec.Struct, frozen=True):
     hangs: HangWatch
     ask_suspects: Callable[[], None]
     hang_s: float
+
+    def looks_at(self, mode: RouterMode | None) -> bool:
+        """Return whether anything looks at the prompt of a request with this mode."""
+        if "kv" in (mode, self.scheduler.options.mode):
+            return True
+        binding = self.routing.binding
+        held = binding.bounded or bool(binding.waiting)
+        return held or self.decisions.ring is not None or bool(self.router.prefillers)
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.

@@ -241,6 +241,8 @@ class Dispatch:
                 one.visible_id, decision, one.request.hashes, now
             )
             record.forecast, record.tenant = one.forecast, one.request.tenant
+            if one.request.estimated:
+                record.estimated = True
             if one.request.overridden:
                 record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:

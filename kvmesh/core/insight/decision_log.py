@@ -86,13 +86,12 @@ class DecisionLog:
         self.shadows = ShadowPolicies(()) if shadows is None else shadows
         self.prefixes = HotPrefixes()
         self.totals = new_totals()
-        self.records = new_ring(capacity, max_waiting_blocks, max_candidates, thin)
+        self.records = new_ring(capacity, max_waiting_blocks, max_candidates, whole_per_s, thin)
+        self.may_weigh_all = self.records.may_weigh_all
         self.replicas = 1
         self.ring: TraceRing | None = None
-        self._whole_per_s = whole_per_s
         self._shadow = RoundRobinShadow()
         self._latencies: dict[WorkerId, deque[float]] = {}
-        self._second = self._asked = 0
         self._read = self._read_ends = 0
         self._scale, self._scaled = 1.0, (0, 0)
 
@@ -100,15 +99,6 @@ class DecisionLog:
     def version(self) -> int:
         """Return the version of the newest change."""
         return self.records.version
-
-    def may_weigh_all(self, now: float) -> bool:
-        """Return whether the next decision shall keep every candidate: so many each second."""
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._asked = 0
-        self._asked += 1
-        return self._asked <= self._whole_per_s
 
     def decided(
         self, request_id: bytes, decision: Decision, hashes: Hashes, now: float

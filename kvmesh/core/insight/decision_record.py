@@ -113,7 +113,8 @@ class RecordRing:
     One reader takes records in order (`next_decided`) and ends in order of their end
     (`next_ended`), in its own time. What it is too slow for is dropped and counted (`dropped`,
     `dropped_ends`): records that left the ring, or whose prompts would have made those that wait
-    more than `max_waiting_blocks`. `max_candidates` are kept in all; beyond it the oldest
+    more than `max_waiting_blocks`. `whole_per_s` decisions a second are to keep all their
+    candidates (`may_weigh_all`); `max_candidates` are kept in all; beyond it the oldest
     decisions keep only the chosen one (`thin`).
     """
 
@@ -122,6 +123,7 @@ class RecordRing:
         capacity: int,
         max_waiting_blocks: int,
         max_candidates: int,
+        whole_per_s: int,
         thin: Callable[[Decision], Decision],
     ) -> None:
         if capacity < 1:
@@ -131,13 +133,24 @@ class RecordRing:
         self.candidates = self.waiting_blocks = 0
         self._max_waiting_blocks = max_waiting_blocks
         self._max_candidates = max_candidates
+        self._whole_per_s = whole_per_s
         self._thin_decision = thin
         self._records: deque[DecisionRecord] = deque()
         self._ended: deque[DecisionRecord] = deque()
         self._cursor = self._whole = 0
+        self._second = self._asked = 0
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def may_weigh_all(self, now: float) -> bool:
+        """Return whether the next decision shall keep every candidate: so many each second."""
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._asked = 0
+        self._asked += 1
+        return self._asked <= self._whole_per_s
 
     def append(self, record: DecisionRecord) -> None:
         """Take a new record in. O(1), amortised. Raises `ValueError` if a ring has it already."""
@@ -251,7 +264,7 @@ class RecordRing:
 
 
 NewRecord = Callable[[bytes, Decision, Hashes, float], DecisionRecord]
-NewRing = Callable[[int, int, int, Callable[[Decision], Decision]], RecordRing]
+NewRing = Callable[[int, int, int, int, Callable[[Decision], Decision]], RecordRing]
 
 new_record: Final = cast("NewRecord", NATIVE.Record) if NATIVE else DecisionRecord
 """Return the record of a request decided now."""

@@ -98,7 +98,7 @@ class BothRings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rings = (RecordRing(4, 30, 6, thin), new_ring(4, 30, 6, thin))
+        self.rings = (RecordRing(4, 30, 6, 2, thin), new_ring(4, 30, 6, 2, thin))
         self.totals = (Totals(5, SECONDS), new_totals(5))
         self.records: list[Pair] = []
         self.now = 100.0
@@ -115,6 +115,8 @@ class BothRings(RuleBasedStateMachine):
         for ring, totals, record in zip(self.rings, self.totals, pair, strict=True):
             ring.append(record)
             totals.decided(self.now)
+        first, second = (ring.may_weigh_all(self.now) for ring in self.rings)
+        assert first == second
 
     @precondition(lambda self: self.records)
     @rule(at=small, decision=decisions())

@@ -38,12 +38,12 @@ def test_a_tenants_requests_are_found_and_counted_apart() -> None:
 @each_kind
 def test_a_ring_of_nothing_is_refused(kind: Kind) -> None:
     with pytest.raises(ValueError, match="at least 1 record, not 0"):
-        kind[1](0, 9, 9, thin)
+        kind[1](0, 9, 9, 0, thin)
 
 
 @each_kind
 def test_a_record_is_in_one_ring_once(kind: Kind) -> None:
-    ring = kind[1](4, 99, 9, thin)
+    ring = kind[1](4, 99, 9, 0, thin)
     record = kind[0](b"a", decide(), HASHES, 1.0)
     ring.append(record)
 
@@ -54,7 +54,7 @@ def test_a_record_is_in_one_ring_once(kind: Kind) -> None:
 
 @each_kind
 def test_a_record_that_left_the_ring_keeps_only_the_chosen_candidate_of_a_retry(kind: Kind) -> None:
-    ring = kind[1](1, 99, 9, thin)
+    ring = kind[1](1, 99, 9, 0, thin)
     gone, newer = (kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
     for record in (gone, newer):
         ring.append(record)
@@ -67,7 +67,7 @@ def test_a_record_that_left_the_ring_keeps_only_the_chosen_candidate_of_a_retry(
 
 @each_kind
 def test_ends_beyond_the_bound_are_dropped(kind: Kind) -> None:
-    ring = kind[1](1, 99, 9, thin)
+    ring = kind[1](1, 99, 9, 0, thin)
     record = kind[0](b"a", decide(), HASHES, 1.0)
     ring.append(record)
 
