@@ -21,5 +21,7 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     -k "not leaks" tests/property/native tests/property/index/test_index_properties.py \
     tests/property/routing/test_scheduler_properties.py \
     tests/property/routing/test_sequences_properties.py tests/unit/core/blocks/test_hashing.py \
+    tests/unit/core/engines/test_event_stream.py tests/unit/transport/http/upstream/test_response_head.py \
+    tests/unit/transport/http/wire/test_headers.py \
     tests/unit/core/cost/test_quick.py tests/unit/core/index tests/unit/core/snapshots/test_writing.py \
     tests/unit/core/workers/test_sequences.py tests/unit/core/workers/test_speeds.py "$@"
