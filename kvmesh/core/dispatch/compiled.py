@@ -145,6 +145,7 @@ class CompiledDispatch:
             or binding.bounded
             or binding.waiting
             or (index is not None and len(index.tiers) > 1)
+            or not (self.looks or log.ring is None)
         ):
             return None
         states = scheduler.workers.plain(scanned.model, now)
