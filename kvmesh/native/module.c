@@ -11,6 +11,7 @@ static int (*const preparations[])(void) = {
     hashed_ready,
     packer_ready,
     prompt_ready,
+    records_ready,
     sequence_methods_ready,
     sequences_ready,
     speeds_ready,
