@@ -1,5 +1,6 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "loads.h"
+#include "readers.h"
 #include "table.h"
 #include "totals.h"
 
@@ -16,7 +17,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyTypeObject *types[] = {&table_type,     &loads_type,   &ratio_type,
                              &worker_state_type, &formula_type, &record_type,
                              &ring_type,      &totals_type,  &histogram_type,
-                             &token_counts_type, &request_ends_type};
+                             &token_counts_type, &request_ends_type,
+                             &prefix_counts_type, &robin_shadow_type};
     if (search_ready() < 0 || loads_ready() < 0 || records_ready() < 0) {
         return NULL;
     }
