@@ -179,6 +179,14 @@ class Native(Protocol):
         """Return `core.insight.totals.TokenCounts`, all 0."""
         ...
 
+    def PrefixCounts(self, max_nodes: int) -> object:  # noqa: N802  a type
+        """Return `core.insight.hot_prefixes.PrefixCounts`."""
+        ...
+
+    def RoundRobinShadow(self, max_entries: int) -> object:  # noqa: N802  a type
+        """Return a `core.insight.round_robin_shadow.RoundRobinShadow`."""
+        ...
+
     def RequestEnds(self) -> object:  # noqa: N802  a type
         """Return `app.serve.request_ends.EndCounts` of nothing."""
         ...

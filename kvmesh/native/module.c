@@ -2,6 +2,7 @@
 #include "decide.h"
 #include "packer.h"
 #include "prompt.h"
+#include "readers.h"
 #include "turns.h"
 
 /* What has to be prepared before any type is. */
@@ -39,10 +40,12 @@ static PyTypeObject *const types[] = {
     &histogram_type,
     &lengths_type,
     &loads_type,
+    &prefix_counts_type,
     &ratio_type,
     &record_type,
     &request_ends_type,
     &ring_type,
+    &robin_shadow_type,
     &sequences_type,
     &speeds_type,
     &step_times_type,

@@ -14,7 +14,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_record import DecisionRecord, State, new_record, new_ring, thin
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
-from kvmesh.core.insight.round_robin_shadow import RoundRobinShadow
+from kvmesh.core.insight.round_robin_shadow import new_shadow
 from kvmesh.core.insight.totals import new_totals
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.trace_rows import keep_record
@@ -90,7 +90,7 @@ class DecisionLog:
         self.may_weigh_all = self.records.may_weigh_all
         self.replicas = 1
         self.ring: TraceRing | None = None
-        self._shadow = RoundRobinShadow()
+        self._shadow = new_shadow()
         self._latencies: dict[WorkerId, deque[float]] = {}
         self._read = self._read_ends = 0
         self._scale, self._scaled = 1.0, (0, 0)
