@@ -266,42 +266,58 @@ static Py_ssize_t count_plain(const char *at, Py_ssize_t size, int *last, int *e
     return tokens;
 }
 
-static PyObject *take_by_twin(EventStream *self, PyObject *data) {
+enum { TAKEN = 1, DUE = 2, ENDED = 4 };
+
+static PyObject *taken(const EventStream *self, int ended) {
+    return PyLong_FromLong(TAKEN | (self->tokens >= self->due ? DUE : 0) | (ended ? ENDED : 0));
+}
+
+static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     PyObject *twin = twin_of(self);
-    PyObject *found = twin == NULL ? NULL : PyObject_CallMethod(twin, "take", "O", data);
-    int taken = found == NULL ? -1 : PyObject_IsTrue(found);
-    if (twin == NULL || count_twins(self, twin, found) < 0 || taken < 0) {
-        return NULL;
+    PyObject *found = twin == NULL ? NULL : PyObject_CallMethod(twin, "take", "OO", args[0], args[1]);
+    long flags = found == NULL ? -1 : PyLong_AsLong(found);
+    if (twin == NULL || count_twins(self, twin, found) < 0 || flags < 0) {
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     }
-    return PyLong_FromLong(taken == 0 ? 0 : self->tokens >= self->due ? 2 : 1);
+    return flags == 0 ? PyLong_FromLong(0) : taken(self, (flags & ENDED) != 0);
 }
 
 PyDoc_STRVAR(take_doc,
-"take(data) -> int\n\nCount `data`, which stands between two chunks of HTTP, if it is nothing but whole "
-"plain chunks of\nwhole ordinary events, that may be passed on as they came: 1, or 2 once `tokens` are "
-"`due`.\nElse 0, and nothing has changed.");
+"take(data, may_end) -> int\n\nCount `data`, which stands between two chunks of HTTP, if it is nothing but "
+"whole plain chunks of\nwhole ordinary events, and, if it `may_end`, the last chunk, so that it may be "
+"passed on as it came:\n1, with 2 once `tokens` are `due` and 4 at the end. Else 0, and nothing has changed.");
 
-static PyObject *stream_take(EventStream *self, PyObject *data) {
-    if (!PyBytes_CheckExact(data)) {
-        return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
+static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
+    static const char last_chunk[] = "0\r\n\r\n";
+    if (nargs != 2 || !PyBytes_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "take takes bytes and whether they may end");
+        return NULL;
     }
-    const char *at = PyBytes_AS_STRING(data), *end = at + PyBytes_GET_SIZE(data);
-    Py_ssize_t tokens = 0;
-    int last = RARE, ended = 0;
+    const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
+    int may_end = PyObject_IsTrue(args[1]);
+    if (may_end < 0) {
+        return NULL;
+    }
     if (self->handed_over) {
-        return take_by_twin(self, data);
+        return take_by_twin(self, args);
     }
     if (self->held != NULL || at == end) {
         return PyLong_FromLong(0);
     }
+    Py_ssize_t tokens = 0;
+    int last = RARE, done = 0, ended = 0;
     while (at < end) {
+        ended = may_end && end - at == LENGTH(last_chunk) && memcmp(at, last_chunk, 5) == 0;
+        if (ended) {
+            break;
+        }
         const char *content = at;
         Py_ssize_t size = chunk_size(at, end, &content);
         if (size <= 0 || end - content < size + 2 || content[size] != '\r' ||
             content[size + 1] != '\n' || memchr(content, '\r', (size_t)size) != NULL) {
             return PyLong_FromLong(0);
         }
-        Py_ssize_t found = count_plain(content, size, &last, &ended);
+        Py_ssize_t found = count_plain(content, size, &last, &done);
         if (found < 0) {
             return PyLong_FromLong(0);
         }
@@ -309,9 +325,11 @@ static PyObject *stream_take(EventStream *self, PyObject *data) {
         at = content + size + 2;
     }
     self->tokens += tokens;
-    self->done |= (char)ended;
-    self->complete = last == END;
-    return PyLong_FromLong(self->tokens >= self->due ? 2 : 1);
+    self->done |= (char)done;
+    if (last != RARE) {
+        self->complete = last == END;
+    }
+    return taken(self, ended);
 }
 
 PyDoc_STRVAR(flush_doc, "flush() -> bytes\n\nReturn what is held: the stream has ended.");
@@ -388,13 +406,13 @@ static PyGetSetDef stream_told[] = {
 
 static PyMemberDef stream_members[] = {
     {"tokens", T_PYSSIZET, offsetof(EventStream, tokens), READONLY, "events that carry output"},
-    {"due", T_PYSSIZET, offsetof(EventStream, due), 0, "the tokens at which `take` returns 2"},
+    {"due", T_PYSSIZET, offsetof(EventStream, due), 0, "the tokens at which `take` says so"},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef stream_methods[] = {
     {"feed", (PyCFunction)stream_feed, METH_O, feed_doc},
-    {"take", (PyCFunction)stream_take, METH_O, take_doc},
+    {"take", (PyCFunction)(void (*)(void))stream_take, METH_FASTCALL, take_doc},
     {"flush", (PyCFunction)stream_flush, METH_NOARGS, flush_doc},
     {"is_complete", (PyCFunction)stream_is_complete, METH_NOARGS, is_complete_doc},
     {NULL, NULL, 0, NULL},

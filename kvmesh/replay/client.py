@@ -71,6 +71,9 @@ class ReplayExchange:
     def on_due(self) -> None:
         """Not called: there is no `on_chunk`."""
 
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """Take an answer that came at once."""
         self.on_head(head)

@@ -67,7 +67,7 @@ def _response(pieces: list[bytes]) -> object:
     body = b""
     try:
         for piece in pieces:
-            if reader.between_chunks and new_event_stream().take(piece):
+            if reader.between_chunks and new_event_stream().take(piece, b""):
                 by_parser = ResponseReader()
                 by_parser.feed(CHUNKED)
                 body += by_parser.feed(piece)
@@ -85,10 +85,10 @@ def sse(data: bytes) -> None:
     rest, pieces = cut(data)
     pure, native = EventStream(), new_event_stream()
     for piece in pieces:
-        assert native.take(piece) == pure.take(piece)
+        assert native.take(piece, 1) == pure.take(piece, 1)
         assert native.feed(piece) == pure.feed(piece)
         framed = b"%x\r\n%b\r\n" % (len(piece), piece)
-        assert native.take(framed) == pure.take(framed)
+        assert native.take(framed, 0) == pure.take(framed, 0)
         assert (native.tokens, native.usage, native.held) == (pure.tokens, pure.usage, pure.held)
         assert native.is_complete() == pure.is_complete()
     whole, cut_up, gate = SseScanner(), SseScanner(), EventGate()

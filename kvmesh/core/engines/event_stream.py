@@ -8,6 +8,10 @@ from typing import Final, cast
 from kvmesh.compiled import NATIVE
 from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, ordinary_events
 
+TAKEN: Final = 1
+DUE: Final = 2
+ENDED: Final = 4
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
 _NULL_USAGE: Final = re.compile(rb'"usage": ?null')
@@ -67,18 +71,20 @@ class EventStream:
         self._scanner.feed(data)
         return self._gate.feed(data)
 
-    def take(self, data: bytes) -> int:
+    def take(self, data: bytes, may_end: object) -> int:
         """Count `data`, which stands between two chunks of HTTP, if it may be passed on as it is.
 
         That is when it is nothing but whole chunks with plain size lines, each of whole ordinary
-        events or `[DONE]`. Returns 1 then, 2 if `tokens` are `due`; else 0, and nothing
-        has changed.
+        events or `[DONE]`, and, if it `may_end`, the last chunk. Returns `TAKEN`, with `DUE` if
+        `tokens` are, and with `ENDED` at the end; else 0, and nothing has changed.
         """
-        events = b"" if self._gate.held or self._scanner.is_inside else _ordinary_chunks(data)
-        if not events:
+        ended = bool(may_end) and data.endswith(_LAST_CHUNK)
+        events = _ordinary_chunks(data[: -len(_LAST_CHUNK)] if ended else data)
+        if not data or events is None or self._gate.held or self._scanner.is_inside:
             return 0
-        self.feed(events)
-        return 2 if self.tokens >= self.due else 1
+        if events:
+            self.feed(events)
+        return TAKEN | (DUE if self.tokens >= self.due else 0) | (ENDED if ended else 0)
 
     def take_event(self, block: bytes) -> None:
         """Count one event that has passed, without the blank line behind it."""
@@ -98,19 +104,19 @@ class EventStream:
         return self._gate.flush()
 
 
-def _ordinary_chunks(data: bytes) -> bytes:
-    """Return what is in whole plain chunks of whole ordinary events, nothing for anything else."""
+def _ordinary_chunks(data: bytes) -> bytes | None:
+    """Return what is in whole plain chunks of whole ordinary events, None for anything else."""
     contents: list[bytes] = []
     at = 0
     while at < len(data):
         line = _SIZE_LINE.match(data, at)
         size = int(line[1], 16) if line is not None else 0
         if line is None or not size:
-            return b""
+            return None
         end = line.end() + size
         content = data[line.end() : end]
         if data[end : end + 2] != b"\r\n" or not _is_ordinary(content):
-            return b""
+            return None
         contents.append(content)
         at = end + 2
     return b"".join(contents)

@@ -68,6 +68,9 @@ class _Answer:
         if not self.done.done():
             self.done.set_result("")
 
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         self.on_head(head)
         self.on_body(body)

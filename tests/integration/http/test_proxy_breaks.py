@@ -428,7 +428,7 @@ async def test_a_slow_reader_holds_the_upstream_back_and_little_memory(
         before = written[0]
         await asyncio.sleep(0.2)
 
-    transport = proxy.exchanges[0]._channel.transport
+    transport = proxy.exchanges[0].channel.transport
     assert written[0] < 25_000_000
     assert transport.get_write_buffer_size() < 1_000_000
     body, whole = await client._chunks()

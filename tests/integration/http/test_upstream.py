@@ -52,6 +52,9 @@ class Sink:
     def on_due(self) -> None:
         """Not called: there is no `on_chunk`."""
 
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         self.on_head(head)
         self.on_body(body)

@@ -145,7 +145,7 @@ def at_the_router(port: int) -> Callable[..., bool]:
     """Return what tells a router's requests from those of the engines, and from its probes."""
 
     def is_there(one: Any, *arguments: Any) -> bool:
-        connection = one._channel if isinstance(one, Exchange) else one
+        connection = one.channel if isinstance(one, Exchange) else one
         if isinstance(connection, Connection):
             here = connection.transport.get_extra_info("sockname")[1] == port
             return here and of_requests(one)

@@ -5,11 +5,11 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.engines.event_stream import new_event_stream
+from kvmesh.core.engines.event_stream import ENDED, new_event_stream
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import RequestReader
-from kvmesh.transport.http.upstream.response_reader import HEAD, ResponseReader
+from kvmesh.transport.http.upstream.response_reader import COMPLETE, HEAD, ResponseReader
 from kvmesh.transport.http.wire.problem import Problem
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
@@ -115,11 +115,17 @@ ENDS = [b"", b"0\r\n\r\n", b"0\r\nT: x\r\n\r\n", b"00\r\n\r\n", b"0;x\r\n\r\n", 
 
 def passing(reader: ResponseReader, piece: bytes) -> bytes:
     """Return the body in a piece, which may pass by the parser as the chunks of a stream do."""
-    if reader.between_chunks and new_event_stream().take(piece):
-        by_parser = ResponseReader()
-        by_parser.feed(HEADS[0])
-        return by_parser.feed(piece)
-    return reader.feed(piece)
+    taken = new_event_stream().take(piece, reader.unseen) if reader.between_chunks else 0
+    if not taken:
+        return reader.feed(piece)
+    by_parser = ResponseReader()
+    by_parser.feed(HEADS[0])
+    body = by_parser.feed(piece)
+    if taken & ENDED:
+        assert by_parser.stage is COMPLETE
+        reader.take_end()
+        reader.stage, reader.reusable = COMPLETE, True
+    return body
 
 
 @given(
@@ -152,6 +158,9 @@ def test_whole_chunks_may_pass_by_the_parser_wherever_a_stream_is_cut(
                     if not piece:
                         continue
                 before = reader.stage
+                if before is COMPLETE and reader.fresh:  # ended past the parser: nothing may follow
+                    reader.reusable = False
+                    continue
                 try:
                     body += passing(reader, piece) if shortcut else reader.feed(piece)
                 except ValueError:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.compiled import NATIVE
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import DUE, TAKEN, EventStream, new_event_stream
 from kvmesh.core.engines.sse import MAX_HELD_BYTES
 from tests.property.engines.test_sse import streams
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 
+CHUNK = b"a\r\ndata: {}\n\n\r\n"
 PIECES = [
     b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n',
     b'data: {"a":1}\n\ndata: {"b":2}\n\n',
@@ -51,7 +52,7 @@ def chunks(draw: st.DrawFn) -> bytes:
         content = b"".join(draw(st.lists(st.sampled_from(PIECES), min_size=1, max_size=2)))
         line = draw(sizes).format(len(content)).encode()
         data += line + draw(ends) + content + draw(ends)
-    return data
+    return data + draw(st.sampled_from([b"", b"", b"0\r\n\r\n", b"0\r\n"]))
 
 
 def facts(stream: EventStream) -> tuple[object, ...]:
@@ -80,7 +81,8 @@ def test_whatever_comes_is_read_and_held_back_alike(
 
     for chunked, piece, data in script:
         if chunked:
-            assert native.take(data) == pure.take(data)
+            may_end = len(piece) % 2
+            assert native.take(data, may_end) == pure.take(data, may_end)
         else:
             assert native.feed(piece) == pure.feed(piece)
         assert facts(native) == facts(pure)
@@ -106,14 +108,14 @@ def test_an_event_too_long_to_hold_passes_in_parts(over: int) -> None:
 
     for piece in script:
         assert native.feed(piece) == pure.feed(piece)
-        assert native.take(b"a\r\ndata: {}\n\n\r\n") == pure.take(b"a\r\ndata: {}\n\n\r\n")
+        assert native.take(CHUNK, 0) == pure.take(CHUNK, 0)
         assert facts(native) == facts(pure)
 
 
 def test_a_whole_piece_passes_uncopied() -> None:
     for stream in both():
         assert stream.feed(PIECES[0]) is PIECES[0]
-        assert stream.take(b"a\r\ndata: {}\n\n\r\n" * 2) == 2
+        assert stream.take(CHUNK * 2, 0) == TAKEN | DUE
         assert stream.tokens == 3
 
 
@@ -126,13 +128,25 @@ def test_misuse_is_an_error_and_breaks_nothing() -> None:
             call()
     for wrong in (None, bytearray(b"a"), 1):
         with pytest.raises(TypeError):
-            made.take(wrong)
+            made.take(wrong, 0)
+    for few in ((), (b"",), (b"", 0, 0)):
+        with pytest.raises(TypeError):
+            made.take(*few)
+    with pytest.raises(ZeroDivisionError):
+        made.take(b"", Untold())
     with pytest.raises(TypeError):
         made.due = "many"
     for make, piece in ((1, b"a\r"), (object, b"a\r"), (object, b"data: x\n\n")):
         with pytest.raises((TypeError, AttributeError)):
             kind(make).feed(piece)
     assert (made.tokens, made.feed(PIECES[0])) == (0, PIECES[0])
+
+
+class Untold:
+    """Neither true nor false."""
+
+    def __bool__(self) -> bool:
+        return bool(1 // 0)
 
 
 class _Hostile:

@@ -49,6 +49,9 @@ class Sink:
     def on_due(self) -> None:
         """Not called: there is no `on_chunk`."""
 
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         if self.n not in self._trial.ledger.open:
             return  # what a `finally` still tells one that has crashed

@@ -161,7 +161,7 @@ class Forward:
             exchange.pass_head(status, lines, added, head.length)
         stream = self._stream
         if stream is not None and self._call is not None and exchange.chunked:
-            self.on_chunk = stream.take, exchange.write_framed
+            self.on_chunk = stream.take, exchange.channel.transport.write
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
@@ -192,6 +192,12 @@ class Forward:
         tokens = stream.tokens
         stream.due = tokens + GROW_TOKENS
         self._plan.on_tokens(tokens)
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Pass the last chunks on."""
+        self._call = None
+        self.scope.kind = "finished"
+        self._exchange.end_framed(data)
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """Pass an answer on that came at once."""

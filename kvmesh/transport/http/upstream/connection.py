@@ -1,10 +1,12 @@
 """One connection to an upstream: a request out, its response's bytes in, how it failed."""
 
 import asyncio
-from typing import Literal, Protocol, cast
+from collections.abc import Callable
+from typing import Literal, ParamSpec, Protocol, cast
 
 import structlog
 
+from kvmesh.core.engines.event_stream import DUE, ENDED
 from kvmesh.transport.http.upstream.messages import (
     CarriedRequest,
     Deadlines,
@@ -27,6 +29,7 @@ _JOIN_BELOW = 64 * 1024
 MAX_KNOWN_BODY = 64 * 1024
 OK = 200
 
+P = ParamSpec("P")
 KnownAnswer = tuple[HeadPattern, ResponseHead]
 """A head that an origin's responses repeat, and what it says."""
 
@@ -163,15 +166,22 @@ class UpstreamConnection(asyncio.Protocol):
             if sink is None:
                 self.transport.abort()
                 return
-            on_chunk = sink.on_chunk
-            if on_chunk is not None and self._reader.between_chunks:
+            on_chunk, reader = sink.on_chunk, self._reader
+            if on_chunk is not None and reader.between_chunks:
                 take, write = on_chunk
-                if taken := take(data):
-                    write(data)
-                    if not self._paused:
+                if taken := take(data, reader.unseen):
+                    if taken < ENDED:
+                        # Writing may pause this connection, which suspends the deadline.
                         self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-                    if taken > 1:
+                        write(data)
+                        if taken & DUE:
+                            sink.on_due()
+                        return
+                    reader.take_end()
+                    if taken & DUE:
                         sink.on_due()
+                    if self._sink is sink:
+                        self._complete(True, sink.on_last_chunks, data)
                     return
             if self._responded or not self._take_known(sink, data):
                 self._parse(sink, data)
@@ -199,7 +209,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._sink is not sink:
                 return
         if after is COMPLETE:
-            self._complete(sink, reusable=reader.reusable)
+            self._complete(reader.reusable, sink.on_end)
         elif not self._paused:
             self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
@@ -231,7 +241,7 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         attempt.request, attempt.head = None, b""
         head.length = len(body)
-        self._complete(sink, reusable=True, whole=(head, body))
+        self._complete(True, sink.on_whole, head, body)
         return True
 
     def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:
@@ -276,9 +286,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._crash(self._sink, error)
 
     def _complete(
-        self, sink: UpstreamSink, *, reusable: bool, whole: tuple[ResponseHead, bytes] | None = None
+        self, reusable: bool, tell: Callable[P, None], /, *told: P.args, **more: P.kwargs
     ) -> None:
-        """Be free for another request, or close, then tell `sink`; of a `whole` answer all."""
+        """Be free for another request, or close, then `tell` the sink."""
         try:
             if self._paused and self._attempt is not None:
                 self.resume(self._attempt)
@@ -293,10 +303,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             raise
         finally:
-            if whole is None:
-                sink.on_end()
-            else:
-                sink.on_whole(*whole)
+            tell(*told, **more)
 
     def _closed(self, exc: Exception | None) -> None:
         sink = self._sink
@@ -304,7 +311,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             if self._reader.stage is BODY and self._reader.until_close and exc is None:
-                self._complete(sink, reusable=False)
+                self._complete(False, sink.on_end)
             elif self._responded:
                 self._fail("truncated", "connection closed in the middle of the response")
             else:

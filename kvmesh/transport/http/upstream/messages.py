@@ -84,9 +84,9 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
 
-OnChunk = tuple[Callable[[bytes], int], Callable[[bytes], None]]
-"""Looks at bytes that begin a chunk and returns whether they may be passed on as they came, 2 if
-`UpstreamSink.on_due` must be called then; and passes them on.
+OnChunk = tuple[Callable[[bytes, object], int], Callable[[bytes], None]]
+"""`EventStream.take` looks at bytes that begin a chunk; what it takes goes as it is to the other,
+or with the last chunk to `UpstreamSink.on_last_chunks`. `on_due` is called when it says so.
 """
 
 
@@ -94,7 +94,7 @@ class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
     One that came whole may go to `on_whole`, which then is all. While `on_chunk` is set, chunks of
-    the body that its first half takes go to its second instead of `on_body`.
+    the body may go there instead of `on_body`, and the last to `on_last_chunks`, which is the end.
     `on_failure` may come at any point; nothing comes after `cancel`. What one of these raises is
     passed to `crash`, which is then the last.
     """
@@ -115,6 +115,10 @@ class UpstreamSink(Protocol):
 
     def on_end(self) -> None:
         """Learn that the response is complete for certain."""
+        ...
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Take the last chunks, which may be passed on as they are: the response is complete."""
         ...
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:

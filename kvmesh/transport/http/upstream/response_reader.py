@@ -56,12 +56,13 @@ class ResponseReader:
     `status` and `headers` are final (1xx are skipped). `reusable` after COMPLETE tells whether
     the connection may carry another request. `until_close`: only the connection's end ends it.
     `between_chunks`: the parser, which stands between two chunks, need not see bytes that are whole
-    chunks. `fresh`: nothing was read since `begin`.
+    chunks. `unseen` is the head that it has not seen either, so it need not see the last chunk.
+    `fresh`: nothing was read since `begin`.
     """
 
     __slots__ = (
         "_after_chunk", "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
-        "_pieces", "_unseen", "between_chunks", "fresh", "headers", "reusable", "stage", "status",
+        "_pieces", "between_chunks", "fresh", "headers", "reusable", "stage", "status", "unseen",
         "until_close",
     )  # fmt: skip
 
@@ -73,7 +74,7 @@ class ResponseReader:
     def begin(self, *, expect_body: bool = True) -> None:
         """Await a response; `expect_body` False for HEAD."""
         self.fresh = expect_body
-        self._unseen = b""
+        self.unseen = b""
         self._expect_body = expect_body
         self._head_bytes = 0
         self._interim = False
@@ -109,10 +110,17 @@ class ResponseReader:
     def take_head(self, head: bytes, status: int) -> None:
         """Learn that a `stream_head` came again, but for its date, of a response with a body."""
         self.fresh = False
-        self._unseen = head
+        self.unseen = head
         self._keep_alive = self.between_chunks = True
         self.status = status
         self.stage = BODY
+
+    def take_end(self) -> None:
+        """Learn that a response whose head is `unseen` has ended; be ready for another one."""
+        self.unseen = b""
+        self.between_chunks = False
+        self.stage = HEAD
+        self.fresh = True
 
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1.
@@ -120,7 +128,7 @@ class ResponseReader:
         Behind a head that was known it looks for whole plain chunks itself; if `data` holds
         anything else, the parser gets the head and all of it.
         """
-        if self._unseen:
+        if self.unseen:
             at, length = 0, len(data)
             pieces: list[bytes] = []
             while at < length:
@@ -134,7 +142,7 @@ class ResponseReader:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if length == at + len(_LAST_CHUNK) and data.endswith(_LAST_CHUNK):
                 self.between_chunks = False
-                self._unseen = b""
+                self.unseen = b""
                 self.reusable = self._keep_alive
                 self.stage = COMPLETE
                 return b"".join(pieces)
@@ -143,10 +151,10 @@ class ResponseReader:
     def _parse(self, data: bytes) -> bytes:
         parser = self._parser
         self.fresh = False
-        if self._unseen:
+        if self.unseen:
             self.stage = HEAD
-            parser.feed_data(self._unseen)
-            self._unseen = b""
+            parser.feed_data(self.unseen)
+            self.unseen = b""
         self._after_chunk = False
         try:
             parser.feed_data(data)

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.event_stream import DUE, ENDED, TAKEN, EventStream, new_event_stream
 from kvmesh.core.engines.sse import Usage
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":" a"}}]}\n\n'
@@ -35,7 +35,7 @@ def test_chunks_of_whole_ordinary_events_are_counted_as_they_are(
     stream = make()
     stream.due = 100
 
-    assert stream.take(data) == 1
+    assert stream.take(data, b"") == TAKEN
     assert (stream.tokens, stream.done, stream.is_complete()) == (
         tokens,
         DONE in data,
@@ -68,7 +68,7 @@ def test_chunks_of_whole_ordinary_events_are_counted_as_they_are(
 def test_anything_else_has_to_be_fed(data: bytes, make: Make) -> None:
     stream = make()
 
-    assert stream.take(data) == 0
+    assert stream.take(data, b"") == 0
     assert (stream.tokens, stream.held) == (0, b"")
 
 
@@ -76,21 +76,42 @@ def test_nothing_is_taken_behind_a_part_of_an_event(make: Make) -> None:
     stream = make()
     stream.feed(TOKEN[:9])
 
-    taken = stream.take(chunk(TOKEN))
+    taken = stream.take(chunk(TOKEN), b"")
     passed = stream.feed(TOKEN[9:])
 
-    assert (taken, passed, stream.take(chunk(TOKEN)), stream.tokens) == (0, TOKEN, 2, 2)
+    assert (taken, passed, stream.take(chunk(TOKEN), b"")) == (0, TOKEN, TAKEN | DUE)
+    assert stream.tokens == 2
 
 
 def test_what_is_due_is_told_until_it_is_put_off(make: Make) -> None:
     stream = make()
     told = []
     for _ in range(4):
-        told.append(stream.take(chunk(TOKEN)))
+        told.append(stream.take(chunk(TOKEN), b""))
         if stream.tokens == 2:
             stream.due = 4
 
-    assert told == [2, 2, 1, 2]
+    assert told == [TAKEN | DUE, TAKEN | DUE, TAKEN, TAKEN | DUE]
+
+
+@pytest.mark.parametrize("content", [b"", chunk(TOKEN), chunk(DONE), chunk(TOKEN) + chunk(DONE)])
+def test_the_last_chunk_is_taken_where_it_may_be(content: bytes, make: Make) -> None:
+    stream = make()
+    stream.due = 100
+    data = content + b"0\r\n\r\n"
+
+    before = stream.take(data, b""), stream.tokens
+    taken = stream.take(data, b"head")
+
+    assert (before, taken) == ((0, 0), TAKEN | ENDED)
+    assert (stream.done, stream.is_complete()) == (DONE in content, DONE in content)
+
+
+@pytest.mark.parametrize(
+    "end", [b"0\r\n\r\n0\r\n\r\n", b"00\r\n\r\n", b"0\r\nT: x\r\n\r\n", b"0\r\n"]
+)
+def test_any_other_end_has_to_be_fed(end: bytes, make: Make) -> None:
+    assert make().take(chunk(TOKEN) + end, b"head") == 0
 
 
 def test_a_stream_says_what_gate_and_scanner_say(make: Make) -> None:
