@@ -76,8 +76,7 @@ class PromptReader:
             if prompt is not None:
                 packed = self.tokenizer.pack(prompt, add_special_tokens=True)
             elif scanned.bare and (messages := scanned.messages):
-                chat = [{"role": role, "content": content} for role, content in messages]
-                packed = self.tokenizer.pack_chat(ChatInput(cast("list[JsonObject]", chat)))
+                packed = self.tokenizer.pack_messages(messages)
             else:
                 return None
         except RequestError:

@@ -64,6 +64,7 @@ class Reader:
     ) -> None:
         self.isolation: Isolation | None = None
         self.root = namespace_root(secret=secret)
+        self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
         self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
         self.looks: Callable[[RouterMode | None], bool] | None = None
         self._prompts = prompts
@@ -84,7 +85,7 @@ class Reader:
         body = asked.body
         if (
             NATIVE is None
-            or len(body) > INLINE_BYTES
+            or len(body) > self._most_scanned
             or asked.items > INLINE_ITEMS
             or self.isolation is not None
         ):
