@@ -64,6 +64,7 @@ class Reader:
     ) -> None:
         self.isolation: Isolation | None = None
         self.root = namespace_root(secret=secret)
+        self._probe = prompts.probe
         self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
         self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
         self.looks: Callable[[RouterMode | None], bool] | None = None
@@ -94,7 +95,7 @@ class Reader:
         scanned = NATIVE.scan(body, chat) if tenant is not None else None
         if scanned is None or scanned.model in self._adapters:
             return None
-        if (probe := self._prompts.probe) is not None and not probe.passes(scanned.model):
+        if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
         packed = None
         if looks and not self._bytes_alone:

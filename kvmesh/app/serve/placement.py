@@ -20,7 +20,7 @@ NEVER_SERVED: Final = 6.0
 """A worker that has served nobody yet may have to compile first: so many times the patience."""
 
 PANIC_HEADER: Final[Header] = (b"x-kvmesh-panic", b"1")
-TRUST_BYTES: Final = {trust: trust.value.encode() for trust in Trust}
+_TRUST_HEADERS: Final = {trust: (b"x-kvmesh-trust", trust.value.encode()) for trust in Trust}
 
 
 class Placement:
@@ -134,7 +134,7 @@ def told_headers(context: RoutingContext, worker: WorkerId, overlap_blocks: int)
     own: list[Header] = [
         (b"x-kvmesh-worker", worker.encode()),
         (b"x-kvmesh-overlap-blocks", b"%d" % overlap_blocks),
-        (b"x-kvmesh-trust", TRUST_BYTES[workers.info(worker).trust]),
+        _TRUST_HEADERS[workers.info(worker).trust],
         *context.fixed_headers,
     ]
     if workers.panic:

@@ -215,7 +215,16 @@ class WorkerRegistry:
         """Return the states of those that may take a request for `model` without any wish, the same
         object until that changes; () where `eligible` has to look at each worker.
         """
-        alive = self.everyone(now)
+        membership = self.membership
+        if (
+            now < membership.usable_until
+            and not membership.health.stale
+            and membership.last_usable is self._everyone
+            and self._generation == self._sequences.generation
+        ):
+            alive = self._everyone
+        else:
+            alive = self.everyone(now)
         if self._tainted or self.thresholds is not NO_THRESHOLDS:
             return ()
         if not self._picky:
