@@ -22,4 +22,5 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/property/routing/test_scheduler_properties.py \
     tests/property/routing/test_sequences_properties.py tests/unit/core/blocks/test_hashing.py \
     tests/unit/core/cost/test_quick.py tests/unit/core/index tests/unit/core/snapshots/test_writing.py \
-    tests/unit/core/workers/test_sequences.py tests/unit/core/workers/test_speeds.py "$@"
+    tests/unit/core/workers/test_sequences.py tests/unit/core/workers/test_speeds.py \
+    tests/unit/core/workers/test_step_times.py tests/unit/core/routing/test_output_lengths.py "$@"
