@@ -221,6 +221,9 @@ static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nar
 }
 
 static int note_missing(PyObject *missing, uint64_t block) {
+    if (missing == NULL) {
+        return 0;
+    }
     PyObject *number = PyLong_FromUnsignedLongLong(block);
     int failed = number == NULL || PyList_Append(missing, number) < 0;
     Py_XDECREF(number);
@@ -262,6 +265,14 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
         holding->digest -= block;
     }
     return 0;
+}
+
+int table_put(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count) {
+    return store_run(self, holding, (const uint8_t *)blocks, count);
+}
+
+int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count) {
+    return remove_run(self, holding, (const uint8_t *)blocks, count, NULL);
 }
 
 PyDoc_STRVAR(remove_doc, "remove(holding, run) -> list[int]\n\n"

@@ -103,6 +103,9 @@ class DecisionSettings:
     explain_per_s: Count = 100
     """Decisions a second kept with the terms of every worker, not only of the chosen one; all of
     them at --log-level debug, which writes them."""
+    watch_prompts: bool = False
+    """Tokenize prompts under router modes that look at none, too: for hot prefixes, what round
+    robin finds cached, and `kvmesh analyze --live`."""
     shadow_policy: tuple[str, ...] = ()
     """Weigh these decisions by another formula or weights too, without routing by it:
     `kv:COST[:name=number…]`; repeat. See /v1/status, metrics and the dashboard."""

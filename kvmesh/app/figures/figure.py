@@ -12,7 +12,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
-from kvmesh.core.insight.histogram import Histogram
+from kvmesh.core.insight.histogram import HISTOGRAMS, Histogram
 
 OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
@@ -158,7 +158,7 @@ def _add(family: Metric, names: Labels, reading: Reading) -> None:
     if isinstance(reading, Mapping):
         for words, value in reading.items():
             _add(family, (*names, *((words,) if isinstance(words, str) else words)), value)
-    elif isinstance(reading, Histogram):
+    elif isinstance(reading, HISTOGRAMS):
         assert isinstance(family, HistogramMetricFamily)
         family.add_metric(names, _buckets(reading), reading.total)
     elif isinstance(reading, tuple):

@@ -7,7 +7,8 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.queue import AdmissionStatistics
 from kvmesh.core.admission.shares import LedgerStatistics
 from kvmesh.core.cost.own import OwnStatistics
-from kvmesh.core.insight.traffic_totals import TrafficTotals
+from kvmesh.core.insight.decision_log import DecisionLogStatistics
+from kvmesh.core.insight.totals import Totals
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
 # How a figure is read, then what it is.
@@ -41,7 +42,7 @@ REQUESTS: Final = Table[RoutingContext](
            "one in 32.", ("phase",)),
 )
 
-TOTALS: Final = Table[TrafficTotals](
+TOTALS: Final = Table[Totals](
     Figure("counter", "kvmesh_overlap_tokens", lambda one: {
                "prompt": one.prompt_tokens, "best": one.best_tokens,
                "predicted": one.predicted_tokens, "lost": one.best_tokens - one.predicted_tokens},
@@ -57,6 +58,15 @@ TOTALS: Final = Table[TrafficTotals](
            "Mean time between the tokens of one answer after its first."),
     Figure("histogram", "kvmesh_request_duration_seconds", lambda one: one.duration_s,
            "From the decision to the end of a finished request."),
+)
+
+INSIGHT: Final = Table[DecisionLogStatistics](
+    Figure("counter", "kvmesh_insight_records", lambda one: {
+               ("decision", "read"): one.read, ("decision", "dropped"): one.dropped,
+               ("end", "read"): one.read_ends, ("end", "dropped"): one.dropped_ends},
+           "Decisions and ends that were read for shadows, hot prefixes, workers' first tokens and "
+           "the trace, and those dropped because requests came faster: these figures are then of a "
+           "sample.", ("stage", "result")),
 )
 
 FORMULAS: Final = Table[OwnStatistics](

@@ -17,7 +17,15 @@ from kvmesh.app.figures.mesh import (
 )
 from kvmesh.app.figures.policies import POLICIES
 from kvmesh.app.figures.process import INTERNAL_ERRORS
-from kvmesh.app.figures.requests import ADMISSION, FORMULAS, REQUESTS, SHADOWS, SHARES, TOTALS
+from kvmesh.app.figures.requests import (
+    ADMISSION,
+    FORMULAS,
+    INSIGHT,
+    REQUESTS,
+    SHADOWS,
+    SHARES,
+    TOTALS,
+)
 from kvmesh.app.figures.workers import (
     ACCESSES,
     ENGINES,
@@ -28,7 +36,7 @@ from kvmesh.app.figures.workers import (
 )
 
 TABLES: Final[tuple[Table[Never], ...]] = (
-    *(REQUESTS, TOTALS, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
+    *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
     *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(TOKENS, URLS, EDGES),

@@ -12,29 +12,28 @@ import msgspec
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
-from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
+from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.bounds import MAX_TOKENS, shown
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
-from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.chat.inference import InferenceRequest, read_chat
+from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
+from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
-from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    InferenceRequest,
-    parse_model,
-    prompt_endpoint,
-    read_chat,
-    read_request,
-)
+from kvmesh.transport.http.openai import ApiEndpoint, parse_model, prompt_endpoint, read_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
+Readable = tuple[Scanned, bytes | memoryview | None, str]
+"""What was scanned of a body, its packed token ids (None: those of its bytes), its tenant."""
 _NO_BODY: Final = InferenceRequest()
 
 MOST_PACKED: Final = 1 << 20
@@ -48,7 +47,9 @@ class Reader:
     `router_id` and a number are put behind it. `wishes` reads what requests ask of the router,
     `secret` keys the namespaces' roots (`hashing.namespace_root`). A model among `adapters` is a
     LoRA adapter, whose cached blocks are its own. `isolation` keeps tenants apart; None: nothing
-    does. `seconds` counts how long reading takes.
+    does. `seconds` counts how long reading takes. `looks` tells whether anything looks at the
+    prompt of a request with this mode (None: the router's own); where nothing does, it is not
+    tokenized. None: always.
     """
 
     def __init__(
@@ -62,20 +63,52 @@ class Reader:
         seconds: Histogram | None = None,
     ) -> None:
         self.isolation: Isolation | None = None
+        self.root = namespace_root(secret=secret)
+        self._probe = prompts.probe
+        self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
+        self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
+        self.looks: Callable[[RouterMode | None], bool] | None = None
         self._prompts = prompts
         self._adapters = adapters
         self._wishes = wishes or WishReader(WishOptions(), ModelPolicies())
         self._router_id = router_id
         self._secret = secret
         self._numbers = itertools.count(1)
-        self._seconds = seconds or Histogram(MICROSECONDS)
+        self._seconds = seconds or new_histogram(MICROSECONDS)
         self._threads = ReadingThreads()
+
+    def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:
+        """Return what routing reads of a short chat or completion that wishes nothing unusual; None
+        for any other, and for what may be wrong. `looks`: token ids are needed.
+
+        Raises `RequestError` naming a header.
+        """
+        body = asked.body
+        if (
+            NATIVE is None
+            or len(body) > self._most_scanned
+            or asked.items > INLINE_ITEMS
+            or self.isolation is not None
+        ):
+            return None
+        tenant = self._wishes.tenant_of_plain(asked)
+        scanned = NATIVE.scan(body, chat) if tenant is not None else None
+        if scanned is None or scanned.model in self._adapters:
+            return None
+        if (probe := self._probe) is not None and not probe.passes(scanned.model):
+            return None
+        packed = None
+        if looks and not self._bytes_alone:
+            packed = self._prompts.pack_scanned(scanned)
+            if packed is None:
+                return None
+        return scanned, packed, tenant or ""
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
 
         A long body is parsed and tokenised in a thread, so that other streams go on meanwhile.
-        `endpoint` None: that whose prompt the body holds.
+        `endpoint` None: that whose prompt the body holds, to be explained, so it is read whole.
         """
         began = time.perf_counter()
         asked = exchange.request
@@ -88,7 +121,7 @@ class Reader:
         found, parsed, body = self._parse(asked, endpoint)
         if body is not asked.body:
             asked.replace_body(body)
-        request = self.make(exchange, found, parsed)
+        request = self.make(exchange, found, parsed, whole=endpoint is None)
         self._seconds.observe(time.perf_counter() - began)
         then(exchange, request)
 
@@ -101,7 +134,7 @@ class Reader:
             found, parsed, body = await self._threads.run(asked, parse)
             if body is not asked.body:
                 asked.replace_body(body)
-            make = partial(self.make, exchange, found, parsed)
+            make = partial(self.make, exchange, found, parsed, whole=endpoint is None)
             request = await self._threads.run(asked, make)
             self._seconds.observe(time.perf_counter() - began)
             then(exchange, request)
@@ -123,8 +156,11 @@ class Reader:
             return endpoint, parsed, asked.body
         return endpoint, *self.isolation.apply(asked, parsed)
 
-    def make(self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed) -> RouteRequest:
-        """Return what to route: tokenised, hashed as far as asked later, with its wishes.
+    def make(
+        self, exchange: Exchange, endpoint: ApiEndpoint, parsed: Parsed, *, whole: bool = False
+    ) -> RouteRequest:
+        """Return what to route: tokenised, hashed as far as asked later, with its wishes. `whole`
+        tokenises a prompt that nothing looks at, too.
 
         May run in a thread: touches nothing but its arguments and the tokenizer.
         Raises `RequestError`.
@@ -133,11 +169,13 @@ class Reader:
         root = ROOT
         if self._secret or parsed.cache_salt or parsed.lora_path or model in self._adapters:
             root = self._root(parsed, model)
+        wishes = self._wishes.read(request, parsed)
+        unseen = self.looks is not None and not whole and not self.looks(wishes.mode)
         try:
-            prompt = self._prompts.read(request, endpoint, parsed, root)
+            read = self._prompts.read_unseen if unseen else self._prompts.read
+            prompt = read(request, endpoint, parsed, root)
         except RecursionError:
             raise RequestError("the body is nested too deeply to be read: flatten it") from None
-        wishes = self._wishes.read(request, parsed)
         output = wishes.output_tokens
         choices = 1 if parsed.n is None else parsed.choices
         if output is None:
@@ -150,6 +188,7 @@ class Reader:
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate,
+            estimated=prompt.estimated,
             expected_output_tokens=min(output * choices, MAX_TOKENS),
             model=model,
             mode=wishes.mode,

@@ -15,11 +15,12 @@ from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.dispatch.dispatch import Dispatch, TokenCounts
+from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.insight.totals import TokenCounts
+from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
@@ -55,12 +56,14 @@ class RoutingCounters:
 
         Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
         """
-        tokens = {f"{name}_tokens": n for name, n in msgspec.structs.asdict(self.tokens).items()}
         found = {
             "requests": self.requests,
             "attempts_failed": self.attempts_failed,
             "errors_passed_on": self.ends.count("finished", "5xx"),
-            **tokens,
+            "prompt_tokens": self.tokens.prompt,
+            "reported_tokens": self.tokens.reported,
+            "predicted_tokens": self.tokens.predicted,
+            "cached_tokens": self.tokens.cached,
             **self.ends.by_outcome(),
         }
         return dict(sorted(found.items()))
@@ -97,6 +100,14 @@ class RoutingContext(msgspec.Struct, frozen=True):
     hangs: HangWatch
     ask_suspects: Callable[[], None]
     hang_s: float
+
+    def looks_at(self, mode: RouterMode | None) -> bool:
+        """Return whether anything looks at the prompt of a request with this mode."""
+        if "kv" in (mode, self.scheduler.options.mode):
+            return True
+        binding = self.routing.binding
+        held = binding.bounded or bool(binding.waiting)
+        return held or self.decisions.ring is not None or bool(self.router.prefillers)
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.

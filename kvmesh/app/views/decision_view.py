@@ -12,7 +12,8 @@ class DecisionRow(msgspec.Struct, frozen=True):
     `key` is unique among all routers; `request_id` is the client's. Blocks are of the prompt:
     `overlap_blocks` were believed cached, `round_robin_blocks` would have been under round robin.
     `cached_tokens` of `reported_tokens` is what the engine said; None: not reported. `held_ms` is
-    the wait at the router before the decision, None while nothing is held.
+    the wait at the router before the decision, None while nothing is held. `estimated`: its router
+    mode looks at no prompt, so `prompt_tokens` are told by the size of the body.
     """
 
     key: str
@@ -41,6 +42,7 @@ class DecisionRow(msgspec.Struct, frozen=True):
     cached_tokens: int | None
     output_tokens: int | None
     tenant: str = ""
+    estimated: bool = False
 
 
 class DecisionDetail(msgspec.Struct, frozen=True):
@@ -90,6 +92,7 @@ class Recorder(msgspec.Struct, frozen=True):
             cached_tokens=usage.cached_tokens if usage else None,
             output_tokens=usage.completion_tokens if usage else None,
             tenant=record.tenant,
+            estimated=record.estimated,
         )
 
     def detail(self, record: DecisionRecord) -> DecisionDetail:
@@ -102,6 +105,8 @@ class Recorder(msgspec.Struct, frozen=True):
                 f"considered {decision.considered} workers, kept the terms of {weighed}: "
                 "--explain-per-s decisions a second are kept whole, the newest of them"
             )
+        if record.estimated:
+            note += "; its prompt was not tokenized, its tokens are told by the size of the body"
         return DecisionDetail(
             request_id=record.request_id.decode("latin-1"),
             note=note,

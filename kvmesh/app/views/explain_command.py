@@ -188,7 +188,8 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
         facts.add_row(name, Text(value))
 
     add("decided by", f"{decision.router}, bucket {decision.bucket}, policy {decision.policy}")
-    add("prompt", f"{decision.prompt_tokens:,} tokens, {decision.total_blocks:,} blocks")
+    about = "about " if outcome is not None and outcome.estimated else ""
+    add("prompt", f"{about}{decision.prompt_tokens:,} tokens, {decision.total_blocks:,} blocks")
     add("predicted cached", f"{decision.overlap_blocks:,} blocks")
     if outcome is None:
         return facts

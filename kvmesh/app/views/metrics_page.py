@@ -6,7 +6,7 @@ Labels are members and words from a fixed list: their number is bounded by the f
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from kvmesh.app.figures.figure import Source, Sources
-from kvmesh.app.figures.requests import ADMISSION, REQUESTS, SHADOWS, SHARES, TOTALS
+from kvmesh.app.figures.requests import ADMISSION, INSIGHT, REQUESTS, SHADOWS, SHARES, TOTALS
 from kvmesh.app.figures.workers import ACCESSES, ENGINES, PREDICTIONS, WORKERS, WorkerFacts
 from kvmesh.app.front.front import METRICS_TYPE, Routes
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -39,6 +39,7 @@ def routing_sources(context: RoutingContext) -> tuple[Source, ...]:
     return (
         REQUESTS.of(lambda: context),
         TOTALS.of(lambda: context.decisions.totals),
+        INSIGHT.of(context.decisions.statistics),
         ADMISSION.of(context.gate.statistics),
         SHARES.of(scheduler.ledger.statistics),
         SHADOWS.of_each(

@@ -1,6 +1,5 @@
 """One router replica as the dashboard and `kvmesh explain` see it."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from kvmesh.app.views.overview import (
     with_numbers,
 )
 from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.spare_time import SpareTime
 from kvmesh.app.views.tenant_view import detail_for
 from kvmesh.app.views.tuning_view import TuningRow
 from kvmesh.core.admission.access import Viewer
@@ -54,13 +54,6 @@ class ViewedMesh(Protocol):
 MOST_RECORDS = 1 << 20
 """More than any decision log keeps."""
 
-SLICE_BLOCKS = 1 << 12
-"""What the decision log settles in one turn of the loop at least: some 0.2 ms."""
-
-SLICE_SHARE = 8
-"""One part in so many of what waits is a slice, too: else a turn that brings more requests than a
-slice settles would let it pile up for as long as the router is that busy."""
-
 
 class RouterView:
     """Answers for one replica; reads what is there, changes nothing."""
@@ -83,6 +76,7 @@ class RouterView:
         self._policy = policy
         self.tuning: Callable[[], list[TuningRow]] = list
         self._log = context.decisions
+        self._spare = SpareTime(self._log.settle)
         # One offset for the whole life: a second must not move when the system's clock is slewed.
         self._offset_s = time.time() - context.clock()
         self._recorder = Recorder(context.router_id, context.bucket, self._offset_s)
@@ -90,14 +84,10 @@ class RouterView:
         self._version = version("kvmesh")
 
     async def refresh(self, *, watched: bool) -> None:
-        """Do what the decision log put off, in slices."""
+        """Have the decision log look into what it put off, as far as there is time for it."""
         del watched
-        log = self._log
-        log.replicas = max(1, len(self._mesh.replicas()))
-        settled = False
-        while not settled:
-            settled = log.settle(max(SLICE_BLOCKS, log.backlog_blocks() // SLICE_SHARE))
-            await asyncio.sleep(0)
+        self._log.replicas = max(1, len(self._mesh.replicas()))
+        await self._spare.catch_up()
 
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
         """Return the present, traffic from Unix second `since` on, and `decisions` requests.
@@ -163,7 +153,7 @@ class RouterView:
         offset = round(self._offset_s)
         return [
             msgspec.structs.replace(one, second=one.second + offset)
-            for one in self._log.traffic.since(since - offset)
+            for one in self._log.seconds(since - offset)
         ]
 
     def _worker(self, beat: WorkerHeartbeat, numbers: Mapping[str, float]) -> WorkerRow:

@@ -28,6 +28,9 @@ GAUGE_CELLS: Final = 10
 SHORT_CELLS: Final = 4
 """Where many columns share 80."""
 
+SAMPLED: Final = 0.9
+"""With a smaller part of the tokens round robin's share is said to be of a sample."""
+
 TRUST_STYLES: Final = {"exact": "green", "approx": "cyan", "catching-up": "yellow"}
 AGREEMENT_STYLES: Final = {"agrees": "green", "disagrees": "bold red", "unchecked": "dim"}
 
@@ -39,6 +42,7 @@ class Present(msgspec.Struct, frozen=True):
     failed: int
     hit_share: float | None
     round_robin_share: float | None
+    shadowed_share: float | None
     ttft_p50_ms: float | None
     ttft_p90_ms: float | None
     per_second: tuple[int, ...]
@@ -55,6 +59,7 @@ def measure(seconds: Sequence[TrafficSecond], now: int) -> Present:
         failed=total.failed + total.refused,
         hit_share=share_of(total.cached_tokens, total.reported_tokens),
         round_robin_share=share_of(total.round_robin_tokens, total.shadowed_tokens),
+        shadowed_share=share_of(total.shadowed_tokens, total.prompt_tokens),
         ttft_p50_ms=sketch_quantile(total.ttft, 0.5),
         ttft_p90_ms=sketch_quantile(total.ttft, 0.9),
         per_second=tuple(counts.get(second, 0) for second in range(first, now)),
@@ -141,7 +146,7 @@ def _traffic(present: Present) -> Text:
         (str(present.failed), "red" if present.failed else ""),
         ("  cached ", "dim"),
         (percent(present.hit_share), "bold green"),
-        (f" (round robin {percent(present.round_robin_share)})", "dim"),
+        (f" (round robin {percent(present.round_robin_share)}{_sample(present)})", "dim"),
         ("\nTTFT p50 ", "dim"),
         _ms(present.ttft_p50_ms),
         ("  p90 ", "dim"),
@@ -149,6 +154,14 @@ def _traffic(present: Present) -> Text:
         "\n",
         (sparkline(present.per_second), "cyan"),
     )
+
+
+def _sample(present: Present) -> str:
+    """Return of how many tokens round robin's share is told, where that is not nearly all."""
+    share = present.shadowed_share
+    if share is None or present.round_robin_share is None or share >= SAMPLED:
+        return ""
+    return f", of a sample of {percent(share)}"
 
 
 def _buckets(rows: Sequence[BucketRow]) -> Table:

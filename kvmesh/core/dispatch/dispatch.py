@@ -14,6 +14,8 @@ from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import DecisionRecord, State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Doubt, Predictions
+from kvmesh.core.insight.totals import new_token_counts
+from kvmesh.core.rollout.arms import Arm
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
@@ -55,17 +57,6 @@ class Dispatched(msgspec.Struct):
     unseen_s: float = 0.0
 
 
-class TokenCounts(msgspec.Struct):
-    """Prompt tokens of served answers, and of those whose engine told its cache use: all
-    (`reported`), predicted to be cached, and cached by its word.
-    """
-
-    prompt: int = 0
-    reported: int = 0
-    predicted: int = 0
-    cached: int = 0
-
-
 class Dispatch:
     """Takes a request in (`enter`), gives it a worker (`decide`, again after a failure), and learns
     what became of it (`seen`, `release` for each booking, `finished`).
@@ -90,10 +81,10 @@ class Dispatch:
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
         self.phases = Phases()
-        self.tokens = TokenCounts()
+        self.tokens = new_token_counts()
         self._timer = timer
         self._doubt = doubt
-        self._follows_events = follows_events
+        self.follows_events = follows_events
         self._timed = 0
 
     def resize(self, block_size: int) -> None:
@@ -154,8 +145,8 @@ class Dispatch:
             scheduler.first_token(request_id, now)
             if one.record is not None:
                 self.log.first_token(one.record, now)
-                if (arm := one.record.decision.arm) is not None:
-                    arm.counter.began(_since_ms(one, one.record, now))
+                if one.decision is not None and one.decision.arm is not None:
+                    one.decision.arm.counter.began(_since_ms(one, one.record, now))
         if tokens > 1:
             scheduler.grow(request_id, tokens, now)
         return first
@@ -189,8 +180,8 @@ class Dispatch:
         else:
             one.record.output_tokens = one.output_tokens
             self.log.ended(one.record, state, status, usage, now)
-            if one.record.decision.arm is not None:
-                _count(one, one.record, usage, now)
+            if one.decision is not None and one.decision.arm is not None:
+                _count(one, one.record, one.decision.arm, usage, now)
         tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
         if one.charged:
             self.binding.settle(one.request, tokens)
@@ -250,6 +241,8 @@ class Dispatch:
                 one.visible_id, decision, one.request.hashes, now
             )
             record.forecast, record.tenant = one.forecast, one.request.tenant
+            if one.request.estimated:
+                record.estimated = True
             if one.request.overridden:
                 record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
@@ -257,10 +250,15 @@ class Dispatch:
         else:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
-        predictions = self.predictions
-        if self._follows_events and decision.by_cache and now >= predictions.look_at_s:
-            trust = self.scheduler.workers.info(decision.worker).trust
-            one.told = predictions.told(decision.chosen, decision.told_blocks, trust, now)
+        if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
+            one.told = self.look(decision, now)
+
+    def look(self, decision: Decision, now: float) -> int | None:
+        """Return the tokens of a prompt that its worker's events had told of, where that is
+        evidence. To be asked from `predictions.look_at_s` on.
+        """
+        trust = self.scheduler.workers.info(decision.worker).trust
+        return self.predictions.told(decision.chosen, decision.told_blocks, trust, now)
 
     def _compare(
         self, one: Dispatched, decision: Decision, usage: Usage | None, now: float
@@ -289,9 +287,13 @@ class Dispatch:
             decided_s=one.sent_s,
             told=one.told,
         )
-        doubt = self.predictions.compare(decision.worker, answer, now)
+        self.judge(decision.worker, answer, now)
+
+    def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
+        """Hold an answer against its prediction; too many misses make the worker doubted."""
+        doubt = self.predictions.compare(worker, answer, now)
         if doubt is not None:
-            self._doubt(decision.worker, doubt)
+            self._doubt(worker, doubt)
 
 
 def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:
@@ -300,15 +302,20 @@ def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:
     return max(0.0, now - began_s) * 1000.0
 
 
-def _count(one: Dispatched, record: DecisionRecord, usage: Usage | None, now: float) -> None:
+def _count(
+    one: Dispatched, record: DecisionRecord, arm: Arm, usage: Usage | None, now: float
+) -> None:
     """Count an ended request for the arm that decided it.
 
     An answer without a first token has its whole time for that, and so has a client that left
     before: it may have found it long.
     """
-    arm, state = record.decision.arm, record.state
-    assert arm is not None
-    counter, whole_ms, ms_per_token = arm.counter, _since_ms(one, record, now), None
+    counter, state, whole_ms, ms_per_token = (
+        arm.counter,
+        record.state,
+        _since_ms(one, record, now),
+        None,
+    )
     if record.first_token_s is None:
         if state in ("finished", "client_gone"):
             counter.began(whole_ms)

@@ -10,7 +10,14 @@ from typing import Final, Literal
 
 from kvmesh.core.health.noted_failures import NotedFailure, NotedFailures
 from kvmesh.core.health.outcomes import Attempt, Verdict
-from kvmesh.core.health.record import SUSPECT_S, TRICKLE_S, MemberRecord, Stage, Standing
+from kvmesh.core.health.record import (
+    DECAY_EVERY_S,
+    SUSPECT_S,
+    TRICKLE_S,
+    MemberRecord,
+    Stage,
+    Standing,
+)
 
 Answer = Literal["ok", "slow", "down"]
 """What asking a member over HTTP showed: an answer, none in time, or nobody there."""
@@ -95,6 +102,18 @@ class Health:
 
     def served(self, member: str, now: float) -> bool:
         """Count an answer of a member that nothing speaks against; False: `note` it. 0.3 us."""
+        record = self._records.get(member)
+        if record is None or member in self.out or now - record.updated_s > DECAY_EVERY_S:
+            return self._served_late(member, now)
+        # What `succeed` does, without a call.
+        record.attempts += 1.0
+        record.streak = 0
+        record.successes += 1
+        record.served_s = now
+        record.recent.append(False)
+        return True
+
+    def _served_late(self, member: str, now: float) -> bool:
         record = self._records.get(member)
         if record is None or member in self.out:
             return False

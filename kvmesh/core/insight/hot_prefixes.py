@@ -3,9 +3,11 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import exp
-from typing import Final
+from typing import Final, cast
 
 import msgspec
+
+from kvmesh.compiled import NATIVE
 
 HALF_LIFE_S: Final = 120.0
 """A request counts half after this long."""
@@ -45,7 +47,7 @@ class _Node(msgspec.Struct, gc=False):
     cached: float = 0.0
 
 
-class HotPrefixes:
+class PrefixCounts:
     """Counts prompts at `DEPTHS`; times are the caller's, seconds.
 
     Counts decay by forward decay: a later request weighs more, nothing old is ever touched. A node
@@ -53,15 +55,15 @@ class HotPrefixes:
     Source: forward decay, Cormode et al., ICDE 2009.
     """
 
-    def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
+    def __init__(self, max_nodes: int) -> None:
         self._max_nodes = max_nodes
         self._nodes: dict[int, _Node] = {}
         self._total = 0.0
         self._origin_s: float | None = None
 
-    def record(self, hashes: Sequence[int], cached_blocks: int, now: float) -> None:
+    def record(self, hashes: Sequence[int], cached_blocks: int, now: float, /) -> None:
         """Count a prompt, given by all its sequence hashes, root first. O(log blocks)."""
-        weight = self._weight(now)
+        weight = self.weight(now)
         self._total += weight
         parent = 0
         for depth in DEPTHS[: bisect_right(DEPTHS, len(hashes))]:
@@ -76,42 +78,7 @@ class HotPrefixes:
         if len(self._nodes) > self._max_nodes:
             self._shrink()
 
-    def hottest(self, limit: int, now: float) -> list[HotPrefix]:
-        """Return up to `limit` prefixes that more than one request shares, the hottest first.
-
-        Of a chain that all the same requests go down only the deepest is named. A parent always
-        stands before its children. O(nodes log nodes).
-        """
-        unit = self._weight(now)
-        shared = [
-            (node.weight, -node.depth, key)
-            for key, node in self._nodes.items()
-            if node.visits > 1 and node.weight > _FAINT * unit
-        ]
-        shared.sort(reverse=True)
-        heaviest: dict[int, int] = {}
-        for _, _, key in shared:
-            heaviest.setdefault(self._nodes[key].parent, key)
-        found: list[HotPrefix] = []
-        named: dict[int, int] = {0: 0}
-        for weight, _, key in shared:
-            node = self._nodes[key]
-            above = named[node.parent]
-            heir = heaviest.get(key)
-            if heir is not None and self._nodes[heir].weight >= _SAME * weight:
-                named[key] = above
-                continue
-            named[key] = key
-            if len(found) < limit:
-                share, cached = weight / self._total, node.cached / weight
-                found.append(HotPrefix(key, above, node.depth, weight / unit, share, cached))
-        return found
-
-    def nodes(self) -> int:
-        """Return how many nodes are kept."""
-        return len(self._nodes)
-
-    def _weight(self, now: float) -> float:
+    def weight(self, now: float, /) -> float:
         """Return what a request of this moment counts; start the scale anew before it overflows."""
         if self._origin_s is None:
             self._origin_s = now
@@ -125,7 +92,63 @@ class HotPrefixes:
             return 1.0
         return weight
 
+    def total(self) -> float:
+        """Return what all requests count."""
+        return self._total
+
+    def rows(self) -> list[tuple[int, int, int, int, float, float]]:
+        """Return key, parent, depth, visits, weight and cached weight of each node."""
+        return [
+            (key, one.parent, one.depth, one.visits, one.weight, one.cached)
+            for key, one in self._nodes.items()
+        ]
+
     def _shrink(self) -> None:
         """Keep the heavier half; equal weights: the shallower, so that no parent goes first."""
         ordered = sorted(self._nodes.items(), key=lambda item: (-item[1].weight, item[1].depth))
         self._nodes = dict(ordered[: self._max_nodes // 2])
+
+
+class HotPrefixes:
+    """The prompt beginnings that are shared most, of what `record` counted (`PrefixCounts`)."""
+
+    def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
+        native = NATIVE.PrefixCounts(max_nodes) if NATIVE else PrefixCounts(max_nodes)
+        self._counts = cast("PrefixCounts", native)
+        self.record = self._counts.record
+
+    def hottest(self, limit: int, now: float) -> list[HotPrefix]:
+        """Return up to `limit` prefixes that more than one request shares, the hottest first.
+
+        Of a chain that all the same requests go down only the deepest is named. A parent always
+        stands before its children. O(nodes log nodes).
+        """
+        unit, total = self._counts.weight(now), self._counts.total()
+        nodes = {row[0]: _Node(*row[1:]) for row in self._counts.rows()}
+        shared = [
+            (node.weight, -node.depth, key)
+            for key, node in nodes.items()
+            if node.visits > 1 and node.weight > _FAINT * unit
+        ]
+        shared.sort(reverse=True)
+        heaviest: dict[int, int] = {}
+        for _, _, key in shared:
+            heaviest.setdefault(nodes[key].parent, key)
+        found: list[HotPrefix] = []
+        named: dict[int, int] = {0: 0}
+        for weight, _, key in shared:
+            node = nodes[key]
+            above = named[node.parent]
+            heir = heaviest.get(key)
+            if heir is not None and nodes[heir].weight >= _SAME * weight:
+                named[key] = above
+                continue
+            named[key] = key
+            if len(found) < limit:
+                share, cached = weight / total, node.cached / weight
+                found.append(HotPrefix(key, above, node.depth, weight / unit, share, cached))
+        return found
+
+    def nodes(self) -> int:
+        """Return how many nodes are kept."""
+        return len(self._counts.rows())

@@ -3,7 +3,9 @@
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
+
+from kvmesh.compiled import NATIVE
 
 DEFAULT_WORKER_BLOCKS: Final = 16_384
 """Cache of a worker that does not say how large its own is, blocks."""
@@ -18,6 +20,8 @@ FINE_STRIDES: Final = 16
 """Behind so many strides of a prompt, 128 blocks, gaps grow with the depth, to an eighth of it."""
 
 _LONGEST: Final = 1 << 24
+_MOST_WORKERS: Final = 1 << 20
+_MOST_BLOCKS: Final = 1 << 40
 
 
 class RoundRobinShadow:
@@ -39,19 +43,20 @@ class RoundRobinShadow:
         self._turns = 1.0
         self._stride = STRIDE
         self._depths: list[int] = []
-        self._fleet = (0, 0, 0)
+        self._fleet = (0, 0, 0.0)
 
     def route(
-        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: int = 1
+        self, hashes: Sequence[int], workers: int, worker_blocks: int, replicas: float = 1.0
     ) -> int | None:
         """Send a prompt to the next of `workers`; return how many of its blocks were cached there.
 
         None when its turn falls to a worker that is not modelled.
         `hashes` are all its sequence hashes, root first; `worker_blocks` is a worker's cache, 0
         for unknown. Exact to half a stride, deeper than 128 blocks to an eighth, and for a prompt
-        that came before. O(log blocks), about 0.2 us an entry.
+        that came before. O(log blocks), about 0.2 us an entry, compiled 0.05.
         """
-        blocks = worker_blocks or DEFAULT_WORKER_BLOCKS
+        workers, replicas = min(workers, _MOST_WORKERS), max(1.0, replicas)
+        blocks = min(worker_blocks or DEFAULT_WORKER_BLOCKS, _MOST_BLOCKS)
         if (workers, blocks, replicas) != self._fleet:
             self._resize(workers, blocks, replicas)
         self._turn = (self._turn + 1.0) % self._turns
@@ -70,7 +75,7 @@ class RoundRobinShadow:
         """Return how many entries all caches hold."""
         return sum(len(cache.entries) for cache in self._caches)
 
-    def _resize(self, workers: int, blocks: int, replicas: int) -> None:
+    def _resize(self, workers: int, blocks: int, replicas: float) -> None:
         """Follow the fleet. A coarser stride looks at some of the same depths: nothing is lost."""
         self._fleet = (workers, blocks, replicas)
         self._turns = max(1.0, workers / replicas)
@@ -134,3 +139,10 @@ class _Cache:
         while self.blocks > capacity and len(entries) > 1:
             self.blocks -= entries.popitem(last=False)[1]
         return found
+
+
+def new_shadow(max_entries: int = MAX_ENTRIES) -> RoundRobinShadow:
+    """Return a shadow that has seen nothing."""
+    if NATIVE is None:
+        return RoundRobinShadow(max_entries=max_entries)
+    return cast("RoundRobinShadow", NATIVE.RoundRobinShadow(max_entries))

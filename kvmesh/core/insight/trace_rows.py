@@ -10,13 +10,13 @@ CLIENT_ERROR: Final = 400
 
 def keep_record(ring: TraceRing, record: DecisionRecord, ended_s: float) -> None:
     """Keep an ended request as a row of a trace, if it was work for its worker."""
-    chosen, first_s = record.decision.chosen, record.first_token_s
+    first_s = record.first_token_s
     if record.status >= CLIENT_ERROR or (record.state != "finished" and first_s is None):
         return
     usage = record.reported
     tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
     if record.traced is None:
-        ring.skip(chosen.prompt_tokens, record.decided_s, ended_s)
+        ring.skip(record.prompt_tokens, record.decided_s, ended_s)
         return
     itl_ms = None
     if first_s is not None and tokens > 1:
@@ -24,9 +24,9 @@ def keep_record(ring: TraceRing, record: DecisionRecord, ended_s: float) -> None
     row = TraceRow(
         ended_s=ended_s,
         at_s=record.decided_s - (record.held_ms or 0.0) / 1000.0,
-        prompt_tokens=chosen.prompt_tokens,
+        prompt_tokens=record.prompt_tokens,
         output_tokens=max(1, tokens),
-        worker=chosen.worker,
+        worker=record.worker,
         traced=record.traced,
         ttft_ms=record.ttft_ms,
         itl_ms=itl_ms,

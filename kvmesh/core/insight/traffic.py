@@ -14,6 +14,7 @@ GAMMA: Final = 1.05
 """Ratio of neighbouring bins of a sketch: quantiles are right to 2.5 %."""
 
 _LEAST_MS: Final = 0.01
+_MOST_MS: Final = 1e12
 _LOG_GAMMA: Final = log(GAMMA)
 
 Sketch = dict[int, int]
@@ -85,7 +86,7 @@ class Traffic:
 
 def sketch_add(sketch: Sketch, ms: float) -> None:
     """Count a duration."""
-    number = ceil(log(max(ms, _LEAST_MS)) / _LOG_GAMMA)
+    number = ceil(log(min(max(ms, _LEAST_MS), _MOST_MS)) / _LOG_GAMMA)
     sketch[number] = sketch.get(number, 0) + 1
 
 

@@ -66,6 +66,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     `streams` False: the client gets one whole answer, so no first token will be seen.
     `prefilled`: another worker computes the prompt, its KV cache comes from there.
     `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
+    `estimated`: nothing looks at its prompt: no hashes, `prompt_tokens` by the size of the body.
     Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
     `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
     (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
@@ -95,6 +96,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     choices: Count = 1
     timeout_s: Seconds | None = None
     overridden: bool = False
+    estimated: bool = False
 
     def departs_from(self, options: RouterOptions) -> bool:
         """Return whether an `overridden` one was routed by another policy than the router's."""

@@ -64,6 +64,9 @@ class ShadowPolicies:
             raise ConfigError(f"{len(policies)} shadow policies: at most {MAX_SHADOWS}")
         self._sums = [_Sums(policy) for policy in policies]
 
+    def __len__(self) -> int:
+        return len(self._sums)
+
     def put(self, policy: ShadowPolicy) -> None:
         """Judge by one more from now on, in place of one of that name: it begins anew."""
         self.drop(policy.name)

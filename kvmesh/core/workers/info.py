@@ -12,6 +12,8 @@ from kvmesh.bounds import MAX_COUNT, clamped
 class Trust(Enum):
     """How far the event-fed index may be believed about one worker."""
 
+    __hash__ = object.__hash__  # that of Enum is a Python call
+
     EXACT = "exact"
     CATCHING_UP = "catching-up"
     DEGRADED = "degraded"

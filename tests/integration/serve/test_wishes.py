@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from kvmesh.settings.requests import DecisionSettings
+from kvmesh.settings.roles import CostSettings
 from tests.integration.support.live_router import router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 
@@ -79,3 +81,38 @@ async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
 
     assert [answer.status_code for answer in answers] == [200, 200]
     assert {worker(answer) for answer in answers} <= {"w0", "w2"}
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
+    engines: list[str], *, watched: bool
+) -> None:
+    settings: dict[str, Any] = {
+        "cost": CostSettings(router_mode="round-robin"),
+        "decision": DecisionSettings(watch_prompts=watched),
+        "parity_sample": 0,
+    }
+    text = "Hello, is anybody there? " * 20
+    turns = [{"role": "user", "content": text}]
+    body = {"model": "mock", "messages": turns, "max_tokens": 2}
+    async with (
+        router(engines, **settings) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        path, asks_kv = "/v1/chat/completions", {"x-kvmesh-router-mode": "kv"}
+        answers = [await client.post(path, json=body) for _ in range(2)]
+        answers.append(await client.post(path, json=body, headers=asks_kv))
+        rows = (await client.get("/v1/decisions")).json()["decisions"]
+        explained = (await client.post("/v1/route", json=body)).json()
+        detail = (await client.get(f"/v1/decisions/{rows[-1]['request_id']}")).json()
+        overview = (await client.get("/v1/overview")).json()
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    size = len(answers[0].request.content)
+    told = sorted((row["policy"], row["estimated"], row["prompt_tokens"]) for row in rows)
+    plain = explained["prompt_tokens"]
+    assert plain > len(text)
+    blind = ("round-robin", False, plain) if watched else ("round-robin", True, size // 4)
+    assert told == [("predicted-time", False, plain), blind, blind]
+    assert ("told by the size of the body" in detail["note"]) is not watched
+    assert bool(overview["prefixes"]) is watched

@@ -58,13 +58,14 @@ def value(metrics: dict[str, Metric], sample: str, **labels: str) -> float:
 
 
 async def metrics_when_counted(client: httpx.AsyncClient, requests: int) -> dict[str, Metric]:
-    """Return the metrics once so many requests are in them: ended ones are counted in slices."""
+    """Return the metrics once so many requests are in them: ended ones are read in slices."""
+    read = {"stage": "end", "result": "read"}
     deadline = time.monotonic() + 60.0
     while True:
         metrics = families((await client.get("/metrics")).text)
-        if value(metrics, "kvmesh_request_duration_seconds_count") == requests:
+        if value(metrics, "kvmesh_insight_records_total", **read) == requests:
             return metrics
-        assert time.monotonic() < deadline, metrics["kvmesh_request_duration_seconds"]
+        assert time.monotonic() < deadline, metrics["kvmesh_insight_records"]
 
 
 async def test_what_is_counted_is_what_happened() -> None:

@@ -11,6 +11,7 @@ import { about, build, bytesOfDigest, clock, count, fails, figureColumns, meter,
 
 const KEPT_S = 610, KEPT_ROWS = 300, SHOWN_ROWS = 100, STALLED_MS = 6000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
+const SAMPLED = 0.9; // With a smaller part of the tokens round robin is said to be of a sample.
 const HOVERS = matchMedia("(hover: hover)");
 const $ = (id) => document.getElementById(id);
 const state = { overview: null, rows: new Map(), paused: false, range: 300, words: [], heard: 0, skew: 0 };
@@ -147,11 +148,12 @@ function renderTiles(overview) {
   const waiting = workers.reduce((all, one) => all + one.prefill_tokens, 0);
   const queued = replicas.reduce((all, one) => all + one.queued, 0);
   const best = minute.cached ?? minute.predicted;
+  const sample = minute.robin !== null && minute.shadowed < SAMPLED ? `, of a sample of ${percent(minute.shadowed)}` : "";
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1),
     `${count(counters.requests ?? 0)} so far, ${count(["cut", "unserved", "refused", "crashed", "errors_passed_on"].reduce((all, name) => all + (counters[name] ?? 0), 0))} failed`,
     (last.failed ?? 0) + (last.refused ?? 0) ? "bad" : "");
   tile("cached", minute.cached === null ? "Prompt cached (predicted)" : "Prompt cached", percent(best),
-    minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}`);
+    minute.robin === null ? "round robin: –" : `round robin: ${percent(minute.robin)}${best !== null && minute.robin > 0 ? ` (×${(best / minute.robin).toFixed(1)})` : ""}${sample}`);
   tile("ttft", "Time to first token", milliseconds(minute.p50),
     `p90 ${milliseconds(minute.p90)}; round robin p50 ${milliseconds(minute.robin50)}`);
   tile("flight", "In flight", count(workers.reduce((all, one) => all + one.active_requests, 0)), `${count(waiting)} prompt tokens to prefill${queued ? `, ${count(queued)} requests held` : ""}`, queued ? "warn" : "");

@@ -68,7 +68,7 @@ function describe({ outcome, decision, note }) {
   fact("Decided by", `${decision.bucket} / ${decision.router}`);
   fact("At", clock(outcome.decided_at));
   fact("State", outcome.status ? `${outcome.state}, status ${outcome.status}` : outcome.state);
-  fact("Prompt", `${count(outcome.prompt_tokens)} tokens, ${count(outcome.total_blocks)} blocks`);
+  fact("Prompt", `${outcome.estimated ? "about " : ""}${count(outcome.prompt_tokens)} tokens, ${count(outcome.total_blocks)} blocks`);
   fact("Predicted cached", `${count(outcome.overlap_blocks)} blocks`);
   fact("Engine reported cached", outcome.cached_tokens === null ? "not reported" : `${count(outcome.cached_tokens)} of ${count(outcome.reported_tokens)} tokens`);
   fact("Round robin would find", outcome.round_robin_blocks === null ? "not known" : `${about(outcome.round_robin_blocks)} blocks`);

@@ -47,6 +47,7 @@ export const figures = (total) => ({
   cached: ratio(total.cached_tokens, total.reported_tokens),
   predicted: ratio(total.predicted_tokens, total.foreseen_tokens),
   robin: ratio(total.round_robin_tokens, total.shadowed_tokens),
+  shadowed: ratio(total.shadowed_tokens, total.prompt_tokens),
   p50: quantile(total.ttft, 0.5),
   p90: quantile(total.ttft, 0.9),
   robin50: quantile(total.round_robin_ttft, 0.5),

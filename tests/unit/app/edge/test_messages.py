@@ -27,7 +27,7 @@ from kvmesh.transport.http.forward.plan import Outcome
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.problem import Problem
 
-NOT_SENT = {"excluded", "prefilled", "choices", "timeout_s"}
+NOT_SENT = {"excluded", "prefilled", "choices", "timeout_s", "estimated"}
 """What the index process knows by itself, and what is for the edge, which forwards."""
 
 

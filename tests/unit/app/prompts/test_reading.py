@@ -13,7 +13,7 @@ from kvmesh.core.insight.histogram import MICROSECONDS, Histogram
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
-from kvmesh.transport.http.openai import ENDPOINTS, parse_request
+from kvmesh.transport.http.openai import ENDPOINTS, find_endpoint, parse_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from tests.unit.app.prompts.tokenizer_models import write_model
@@ -186,6 +186,88 @@ def test_a_chat_is_read_with_all_that_others_need_of_it() -> None:
     assert (request.expected_output_tokens, request.timeout_s) == (14, 2.5)
     assert request.request_id == "r"
     assert seconds.cumulative()[-1][1] == 1
+
+
+class Untouched:
+    """A tokenizer that nobody may use."""
+
+    vocab_size = 0
+    inline_characters = 1 << 16
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(name)
+
+
+def read_unseen(
+    fields: dict[str, Any], path: str, *headers: tuple[bytes, bytes], tokenizer: Any = None
+) -> RouteRequest:
+    """Return a request read where nothing but a wish for mode kv looks at prompts."""
+    body = json.dumps(fields).encode()
+    asked = Asked(body)
+    asked.request = Request("POST", b"/", list(headers), body)
+    reader = Reader(PromptReader(cast("Any", tokenizer or Untouched()), 16, 99), "router")
+    reader.looks = lambda mode: mode == "kv"
+    found: list[RouteRequest] = []
+    endpoint = find_endpoint("POST", path, passthrough=True) if path else None
+    reader.read(cast("Exchange", asked), endpoint, lambda _, request: found.append(request))
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"messages": [USER, PARTS]}, "/v1/chat/completions"),
+        ({"prompt": "x" * 400}, "/v1/completions"),
+        ({"input": "x" * 400}, "/v1/responses"),
+    ],
+    ids=("chat", "completion", "responses"),
+)
+def test_a_prompt_that_nothing_looks_at_is_told_by_its_size(
+    fields: dict[str, Any], path: str
+) -> None:
+    request = read_unseen(fields, path)
+
+    assert request.prompt_tokens == len(json.dumps(fields)) // 4
+    assert request.hashes.blocks == 0
+    assert request.estimated
+    assert not request.approximate
+
+
+def test_of_a_long_body_that_nothing_looks_at_no_ids_are_read() -> None:
+    body = b'{"prompt":[%s7]}' % (b"7," * (MOST_READ_BYTES // 2))
+    endpoint = ENDPOINTS["/v1/completions"]
+    prompts = PromptReader(cast("Any", Untouched()), 16, 99)
+    asked = Request("POST", b"/", [], body)
+
+    found = prompts.read_unseen(asked, endpoint, parse_request(body, endpoint), 0)
+
+    assert (found.tokens, found.estimated) == (len(body) // 4, True)
+
+
+def test_ids_that_nothing_looks_at_are_checked_and_counted() -> None:
+    request = read_unseen({"prompt": [5] * 40}, "/v1/completions")
+
+    assert (request.prompt_tokens, request.hashes.blocks, request.estimated) == (40, 0, False)
+    with pytest.raises(RequestError, match="token id 99 "):
+        read_unseen({"prompt": [99]}, "/v1/completions")
+
+
+def test_what_has_no_prompt_has_no_tokens_either() -> None:
+    request = read_unseen({"model": "m"}, "/v1/audio/speech")
+
+    assert (request.prompt_tokens, request.estimated) == (0, False)
+
+
+def test_a_prompt_is_read_where_its_request_wishes_for_caches_or_an_explanation() -> None:
+    plain, fields = load_tokenizer(None), {"prompt": "x" * 40}
+    mode = (b"x-kvmesh-router-mode", b"kv")
+
+    wished = read_unseen(fields, "/v1/completions", mode, tokenizer=plain)
+    explained = read_unseen(fields, "", tokenizer=plain)
+
+    for request in (wished, explained):
+        assert (request.prompt_tokens, request.hashes.blocks) == (40, 2)
+        assert not request.estimated
 
 
 def test_an_id_that_the_client_chose_is_made_unique() -> None:

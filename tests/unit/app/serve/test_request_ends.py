@@ -1,5 +1,10 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from kvmesh.app.care.failure_counts import FailureCounts
-from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.app.serve.request_ends import EndCounts, RequestEnds
+from kvmesh.compiled import CORE, NATIVE
 
 
 def test_ends_are_counted_by_outcome_and_class_of_status() -> None:
@@ -39,3 +44,26 @@ def test_failures_have_kinds_from_a_fixed_list_and_go_with_their_worker() -> Non
     counts.keep({"w1"})
 
     assert counts.as_dict() == {("w1", "4xx"): 1}
+
+
+@pytest.mark.skipif(NATIVE is None, reason=CORE)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("finished", "client_gone", "failed", "cut", "refused", "crashed")),
+            st.integers(-300, 999),
+        )
+    )
+)
+def test_the_compiled_counts_are_the_pure_ones(ends: list[tuple[str, int]]) -> None:
+    assert NATIVE is not None
+    pure, native = EndCounts(), NATIVE.RequestEnds()
+
+    for end, status in ends:
+        pure.add(end, status)  # type: ignore[arg-type]  # all are ends
+        native.add(end, status)  # type: ignore[attr-defined]  # as the pure one
+
+    assert pure.counts() == native.counts()  # type: ignore[attr-defined]
+    for one in (pure, native):
+        with pytest.raises(ValueError, match="'over' is no end of a request"):
+            one.add("over", 200)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ TOLD = {
     *("key", "request_id", "router", "bucket", "worker", "policy", "decided_at", "state"),
     *("status", "attempts", "failures", "prompt_tokens", "total_blocks", "considered", "weighed"),
     *("held_ms", "ttft_ms", "duration_ms", "reported_tokens", "output_tokens", "tenant"),
+    "estimated",
 }
 ORACLES = {"why", "overlap_blocks", "round_robin_blocks", "score", "cached_tokens"}
 

@@ -106,6 +106,17 @@ def test_shares_and_times_are_of_what_was_reported() -> None:
     assert present.ttft_p50_ms == pytest.approx(10.0, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("shadowed", "text"),
+    [(100, "(round robin 50.0%)"), (40, "(round robin 50.0%, of a sample of 40.0%)")],
+)
+def test_a_share_that_is_of_a_sample_says_so(shadowed: int, text: str) -> None:
+    counts = {"round_robin_tokens": shadowed // 2, "shadowed_tokens": shadowed}
+    one = second(NOW - 1, prompt_tokens=100, **counts)
+
+    assert text in drawn(overview(seconds=[one]))
+
+
 def test_nothing_measured_is_told_from_zero() -> None:
     present = measure([], NOW)
 

@@ -23,7 +23,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, RequestError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -41,7 +41,7 @@ class Routers:
             RouterOptions(),
             random.Random(1),
             membership=membership,
-            sequences=ActiveSequences(16),
+            sequences=new_sequences(16),
             index=self.index,
             routed=ApproxIndex(),
         )
@@ -123,7 +123,7 @@ def test_without_workers_it_is_refused() -> None:
     routers.dispatch.finished(one, UNKNOWN, "refused", 503, None, 1.0)
 
     assert one.record is None
-    assert routers.log.traffic.at(1.0).refused == 1
+    assert routers.log.seconds(1)[0].refused == 1
 
 
 @pytest.mark.parametrize(

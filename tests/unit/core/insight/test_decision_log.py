@@ -8,14 +8,14 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight import decision_log
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import DecisionRecord, thin
+from kvmesh.core.insight.decision_record import MAX_ENDED, DecisionRecord, thin
 from kvmesh.core.insight.traffic import sketch_quantile
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 HASHES = BlockHashes(list(range(160)), 16)
 
@@ -25,7 +25,7 @@ def scheduler(workers: int = 3) -> Scheduler:
         RouterOptions(),
         random.Random(1),
         membership=Membership(),
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     for number in range(workers):
@@ -149,7 +149,7 @@ def test_seconds_add_up_what_ended_in_them() -> None:
     log.refused(3.6)
 
     assert log.settle()
-    first, second, third = log.traffic.since(0)
+    first, second, third = log.seconds(0)
 
     assert (first.requests, second.requests) == (2, 2)
     assert (third.finished, third.failed, third.refused) == (2, 1, 1)
@@ -174,7 +174,7 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
 
     log.settle()
 
-    second = log.traffic.since(2)[0]
+    second = log.seconds(2)[0]
     assert record.round_robin_blocks == 0
     assert second.predicted_tokens == 160
     assert sketch_quantile(second.round_robin_ttft, 0.5) == pytest.approx(210.0, rel=0.03)
@@ -190,7 +190,7 @@ def test_a_decision_blind_to_caches_foresees_nothing() -> None:
 
     log.settle()
 
-    second = log.traffic.since(2)[0]
+    second = log.seconds(2)[0]
     assert (second.prompt_tokens, second.foreseen_tokens, second.predicted_tokens) == (320, 0, 0)
     assert sum(second.ttft.values()) == 2
     assert sum(second.round_robin_ttft.values()) == 1
@@ -208,7 +208,7 @@ def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
 
     log.settle()
 
-    (second,) = log.traffic.since(2)
+    (second,) = log.seconds(2)
     assert (second.reported_tokens, second.foreseen_tokens, second.shadowed_tokens) == (
         480,
         640,
@@ -226,7 +226,7 @@ def test_what_was_not_shadowed_is_not_compared() -> None:
 
     log.settle()
 
-    (second,) = log.traffic.since(2)
+    (second,) = log.seconds(2)
     assert (second.reported_tokens, second.own_requests) == (160, 0)
 
 
@@ -248,22 +248,64 @@ def test_settling_goes_on_where_its_budget_ended() -> None:
     done = [log.settle(budget_blocks=1) for _ in range(6)]
 
     assert done == [False] * 5 + [True]
-    assert log.traffic.since(2)[0].shadowed_tokens == 3 * 160
+    assert log.seconds(2)[0].shadowed_tokens == 3 * 160
 
 
-def test_settling_a_share_of_what_waits_keeps_pace_with_any_rate() -> None:
+def test_what_comes_faster_than_it_is_read_is_dropped_and_counted_and_totals_stay_exact() -> None:
     log = DecisionLog(capacity=10)
     decision = decide()
-    backlogs: list[int] = []
     for turn in range(40):
         for number in range(50):
             log.ended(enter(log, f"{turn} {number}", 1.0, decision), "finished", 200, None, 2.0)
-        log.settle(log.backlog_blocks() // 4)
-        backlogs.append(log.backlog_blocks())
+        log.settle(5 * decision_log.REQUEST_BLOCKS)
 
-    assert max(backlogs) < 5 * 50 * (2 * decision_log.REQUEST_BLOCKS + 11)
-    assert log.settle(max(backlogs))
-    assert log.backlog_blocks() == 0
+    while not log.settle():
+        pass
+
+    told = log.statistics()
+    assert (told.read + told.dropped, told.read_ends) == (2000, 2000)
+    assert 40 < told.read < 400
+    first, second = log.seconds(1)
+    assert (first.requests, second.finished, second.prompt_tokens) == (2000, 2000, 2000 * 160)
+    assert second.shadowed_tokens == told.read * 160
+
+
+def test_the_shadow_takes_dropped_requests_for_another_replicas() -> None:
+    log = DecisionLog(capacity=1)
+    decision = decide(workers=3)
+    record = enter(log, "first", 1.0, decision)
+    for number in range(2 * decision_log.SHARE_OF):
+        record = enter(log, str(number), 1.0, decision)
+        if number % 4 == 3:
+            log.settle()
+
+    assert log.statistics().dropped == 3 * log.statistics().read + 1
+    # Of three workers, four times as many requests leave one to be modelled.
+    assert record.round_robin_blocks == 10
+
+
+def test_a_prompt_that_nobody_tokenized_is_in_no_shadow() -> None:
+    log = DecisionLog()
+    record = enter(log, "a")
+    record.estimated = True
+
+    log.ended(record, "finished", 200, None, 2.0)
+
+    assert log.settle()
+    assert record.round_robin_blocks is None
+    assert log.seconds(2)[0].shadowed_tokens == 0
+    assert log.prefixes.nodes() == 0
+
+
+def test_ends_that_nobody_reads_are_dropped_and_counted() -> None:
+    log = DecisionLog(capacity=1)
+    record = enter(log, "a")
+
+    for _ in range(MAX_ENDED + 3):
+        log.ended(record, "finished", 200, None, 2.0)
+
+    assert log.statistics().dropped_ends == 3
+    assert log.seconds(2)[0].finished == MAX_ENDED + 3
 
 
 def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
@@ -276,8 +318,8 @@ def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
     log.settle()
 
     assert [one.round_robin_blocks for one in records] == [0, 0, None, None]
-    assert log.statistics().unshadowed == 2
-    second = log.traffic.since(2)[0]
+    assert log.statistics().dropped == 2
+    second = log.seconds(2)[0]
     assert (second.prompt_tokens, second.shadowed_tokens) == (640, 320)
     assert sum(second.ttft.values()) == 2 * sum(second.round_robin_ttft.values()) == 4
 
@@ -320,5 +362,5 @@ def test_an_error_that_is_passed_on_counts_as_failed() -> None:
     log.ended(enter(log, "refused", 1.0), "refused", 503, None, 1.5)
     log.settle()
 
-    second = log.traffic.at(1.0)
+    (second,) = log.seconds(1)
     assert (second.finished, second.failed) == (2, 2)

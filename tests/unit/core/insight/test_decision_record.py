@@ -1,6 +1,24 @@
+import pytest
+
+from kvmesh.compiled import NATIVE
 from kvmesh.core.insight.decision_log import DecisionLog
-from kvmesh.core.insight.decision_record import count_states, find_own
-from tests.unit.core.insight.test_decision_log import enter
+from kvmesh.core.insight.decision_record import (
+    MAX_ENDED,
+    DecisionRecord,
+    NewRecord,
+    NewRing,
+    RecordRing,
+    count_states,
+    find_own,
+    new_record,
+    new_ring,
+    thin,
+)
+from tests.unit.core.insight.test_decision_log import HASHES, decide, enter
+
+Kind = tuple[NewRecord, NewRing]
+KINDS: list[Kind] = [(DecisionRecord, RecordRing), (new_record, new_ring)]
+each_kind = pytest.mark.parametrize("kind", KINDS[: 2 if NATIVE else 1])
 
 
 def test_a_tenants_requests_are_found_and_counted_apart() -> None:
@@ -15,3 +33,45 @@ def test_a_tenants_requests_are_found_and_counted_apart() -> None:
     assert find_own(records, b"b", "ben") is None
     assert count_states(records, "ann") == {"finished": 1, "open": 1}
     assert count_states(records, "eve") == {}
+
+
+@each_kind
+def test_a_ring_of_nothing_is_refused(kind: Kind) -> None:
+    with pytest.raises(ValueError, match="at least 1 record, not 0"):
+        kind[1](0, 9, 9, 0, thin)
+
+
+@each_kind
+def test_a_record_is_in_one_ring_once(kind: Kind) -> None:
+    ring = kind[1](4, 99, 9, 0, thin)
+    record = kind[0](b"a", decide(), HASHES, 1.0)
+    ring.append(record)
+
+    with pytest.raises(ValueError, match="in a ring already"):
+        ring.append(record)
+    assert len(ring) == 1
+
+
+@each_kind
+def test_a_record_that_left_the_ring_keeps_only_the_chosen_candidate_of_a_retry(kind: Kind) -> None:
+    ring = kind[1](1, 99, 9, 0, thin)
+    gone, newer = (kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
+    for record in (gone, newer):
+        ring.append(record)
+
+    ring.take_again(gone, decide(whole=True))
+
+    assert (gone.attempts, len(gone.decision.candidates), gone.kept) == (2, 1, 0)
+    assert ring.candidates == 0
+
+
+@each_kind
+def test_ends_beyond_the_bound_are_dropped(kind: Kind) -> None:
+    ring = kind[1](1, 99, 9, 0, thin)
+    record = kind[0](b"a", decide(), HASHES, 1.0)
+    ring.append(record)
+
+    for _ in range(MAX_ENDED + 2):
+        ring.end(record, "finished", 200, 2.0)
+
+    assert (ring.waiting(), ring.dropped_ends) == ((1, MAX_ENDED), 2)
