@@ -4,7 +4,7 @@ A run with opaque texts goes the same way for all texts that keep the conditions
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -198,10 +198,10 @@ def put_texts(value: object, texts: "dict[str, OpaqueText]") -> object:
     if isinstance(value, str):
         return _with_texts(value, texts)
     if isinstance(value, list):
-        return [put_texts(one, texts) for one in value]
+        return [put_texts(one, texts) for one in cast("list[object]", value)]
     if isinstance(value, dict):
-        fields: JsonObject = {key: put_texts(one, texts) for key, one in value.items()}
-        return fields
+        fields = cast("JsonObject", value)
+        return {key: put_texts(one, texts) for key, one in fields.items()}
     return value
 
 
