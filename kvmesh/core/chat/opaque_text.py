@@ -194,9 +194,15 @@ for _name in dir(str):
 
 
 def put_texts(value: object, texts: "dict[str, OpaqueText]") -> object:
-    """Return a copy of a message or a part of one, with opaque texts where their keys stand."""
+    """Return a copy of a message or a part of one, with opaque texts where their keys stand.
+
+    Keys begin with one and the same character.
+    """
     if isinstance(value, str):
-        return _with_texts(value, texts)
+        if value in texts:
+            return texts[value]
+        # All keys begin alike: most strings of a long chat are told apart by that.
+        return _with_texts(value, texts) if next(iter(texts), " ")[0] in value else value
     if isinstance(value, list):
         return [put_texts(one, texts) for one in cast("list[object]", value)]
     if isinstance(value, dict):
