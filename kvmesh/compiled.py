@@ -92,7 +92,7 @@ class Native(Protocol):
         """Return `core.prompts.json_size.pure_scan_json`."""
         ...
 
-    def EventStream(self, make: object, /) -> object:  # noqa: N802  a type
+    def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...
 
