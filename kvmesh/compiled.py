@@ -4,9 +4,9 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
 VERSION: Final = 8
@@ -35,11 +35,83 @@ class NativeFormula(Protocol):
         ...
 
 
+class NativeDecider(Protocol):
+    """The request path (kvmesh/native/decider.c)."""
+
+    decisions: int
+    overlap_blocks: int
+    request_blocks: int
+
+    def follow(self, *course: object) -> None:
+        """Decide from now on by: mode, formula, weights, margin, the policy's name, what makes a
+        Decision of a Record, two TTLs in seconds, the seed of first blocks. Raises `ValueError`.
+        """
+        ...
+
+    def resize(self, block_size: int, /) -> None:
+        """Decide by blocks of so many tokens."""
+        ...
+
+    def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
+        """Return a `core.dispatch.compiled.Placed`, None for what has to go another way. Asked is:
+        what was scanned, packed ids or None, id, tenant, states, now, and whether to keep all.
+        """
+        ...
+
+    def seen(self, placed: Any, tokens: int, now: float, /) -> bool:  # noqa: ANN401
+        """Take the tokens of an answer so far; return whether they were the first."""
+        ...
+
+    def finish(self, placed: Any, status: int, usage: object, now: float, /) -> Any:  # noqa: ANN401
+        """Return the booking the first time, else None, and whether nothing speaks against its
+        worker.
+        """
+        ...
+
+
 class Native(Protocol):
     """What `kvmesh._native` has."""
 
     def Table(self) -> object:  # noqa: N802  a type
         """Return an empty `core.index.block_table.Table`."""
+        ...
+
+    def Booking(self, *values: object, **named: object) -> object:  # noqa: N802  a type
+        """Return a `core.workers.loads.Booking`."""
+        ...
+
+    def ActiveSequences(  # noqa: N802  a type
+        self,
+        block_size: int,
+        *,
+        lease_s: float = 60.0,
+        stride: int = 16,
+        turns: Callable[[], object],
+        statistics: Callable[..., object],
+    ) -> object:
+        """Return a `core.workers.sequences.ActiveSequences` without any booking."""
+        ...
+
+    def WorkerTurns(self) -> object:  # noqa: N802  a type
+        """Return a `core.workers.turns.WorkerTurns` of nobody yet."""
+        ...
+
+    def Arrivals(self) -> object:  # noqa: N802  a type
+        """Return a `core.workers.sequences.Arrivals` of nobody."""
+        ...
+
+    def Approx(  # noqa: N802  a type
+        self,
+        statistics: object,
+        ttl_s: float,
+        limits: tuple[int, int, int | None],
+        longest_tick_s: float,
+        thinned: bool,
+        /,
+    ) -> object:
+        """Return an empty `core.overlap.approx.ApproxIndex`. `limits`: most entries, those that
+        pruning leaves, most of a worker.
+        """
         ...
 
     def Loads(self, worker: str) -> object:  # noqa: N802  a type
@@ -48,6 +120,20 @@ class Native(Protocol):
 
     def Ratio(self, ms: float = 0.0, tokens: float = 0.0) -> object:  # noqa: N802  a type
         """Return a `core.workers.relative_speed.Ratio`."""
+        ...
+
+    def Speeds(self, report: type, prior_ms_per_token: float) -> object:  # noqa: N802  a type
+        """Return a `core.workers.speeds.Speeds`, whose reports are of that type."""
+        ...
+
+    def StepTimes(self) -> object:  # noqa: N802  a type
+        """Return a `core.workers.step_times.StepTimes`."""
+        ...
+
+    def OutputLengths(  # noqa: N802  a type
+        self, forecast: type, statistics: type, block_size: int, max_families: int
+    ) -> object:
+        """Return a `core.routing.output_lengths.OutputLengths` that answers in these types."""
         ...
 
     def WorkerState(  # noqa: N802  a type
@@ -127,10 +213,60 @@ class Native(Protocol):
         """Return the hashes of blocks of u32s, or of code points, as native u64s."""
         ...
 
+    def pack_u64s(self, hashes: Sequence[int], /) -> bytes | None:
+        """Return a list or tuple of u64s as native ones; None: someone should look closer."""
+        ...
+
+    def TextCache(self, capacity: int, /) -> object:  # noqa: N802  a type
+        """Return a `core.prompts.segment_cache.ByteBudgetCache` for texts."""
+        ...
+
+    def TextPacker(self, cache: object, encode_batch: object, /) -> object:  # noqa: N802  a type
+        """Return a `core.prompts.text_packer.PureTextPacker` over a native cache."""
+        ...
+
     def scan_json(
         self, data: bytes | memoryview, state: int, depth: int, /
     ) -> tuple[int, int, int, int, int]:
         """Return `core.prompts.json_size.pure_scan_json`."""
+        ...
+
+    def scan_body(self, body: bytes, /) -> tuple[object, ...] | None:
+        """Return the fields of `core.prompts.body_scan.pure_scan_body`, or None."""
+        ...
+
+    def scan_tokens(self, body: bytes, /) -> bytes | None:
+        """Return `core.prompts.body_scan.pure_scan_tokens`, or None."""
+        ...
+
+    def scan_messages(self, body: bytes, /) -> list[tuple[str, str]] | None:
+        """Return `core.prompts.body_scan.pure_scan_messages`, or None."""
+        ...
+
+    def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
+        """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
+        ...
+
+    def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type
+        """Return what decides by state that others look at, too: `core.dispatch.compiled`."""
+        ...
+
+    def EventStream(self, make: object, /) -> object:  # noqa: N802  a type
+        """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
+        ...
+
+    def match_head(
+        self, data: bytes, before: bytes, behind: bytes | None, most: int, /
+    ) -> bytes | None:
+        """Return `transport.http.wire.headers.pure_match_head`."""
+        ...
+
+    def render(self, headers: Sequence[tuple[bytes, bytes]], /) -> bytes:
+        """Return `transport.http.wire.headers.pure_render`."""
+        ...
+
+    def match_dated(self, data: bytes, before: bytes, after: bytes, /) -> int:
+        """Return `transport.http.upstream.response_head.pure_match_dated`."""
         ...
 
 

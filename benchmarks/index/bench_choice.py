@@ -18,11 +18,11 @@ from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 BLOCK_SIZE = 16
 BLOCKS = 25
@@ -40,9 +40,9 @@ class Fleet:
             RouterOptions(block_size=BLOCK_SIZE),
             Random(1),
             membership=membership,
-            sequences=ActiveSequences(BLOCK_SIZE),
+            sequences=new_sequences(BLOCK_SIZE),
             index=index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         self._rng = Random(2)
         self._system = [self._rng.randrange(1 << 16) for _ in range(SHARED_BLOCKS * BLOCK_SIZE)]

@@ -36,7 +36,7 @@ _trash = bytearray(64 << 20)
 class Goals(msgspec.Struct, frozen=True):
     """How many times quicker than Dynamo we mean to be; for the last two, absolute limits."""
 
-    find: float = 2.5
+    find: float = 3.0
     find_deep: float = 5.0
     select: float = 5.0
     hash_buffer: float = 2.5

@@ -19,7 +19,7 @@ from kvmesh.core.blocks.hashing import BlockHashes, Tokens
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 READY_TIMEOUT_S = 120.0
 
@@ -35,7 +35,7 @@ class OurSelection:
             RouterOptions(cost="prefill-decode", block_size=BLOCK_SIZE),
             Random(1),
             membership=membership,
-            sequences=ActiveSequences(BLOCK_SIZE),
+            sequences=new_sequences(BLOCK_SIZE),
             index=ours.index,
         )
 

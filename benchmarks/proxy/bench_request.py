@@ -90,9 +90,7 @@ class Engines:
     def answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for sink in waiting:
-            sink.on_head(ResponseHead(200, ANSWER_HEAD))
-            sink.on_body(JSON)
-            sink.on_end()
+            sink.on_whole(ResponseHead(200, ANSWER_HEAD), JSON)
 
 
 class Front:

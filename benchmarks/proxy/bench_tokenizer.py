@@ -1,4 +1,5 @@
-"""What it costs to turn an 8k-token chat into token ids: new, with one more message, repeated.
+"""What it costs to turn an 8k-token chat into token ids: new, with one more message, repeated; and
+a new chat of 400 B behind one of 200 known system prompts.
 
 KVMESH_BENCH_MODEL names a real model directory; without it a small BPE is trained on the spot.
 """
@@ -32,6 +33,9 @@ Encode = Callable[[Messages], Sequence[int]]
 PROMPT_CHARACTERS = 30_000
 MESSAGES = 18
 NEW_CHARACTERS = 800
+SHORT_CHARACTERS = 200
+SYSTEMS = 200
+SHORT_CHATS = 400
 
 
 class Workload:
@@ -56,6 +60,11 @@ class Workload:
         fresh = self.message(Random(-number - 1), 0, NEW_CHARACTERS)
         return [*self.chat(number), fresh]
 
+    def short(self, number: int) -> Messages:
+        system = self.message(Random(number % SYSTEMS), 0, SHORT_CHARACTERS)
+        asked = self.message(Random(SYSTEMS + number), 0, SHORT_CHARACTERS)
+        return [{**system, "role": "system"}, asked]
+
 
 class Candidate:
     """One way to encode; each round takes the next chat of the workload."""
@@ -64,6 +73,9 @@ class Candidate:
         self._workload = workload
         self._encode = encode
         self._number = 0
+        self._short = 0
+        for number in range(SYSTEMS):
+            encode(workload.short(number))
 
     def __call__(self) -> Sample:
         self._number += 1
@@ -75,7 +87,17 @@ class Candidate:
             "new us": new,
             "one more message us": one_more,
             "repeated us": self._time(following),
+            "new, 400 B cpu us": self._time_short(),
         }
+
+    def _time_short(self) -> float:
+        numbers = range(SYSTEMS + self._short, SYSTEMS + self._short + SHORT_CHATS)
+        chats = [self._workload.short(number) for number in numbers]
+        self._short += SHORT_CHATS
+        start = time.process_time_ns()
+        for chat in chats:
+            self._encode(chat)
+        return (time.process_time_ns() - start) / 1000 / SHORT_CHATS
 
     def _time(self, messages: Messages) -> float:
         own = copy.deepcopy(messages)

@@ -19,7 +19,6 @@ import uvloop
 
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.engines.sse import SseScanner
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
@@ -45,7 +44,6 @@ class Selected:
         self._urls = urls
         self._name = name
         self._tokens = tokens
-        self._scanner = SseScanner()
         self._target: Target | Problem | None = None
         self._choosing: asyncio.Task[None] | None = None
         self._begun = False
@@ -76,12 +74,11 @@ class Selected:
         del status, headers
         return ()
 
-    def on_body(self, data: bytes) -> None:
-        self._scanner.feed(data)
+    def on_tokens(self, tokens: int) -> None:
         if not self._begun:
             self._begun = True
             self._tell(self._service.prefill_complete(self._name))
-        blocks = self._scanner.tokens // BLOCK_SIZE
+        blocks = tokens // BLOCK_SIZE
         for _ in range(blocks - self._blocks):
             self._tell(self._service.add_output_block(self._name))
         self._blocks = blocks

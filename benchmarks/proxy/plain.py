@@ -10,7 +10,6 @@ import sys
 
 import uvloop
 
-from kvmesh.core.engines.sse import SseScanner
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import Outcome, Target
@@ -24,13 +23,12 @@ from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 
 class RoundRobin:
-    """The plan: the next worker; the answer's events are counted as a router would."""
+    """The plan: the next worker."""
 
-    __slots__ = ("_scanner", "_targets")
+    __slots__ = ("_targets",)
 
     def __init__(self, targets: "itertools.cycle[Target]") -> None:
         self._targets = targets
-        self._scanner = SseScanner()
 
     def next_target(self) -> Target:
         return next(self._targets)
@@ -43,8 +41,8 @@ class RoundRobin:
         del status, headers
         return ((b"x-kvmesh-worker", b"w0"),)
 
-    def on_body(self, data: bytes) -> None:
-        self._scanner.feed(data)
+    def on_tokens(self, tokens: int) -> None:
+        del tokens
 
     def on_finish(self, outcome: Outcome) -> None:
         del outcome

@@ -18,8 +18,8 @@ from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.overlap.approx import (
     DEFAULT_MAX_ENTRIES,
     DEFAULT_TTL_S,
-    ApproxIndex,
     ApproxStatistics,
+    new_approx,
 )
 from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
 from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
@@ -192,7 +192,7 @@ class ApproxKvIndexer:
         worker_blocks: int | None = None,
     ) -> None:
         self.block_size = block_size
-        self._index = ApproxIndex(ttl_s, max_entries=max_entries, worker_blocks=worker_blocks)
+        self._index = new_approx(ttl_s, max_entries=max_entries, worker_blocks=worker_blocks)
 
     def process_routing_decision_for_request(
         self, token_ids: Tokens, worker_id: str, now: float, root: int = ROOT

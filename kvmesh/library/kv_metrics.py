@@ -104,7 +104,7 @@ def _of_mesh(view: MeshView) -> KvMetrics:
 
 def _booked(state: WorkerState, view: MeshView) -> EndpointMetrics:
     report, loads, total = state.report, state.loads, state.capacity_blocks
-    booked_waiting = len(loads.prefilling)
+    booked_waiting = loads.waiting_requests
     running = max(report.running_requests, loads.active_requests - booked_waiting)
     blocks = max(report.used_blocks, loads.active_blocks)
     usage = min(1.0, blocks / total) if total else 0.0

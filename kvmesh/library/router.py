@@ -20,14 +20,14 @@ from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
 from kvmesh.core.insight.explain import DecisionView, view_decision
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.core.snapshots.reading import Snapshot, decode_snapshot
 from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError, RequestError
 
 _SWEEP_BLOCKS: Final = 1 << 16
@@ -129,7 +129,7 @@ class KvRouter:
         if self.options.block_size < 1:
             raise ConfigError(f"block_size is {self.options.block_size}, it must be at least 1")
         self._index = KvIndex(max_blocks) if use_kv_events else None
-        self._sequences = ActiveSequences(self.options.block_size, lease_s=lease_s)
+        self._sequences = new_sequences(self.options.block_size, lease_s=lease_s)
         self._membership = Membership()
         self._scheduler = Scheduler(
             self.options,
@@ -137,7 +137,7 @@ class KvRouter:
             membership=self._membership,
             sequences=self._sequences,
             index=self._index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         if sessions is not None and sessions.affinity != "off":
             self._scheduler.sessions = Sessions(sessions)

@@ -9,6 +9,8 @@
 /* Number of this interface; `kvmesh.compiled` uses no other. */
 #define NATIVE_VERSION 8
 
-extern PyMethodDef native_hashing_methods[], native_home_methods[], native_json_methods[];
+extern PyMethodDef native_hashing_methods[], native_home_methods[], native_json_methods[],
+    native_head_methods[];
+extern PyTypeObject event_stream_type;
 
 #endif

@@ -164,19 +164,35 @@ static int price_chunk(const Formula *self, const Asked *asked, WorkerState *con
     return 0;
 }
 
+int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *states,
+                  Py_ssize_t count, double *costs) {
+    for (Py_ssize_t done = 0; done < count; done += CHUNK) {
+        Py_ssize_t some = count - done < CHUNK ? count - done : CHUNK;
+        if (price_chunk(self, asked, states + done, some, costs + done) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void asked_facts(Asked *asked) {
+    asked->facts[BLOCK_SIZE] = (double)asked->block_size;
+    asked->facts[PROMPT_TOKENS] = (double)asked->prompt_tokens;
+    asked->facts[REQUEST_BLOCKS] = (double)asked->request_blocks;
+    asked->facts[STEP_TOKENS] = asked->step_tokens;
+    asked->facts[ARRIVALS_PER_MS] = asked->arrivals_per_ms;
+}
+
 /* Return the names, in order, of those whose cost counts as least. */
 static PyObject *least(const Formula *self, const Asked *asked, PyObject *states, double *costs) {
     Py_ssize_t count = PyTuple_GET_SIZE(states);
     WorkerState *const *all = (WorkerState *const *)((PyTupleObject *)states)->ob_item;
     double limit = 0.0;
-    for (Py_ssize_t done = 0; done < count; done += CHUNK) {
-        Py_ssize_t some = count - done < CHUNK ? count - done : CHUNK;
-        if (price_chunk(self, asked, all + done, some, costs + done) < 0) {
-            return NULL;
-        }
-        for (Py_ssize_t i = done; i < done + some; i++) {
-            limit = i == 0 || costs[i] < limit ? costs[i] : limit;
-        }
+    if (formula_costs(self, asked, all, count, costs) < 0) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        limit = i == 0 || costs[i] < limit ? costs[i] : limit;
     }
     limit = limit * (1.0 + asked->margin);
     PyObject *ties = PyList_New(0);
@@ -206,12 +222,13 @@ static int read_weights(Asked *asked, PyObject *weights) {
 /* find_ties(states, known, overlaps, request, weights) */
 static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     Asked asked;
-    PyObject *states, *known, *overlaps, *weights, *keys;
+    PyObject *states, *known, *overlaps, *weights, *given_keys;
+    Keys keys;
     if (!PyArg_ParseTuple(args, "O!O!O!(LLLLLdddddOO)O!", &PyTuple_Type, &states, &PyDict_Type,
                           &known, &PyDict_Type, &overlaps, &asked.block_size,
                           &asked.prompt_tokens, &asked.request_blocks, &asked.output_blocks,
                           &asked.stride, &asked.now, &asked.fleet, &asked.step_tokens,
-                          &asked.arrivals_per_ms, &asked.margin, &keys, &asked.memory_wait,
+                          &asked.arrivals_per_ms, &asked.margin, &given_keys, &asked.memory_wait,
                           &PyTuple_Type, &weights)) {
         return NULL;
     }
@@ -227,22 +244,21 @@ static PyObject *formula_find_ties(Formula *self, PyObject *args) {
     if (note_overlaps(&asked, overlaps, known) < 0) {
         return NULL;
     }
-    asked.facts[BLOCK_SIZE] = (double)asked.block_size;
-    asked.facts[PROMPT_TOKENS] = (double)asked.prompt_tokens;
-    asked.facts[REQUEST_BLOCKS] = (double)asked.request_blocks;
-    asked.facts[STEP_TOKENS] = asked.step_tokens;
-    asked.facts[ARRIVALS_PER_MS] = asked.arrivals_per_ms;
+    asked.speeds = NULL;
+    asked_facts(&asked);
     double stack[STACK_COSTS], *costs = stack;
     size_t count = (size_t)PyTuple_GET_SIZE(states);
     if (count > STACK_COSTS && (costs = PyMem_Malloc(count * sizeof *costs)) == NULL) {
         return PyErr_NoMemory();
     }
     PyObject *ties = NULL;
-    asked.keys = PySequence_Tuple(keys);
-    if (asked.keys != NULL) {
+    if (keys_read(&keys, given_keys) == 0) {
+        asked.keys = keys.at;
+        asked.key_count = keys.count;
+        asked.key_step = 1;
         ties = least(self, &asked, states, costs);
-        Py_DECREF(asked.keys);
     }
+    keys_free(&keys);
     if (costs != stack) {
         PyMem_Free(costs);
     }

@@ -2,7 +2,7 @@
 #ifndef KVMESH_COSTS_H
 #define KVMESH_COSTS_H
 
-#include "loads.h"
+#include "speeds.h"
 
 /* Workers are looked at so many at a time: a step is decoded once for all of them, and its columns
  * stay in the first-level cache.
@@ -14,8 +14,10 @@ enum { BLOCK_SIZE, PROMPT_TOKENS, REQUEST_BLOCKS, STEP_TOKENS, ARRIVALS_PER_MS, 
 /* One request; what core.cost.weighing.Weighing has. */
 typedef struct {
     uint64_t question;
-    PyObject *keys;        /* tuple */
-    PyObject *memory_wait; /* worker state -> ms */
+    const uint64_t *keys;  /* `key_count` sharing keys, `key_step` apart */
+    Py_ssize_t key_count, key_step;
+    PyObject *memory_wait; /* worker state -> ms; NULL: by `speeds` */
+    Speeds *speeds;        /* NULL where `memory_wait` is not */
     long long block_size, prompt_tokens, request_blocks, output_blocks, stride;
     double now, fleet, step_tokens, arrivals_per_ms, margin;
     double facts[FACTS], weights[MOST_WEIGHTS];
@@ -65,5 +67,22 @@ int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known);
  * set.
  */
 int read_program(Formula *self, PyObject *from, Program *program);
+
+/* Return the number of another question; overlaps noted under an older one do not count. */
+uint64_t next_question(void);
+
+/* Write the facts from the request's own fields. */
+void asked_facts(Asked *asked);
+
+/* Write what the formula gives each worker, failure included; -1 with an error set. */
+int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *states,
+                  Py_ssize_t count, double *costs);
+
+/* core.cost.weighing.Weighing.failure_ms */
+double failure_ms_of(const Asked *asked, const WorkerState *state);
+
+/* core.cost.weighing.Weighing.memory_wait_ms, by `asked->speeds`; -1 with an error set. */
+int memory_wait_of(const Asked *asked, const WorkerState *state, long long decode_blocks,
+                   double *ms);
 
 #endif

@@ -1,6 +1,23 @@
 /* Holding: a worker's bit, and how many blocks it holds in one table. */
 #include "table.h"
 
+Holding *holding_make(uint32_t slot) {
+    PyObject *one = PyLong_FromLong(1), *shift = PyLong_FromUnsignedLong(slot);
+    PyObject *bit = one == NULL || shift == NULL ? NULL : PyNumber_Lshift(one, shift);
+    Py_XDECREF(one);
+    Py_XDECREF(shift);
+    Holding *self = bit == NULL ? NULL : PyObject_New(Holding, &holding_type);
+    if (self == NULL) {
+        Py_XDECREF(bit);
+        return NULL;
+    }
+    self->bit = bit;
+    self->slot = slot;
+    self->blocks = 0;
+    self->digest = 0;
+    return self;
+}
+
 static void holding_dealloc(Holding *self) {
     Py_XDECREF(self->bit);
     PyObject_Free(self);

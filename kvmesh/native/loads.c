@@ -1,57 +1,75 @@
 /* Loads: the live sums of one worker. */
+#include "arguments.h"
 #include "loads.h"
 
 #include <structmember.h>
 
-static PyObject *request_id_name, *uncached_name, *streams_name, *prompt_name, *expected_name,
-    *private_name, *keys_name;
+enum { NOWHERE, PREFILLING, DECODING }; /* the place of a booking */
 
-int loads_ready(void) {
-    struct {
-        PyObject **place;
-        const char *name;
-    } names[] = {
-        {&request_id_name, "request_id"}, {&uncached_name, "uncached_tokens"},
-        {&streams_name, "streams"},       {&prompt_name, "prompt_tokens"},
-        {&expected_name, "expected_blocks"}, {&private_name, "private_blocks"},
-        {&keys_name, "keys"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].name);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
+static void queue_push(Queue *self, Booking *booking, uint8_t place) {
+    booking->older = self->last;
+    booking->newer = NULL;
+    *(self->last == NULL ? &self->first : &self->last->newer) = booking;
+    self->last = booking;
+    self->count++;
+    booking->place = place;
+}
+
+static void queue_take(Queue *self, Booking *booking) {
+    *(booking->older == NULL ? &self->first : &booking->older->newer) = booking->newer;
+    *(booking->newer == NULL ? &self->last : &booking->newer->older) = booking->older;
+    booking->older = booking->newer = NULL;
+    booking->place = NOWHERE;
+    self->count--;
+}
+
+int loads_begin(Loads *self, Booking *booking, long long stride, double now) {
+    if (booking->loads != NULL) {
+        PyErr_Format(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
+        return -1;
     }
+    if (shared_reserve(&self->shared, (size_t)Py_SIZE(booking)) < 0) {
+        return -1;
+    }
+    if (self->prefilling.count == 0) {
+        self->progress_s = now;
+        self->oldest_tokens = booking->uncached_tokens;
+    }
+    queue_push(&self->prefilling, (Booking *)Py_NewRef(booking), PREFILLING);
+    booking->loads = self;
+    self->prefill_tokens += booking->uncached_tokens;
+    self->silent += !booking->streams;
+    self->prompt_tokens += booking->prompt_tokens;
+    self->active_requests++;
+    self->expected_blocks += booking->expected_blocks;
+    self->active_blocks += booking->private_blocks +
+                           stride * shared_hold(&self->shared, booking->keys, Py_SIZE(booking));
     return 0;
 }
 
-/* Read a whole number of a booking; -1 with an error set. */
-static int read_number(PyObject *booking, PyObject *name, long long *number) {
-    PyObject *value = PyObject_GetAttr(booking, name);
-    if (value == NULL) {
-        return -1;
+void loads_end_prefill(Loads *self, Booking *booking) {
+    if (booking->place != PREFILLING) {
+        return;
     }
-    *number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    return *number == -1 && PyErr_Occurred() ? -1 : 0;
+    queue_take(&self->prefilling, booking);
+    queue_push(&self->decoding, booking, DECODING);
+    self->oldest_tokens = self->prefilling.first == NULL ? 0 : self->prefilling.first->uncached_tokens;
+    self->prefill_tokens -= booking->uncached_tokens;
+    self->silent -= !booking->streams;
 }
 
-static int read_silent(PyObject *booking, long long *silent) {
-    PyObject *value = PyObject_GetAttr(booking, streams_name);
-    int streams = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    *silent = !streams;
-    return streams < 0 ? -1 : 0;
-}
-
-static PyObject *loads_hold(Loads *self, PyObject *keys) {
-    long long turned = loads_count_keys(self, keys, 1);
-    return turned < 0 ? NULL : PyLong_FromLongLong(turned);
-}
-
-static PyObject *loads_release(Loads *self, PyObject *keys) {
-    long long turned = loads_count_keys(self, keys, 0);
-    return turned < 0 ? NULL : PyLong_FromLongLong(turned);
+void loads_end(Loads *self, Booking *booking, long long stride) {
+    if (booking->place != DECODING) {
+        return;
+    }
+    queue_take(&self->decoding, booking);
+    booking->loads = NULL;
+    self->prompt_tokens -= booking->prompt_tokens;
+    self->active_requests--;
+    self->expected_blocks -= booking->expected_blocks;
+    self->active_blocks -= booking->private_blocks +
+                           stride * shared_release(&self->shared, booking->keys, Py_SIZE(booking));
+    Py_DECREF(booking);
 }
 
 static int check_count(const char *name, Py_ssize_t got, Py_ssize_t wanted) {
@@ -62,131 +80,104 @@ static int check_count(const char *name, Py_ssize_t got, Py_ssize_t wanted) {
     return 0;
 }
 
-static PyObject *loads_begin(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long uncached, silent, prompt, expected, own, stride, held = -1;
+/* Read amounts within +-MOST_TOKENS; -1 with an error set. */
+static int read_all(PyObject *const *args, int count, long long *amounts) {
+    for (int i = 0; i < count; i++) {
+        if (read_amount(args[i], amounts + i) < 0) {
+            return -1;
+        }
+        if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
+            PyErr_Format(PyExc_OverflowError, "loads count to %lld at once, not %R", MOST_TOKENS,
+                         args[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Return a booking that is given where it must be; NULL with an error set. */
+static Booking *check_booking(const Loads *self, PyObject *given, uint8_t place) {
+    if (!Py_IS_TYPE(given, &booking_type)) {
+        PyErr_Format(PyExc_TypeError, "a booking is a kvmesh._native.Booking, not %.100R", given);
+        return NULL;
+    }
+    Booking *booking = (Booking *)given;
+    if (place != NOWHERE && (booking->loads != self || booking->place != place)) {
+        PyErr_Format(PyExc_KeyError, "%R is not %s %R", booking,
+                     place == PREFILLING ? "prefilling at" : "decoding at", self->worker);
+        return NULL;
+    }
+    return booking;
+}
+
+static PyObject *call_begin(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    long long stride;
     if (check_count("begin", nargs, 3) < 0) {
         return NULL;
     }
-    PyObject *booking = args[0];
-    stride = PyLong_AsLongLong(args[1]);
+    Booking *booking = check_booking(self, args[0], NOWHERE);
+    if (booking == NULL || read_all(args + 1, 1, &stride) < 0) {
+        return NULL;
+    }
     double now = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred() || read_number(booking, uncached_name, &uncached) < 0 ||
-        read_silent(booking, &silent) < 0 || read_number(booking, prompt_name, &prompt) < 0 ||
-        read_number(booking, expected_name, &expected) < 0 ||
-        read_number(booking, private_name, &own) < 0) {
+    if (PyErr_Occurred() || loads_begin(self, booking, stride, now) < 0) {
         return NULL;
     }
-    PyObject *request_id = PyObject_GetAttr(booking, request_id_name);
-    PyObject *keys = request_id == NULL ? NULL : PyObject_GetAttr(booking, keys_name);
-    int first = PyDict_GET_SIZE(self->prefilling) == 0;
-    if (keys != NULL && PyDict_SetItem(self->prefilling, request_id, booking) == 0) {
-        held = loads_count_keys(self, keys, 1);
-    }
-    Py_XDECREF(request_id);
-    Py_XDECREF(keys);
-    if (held < 0) {
-        return NULL;
-    }
-    if (first) {
-        self->progress_s = now;
-        self->oldest_tokens = uncached;
-    }
-    self->prefill_tokens += uncached;
-    self->silent += silent;
-    self->prompt_tokens += prompt;
-    self->active_requests++;
-    self->expected_blocks += expected;
-    self->active_blocks += own + stride * held;
     Py_RETURN_NONE;
 }
 
-static PyObject *loads_end_prefill(Loads *self, PyObject *booking) {
-    long long uncached, silent, oldest = 0;
-    PyObject *key, *next;
-    Py_ssize_t place = 0;
-    if (read_number(booking, uncached_name, &uncached) < 0 || read_silent(booking, &silent) < 0) {
+static PyObject *call_end_prefill(Loads *self, PyObject *given) {
+    Booking *booking = check_booking(self, given, PREFILLING);
+    if (booking == NULL) {
         return NULL;
     }
-    PyObject *request_id = PyObject_GetAttr(booking, request_id_name);
-    int failed = request_id == NULL || PyDict_DelItem(self->prefilling, request_id) < 0;
-    Py_XDECREF(request_id);
-    if (failed) {
-        return NULL;
-    }
-    if (PyDict_Next(self->prefilling, &place, &key, &next)) {
-        Py_INCREF(next);
-        failed = read_number(next, uncached_name, &oldest) < 0;
-        Py_DECREF(next);
-        if (failed) {
-            return NULL;
-        }
-    }
-    self->oldest_tokens = oldest;
-    self->prefill_tokens -= uncached;
-    self->silent -= silent;
+    loads_end_prefill(self, booking);
     Py_RETURN_NONE;
 }
 
-static PyObject *loads_grow(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (check_count("grow", nargs, 2) < 0) {
+static PyObject *call_grow(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    long long amounts[2];
+    if (check_count("grow", nargs, 2) < 0 || read_all(args, 2, amounts) < 0) {
         return NULL;
     }
-    long long blocks = PyLong_AsLongLong(args[0]), expected = PyLong_AsLongLong(args[1]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    self->active_blocks += blocks;
-    self->expected_blocks -= expected;
+    loads_grow(self, amounts[0], amounts[1]);
     Py_RETURN_NONE;
 }
 
-static PyObject *loads_end(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long prompt, expected, own, freed;
-    if (check_count("end", nargs, 2) < 0) {
+static PyObject *call_end(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    long long stride;
+    if (check_count("end", nargs, 2) < 0 || read_all(args + 1, 1, &stride) < 0) {
         return NULL;
     }
-    long long stride = PyLong_AsLongLong(args[1]);
-    if (PyErr_Occurred() || read_number(args[0], prompt_name, &prompt) < 0 ||
-        read_number(args[0], expected_name, &expected) < 0 ||
-        read_number(args[0], private_name, &own) < 0) {
+    Booking *booking = check_booking(self, args[0], DECODING);
+    if (booking == NULL) {
         return NULL;
     }
-    PyObject *keys = PyObject_GetAttr(args[0], keys_name);
-    freed = keys == NULL ? -1 : loads_count_keys(self, keys, 0);
-    Py_XDECREF(keys);
-    if (freed < 0) {
-        return NULL;
-    }
-    self->prompt_tokens -= prompt;
-    self->active_requests--;
-    self->expected_blocks -= expected;
-    self->active_blocks -= own + stride * freed;
+    loads_end(self, booking, stride);
     Py_RETURN_NONE;
 }
 
-static PyObject *loads_correct(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long given[4];
-    if (check_count("correct", nargs, 4) < 0) {
-        return NULL;
-    }
-    for (int i = 0; i < 4; i++) {
-        given[i] = PyLong_AsLongLong(args[i]);
-        if (given[i] == -1 && PyErr_Occurred()) {
-            return NULL;
-        }
-    }
-    long long requests = given[0], blocks = given[1], tokens = given[2];
+void loads_correct(Loads *self, long long requests, long long blocks, long long tokens,
+                   long long block_size) {
     self->active_requests += requests - self->unseen_requests;
     self->active_blocks += blocks - self->unseen_blocks;
-    self->prompt_tokens += (blocks - self->unseen_blocks) * given[3];
+    self->prompt_tokens += (blocks - self->unseen_blocks) * block_size;
     self->prefill_tokens += tokens - self->unseen_tokens;
     self->unseen_requests = requests;
     self->unseen_blocks = blocks;
     self->unseen_tokens = tokens;
+}
+
+static PyObject *call_correct(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
+    long long amounts[4];
+    if (check_count("correct", nargs, 4) < 0 || read_all(args, 4, amounts) < 0) {
+        return NULL;
+    }
+    loads_correct(self, amounts[0], amounts[1], amounts[2], amounts[3]);
     Py_RETURN_NONE;
 }
 
-static PyObject *loads_wait(Loads *self, PyObject *args, PyObject *keywords) {
+static PyObject *call_wait_ms(Loads *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"ms_per_token", "now", "step_tokens", NULL};
     double rate, now, step = 0.0;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "dd|d", names, &rate, &now, &step)) {
@@ -195,20 +186,41 @@ static PyObject *loads_wait(Loads *self, PyObject *args, PyObject *keywords) {
     return PyFloat_FromDouble(self->prefill_tokens ? loads_wait_ms(self, rate, now, step) : 0.0);
 }
 
-static PyObject *loads_shared(Loads *self, PyObject *args, PyObject *keywords) {
+static PyObject *call_shared_blocks(Loads *self, PyObject *args, PyObject *keywords) {
     static char *names[] = {"keys", "stride", "overlap", NULL};
-    PyObject *keys;
+    PyObject *given;
     long long stride, overlap;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OLL", names, &keys, &stride, &overlap)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OLL", names, &given, &stride, &overlap)) {
         return NULL;
     }
     if (stride < 1) {
         return PyErr_Format(PyExc_ValueError, "a stride is at least 1, not %lld", stride);
     }
-    keys = PySequence_Tuple(keys);
-    long long blocks = keys == NULL ? -1 : loads_shared_blocks(self, keys, stride, overlap);
-    Py_XDECREF(keys);
-    return blocks < 0 ? NULL : PyLong_FromLongLong(blocks);
+    Keys keys;
+    PyObject *blocks = NULL;
+    if (keys_read(&keys, given) == 0) {
+        blocks = PyLong_FromLongLong(loads_shared_blocks(self, keys.at, keys.count, 1, stride, overlap));
+    }
+    keys_free(&keys);
+    return blocks;
+}
+
+/* Return those that wait for their prefill by request id, oldest first. */
+static PyObject *loads_prefilling(Loads *self, void *closure) {
+    (void)closure;
+    PyObject *dict = PyDict_New();
+    Booking *next = self->prefilling.first;
+    for (; dict != NULL && next != NULL; next = next->newer) {
+        if (PyDict_SetItem(dict, next->request_id, (PyObject *)next) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+static PyObject *loads_shared(Loads *self, void *closure) {
+    (void)closure;
+    return shared_dict(&self->shared);
 }
 
 static PyObject *loads_booked(Loads *self, void *which) {
@@ -222,8 +234,7 @@ static PyObject *loads_booked(Loads *self, void *which) {
 
 static PyMemberDef members[] = {
     {"worker", T_OBJECT_EX, offsetof(Loads, worker), READONLY, NULL},
-    {"prefilling", T_OBJECT_EX, offsetof(Loads, prefilling), READONLY, NULL},
-    {"shared", T_OBJECT_EX, offsetof(Loads, shared), READONLY, NULL},
+    {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},
     {"progress_s", T_DOUBLE, offsetof(Loads, progress_s), 0, NULL},
     NUMBER(prefill_tokens),
     NUMBER(prompt_tokens),
@@ -238,6 +249,8 @@ static PyMemberDef members[] = {
 };
 
 static PyGetSetDef getters[] = {
+    {"prefilling", (getter)loads_prefilling, NULL, "Bookings without a first token.", NULL},
+    {"shared", (getter)loads_shared, NULL, "Requests by sharing key.", NULL},
     {"booked_requests", (getter)loads_booked, NULL, NULL, "requests"},
     {"booked_blocks", (getter)loads_booked, NULL, NULL, "blocks"},
     {"booked_tokens", (getter)loads_booked, NULL, NULL, "tokens"},
@@ -245,18 +258,16 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"begin", (PyCFunction)(void (*)(void))loads_begin, METH_FASTCALL, "Take a booking in."},
-    {"end_prefill", (PyCFunction)loads_end_prefill, METH_O, "Take one out of the backlog."},
-    {"grow", (PyCFunction)(void (*)(void))loads_grow, METH_FASTCALL, "Take more blocks."},
-    {"end", (PyCFunction)(void (*)(void))loads_end, METH_FASTCALL, "Let a booking go."},
-    {"correct", (PyCFunction)(void (*)(void))loads_correct, METH_FASTCALL,
+    {"begin", (PyCFunction)(void (*)(void))call_begin, METH_FASTCALL, "Take a booking in."},
+    {"end_prefill", (PyCFunction)call_end_prefill, METH_O, "Take one out of the backlog."},
+    {"grow", (PyCFunction)(void (*)(void))call_grow, METH_FASTCALL, "Take more blocks."},
+    {"end", (PyCFunction)(void (*)(void))call_end, METH_FASTCALL, "Let a booking go."},
+    {"correct", (PyCFunction)(void (*)(void))call_correct, METH_FASTCALL,
      "Count load that nobody booked."},
-    {"wait_ms", (PyCFunction)(void (*)(void))loads_wait, METH_VARARGS | METH_KEYWORDS,
+    {"wait_ms", (PyCFunction)(void (*)(void))call_wait_ms, METH_VARARGS | METH_KEYWORDS,
      "When the backlog will be prefilled."},
-    {"shared_blocks", (PyCFunction)(void (*)(void))loads_shared, METH_VARARGS | METH_KEYWORDS,
+    {"shared_blocks", (PyCFunction)(void (*)(void))call_shared_blocks, METH_VARARGS | METH_KEYWORDS,
      "How many blocks of a prefix are in use."},
-    {"hold", (PyCFunction)loads_hold, METH_O, "Take a reference on each key."},
-    {"release", (PyCFunction)loads_release, METH_O, "Give references back."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -267,22 +278,33 @@ static PyObject *loads_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         return NULL;
     }
     Loads *self = (Loads *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->worker = Py_NewRef(worker);
-    self->prefilling = PyDict_New();
-    self->shared = PyDict_New();
-    if (self->prefilling == NULL || self->shared == NULL) {
+    if (self != NULL && (self->worker = read_text("a worker", worker)) == NULL) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
 }
 
+static void queue_forget(Queue *self) {
+    for (Booking *next = self->first; next != NULL; next = next->newer) {
+        next->loads = NULL;
+    }
+}
+
+static void queue_clear(Queue *self) {
+    for (Booking *next; (next = self->first) != NULL;) {
+        queue_take(self, next);
+        Py_DECREF(next);
+    }
+}
+
+/* Letting go of what a booking holds may run anything: none of them leads here by then. */
 static void loads_dealloc(Loads *self) {
+    queue_forget(&self->prefilling);
+    queue_forget(&self->decoding);
+    queue_clear(&self->prefilling);
+    queue_clear(&self->decoding);
+    PyMem_Free(self->shared.places);
     Py_XDECREF(self->worker);
-    Py_XDECREF(self->prefilling);
-    Py_XDECREF(self->shared);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

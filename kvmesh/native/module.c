@@ -1,42 +1,116 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
-#include "loads.h"
+#include "decide.h"
+#include "packer.h"
+#include "prompt.h"
 #include "readers.h"
-#include "table.h"
-#include "totals.h"
+#include "turns.h"
+
+/* What has to be prepared before any type is. */
+static int (*const preparations[])(void) = {
+    approx_ready,
+    decider_ready,
+    hashed_ready,
+    packer_ready,
+    prompt_ready,
+    records_ready,
+    sequence_methods_ready,
+    sequences_ready,
+    speeds_ready,
+};
+
+/* Types that are not found in the module. */
+static PyTypeObject *const inner_types[] = {
+    &frozen_type,
+    &hashed_type,
+    &holding_type,
+    &leases_type,
+    &loader_type,
+    &placed_type,
+    &scanned_type,
+    &view_type,
+};
+
+static PyTypeObject *const types[] = {
+    &approx_type,
+    &arrivals_type,
+    &booking_type,
+    &decider_type,
+    &event_stream_type,
+    &formula_type,
+    &histogram_type,
+    &lengths_type,
+    &loads_type,
+    &prefix_counts_type,
+    &ratio_type,
+    &record_type,
+    &request_ends_type,
+    &ring_type,
+    &robin_shadow_type,
+    &sequences_type,
+    &speeds_type,
+    &step_times_type,
+    &table_type,
+    &text_cache_type,
+    &text_packer_type,
+    &token_counts_type,
+    &totals_type,
+    &turns_type,
+    &worker_state_type,
+};
+
+static PyMethodDef *const functions[] = {
+    native_head_methods,
+    native_home_methods,
+    native_json_methods,
+    native_scan_methods,
+    native_scanned_methods,
+};
 
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "kvmesh._native",
-    .m_doc = "The hash chain, the block table, the loads and the costs of kvmesh.core, compiled.",
+    .m_doc = "The request path of kvmesh.core, and its index, compiled.",
     .m_size = -1,
     .m_methods = native_hashing_methods,
 };
 
-PyMODINIT_FUNC PyInit__native(void) {
-    PyTypeObject *inner[] = {&holding_type, &frozen_type, &loader_type};
-    PyTypeObject *types[] = {&table_type,     &loads_type,   &ratio_type,
-                             &worker_state_type, &formula_type, &record_type,
-                             &ring_type,      &totals_type,  &histogram_type,
-                             &token_counts_type, &request_ends_type,
-                             &prefix_counts_type, &robin_shadow_type};
-    if (search_ready() < 0 || loads_ready() < 0 || records_ready() < 0) {
-        return NULL;
-    }
-    for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
-        if (PyType_Ready(inner[i]) < 0) {
-            return NULL;
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static int prepare(void) {
+    for (size_t i = 0; i < COUNT(preparations); i++) {
+        if (preparations[i]() < 0) {
+            return -1;
         }
     }
-    PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (PyModule_AddIntConstant(module, "VERSION", NATIVE_VERSION) < 0 ||
-                           PyModule_AddFunctions(module, native_home_methods) < 0 ||
-                           PyModule_AddFunctions(module, native_json_methods) < 0)) {
-        Py_CLEAR(module);
+    for (size_t i = 0; i < COUNT(inner_types); i++) {
+        if (PyType_Ready(inner_types[i]) < 0) {
+            return -1;
+        }
     }
-    for (size_t i = 0; module != NULL && i < sizeof types / sizeof *types; i++) {
+    return 0;
+}
+
+static int fill(PyObject *module) {
+    if (PyModule_AddIntConstant(module, "VERSION", NATIVE_VERSION) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < COUNT(functions); i++) {
+        if (PyModule_AddFunctions(module, functions[i]) < 0) {
+            return -1;
+        }
+    }
+    for (size_t i = 0; i < COUNT(types); i++) {
         if (PyModule_AddType(module, types[i]) < 0) {
-            Py_CLEAR(module);
+            return -1;
         }
+    }
+    return 0;
+}
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = prepare() < 0 ? NULL : PyModule_Create(&definition);
+    if (module != NULL && fill(module) < 0) {
+        Py_CLEAR(module);
     }
     return module;
 }

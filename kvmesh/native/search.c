@@ -4,36 +4,20 @@
  * stream broke its promise. Each is a cache miss of 0.3 us in a large table: those that
  * three halvings may need are fetched at once.
  */
-#include "table.h"
+#include "search.h"
 
 #define AHEAD 64
-#define STACK_WORDS 32
 #define NOBODY UINT32_MAX
-
-static PyObject *upto_name; /* the name of the method asked for hashes */
-
-/* Who holds a block: a set of each table, NO_SET for none in one; NOBODY, NOBODY: not there. */
-typedef struct {
-    uint32_t newer, older;
-} Holders;
-
-typedef struct {
-    Py_ssize_t at;
-    Holders holders;
-} Post;
 
 typedef struct {
     const Table *newer, *older; /* older may be NULL */
     uint64_t changes;           /* of both, when the search began */
-    PyObject *hashes;
-    Py_buffer known; /* of the hashes known so far, released before more are asked for */
-    const uint64_t *blocks;
+    Prompt *prompt;
+    const uint64_t *blocks; /* of the prompt, as far as they are known */
     Py_ssize_t count;
-    Mask live;
-    uint64_t *seen;
-    PyObject *drops;
-    Post *posts;
-    Py_ssize_t post_count, post_room;
+    const uint64_t *live;
+    uint32_t live_words;
+    Drops *found;
 } Search;
 
 static uint32_t find_set(const Table *table, uint64_t block) {
@@ -114,100 +98,114 @@ static int same(const Search *self, Holders a, Holders b) {
 
 static int any_live(const Search *self, Holders who) {
     uint32_t size = words_in(self, who);
-    for (uint32_t word = 0; word < size && word < self->live.size; word++) {
-        if (word_of(self, who, word) & self->live.words[word]) {
+    for (uint32_t word = 0; word < size && word < self->live_words; word++) {
+        if (word_of(self, who, word) & self->live[word]) {
             return 1;
         }
     }
     return 0;
 }
 
-static int push(Search *self, Py_ssize_t at, Holders holders) {
-    if (self->post_count == self->post_room) {
-        Py_ssize_t room = self->post_room ? self->post_room * 2 : 64;
-        Post *grown = PyMem_Realloc(self->posts, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        self->posts = grown;
-        self->post_room = room;
+/* Return room for one more than `count` things of `size` bytes; NULL with MemoryError set. */
+static void *grown(void *things, Py_ssize_t count, Py_ssize_t *room, size_t size) {
+    if (count < *room) {
+        return things;
     }
-    self->posts[self->post_count++] = (Post){at, holders};
-    return 0;
+    Py_ssize_t wanted = *room ? *room * 2 : 64;
+    void *more = PyMem_Realloc(things, (size_t)wanted * size);
+    if (more == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *room = wanted;
+    return more;
 }
 
-/* Whatever may run someone else's code may change the tables: then the posts mean nothing. */
-static int check_unchanged(const Search *self) {
-    if (self->newer->changes + (self->older ? self->older->changes : 0) != self->changes) {
-        PyErr_SetString(PyExc_RuntimeError, "a table changed while it was searched");
+static int push(Search *self, Py_ssize_t at, Holders holders) {
+    Drops *found = self->found;
+    Post *posts = grown(found->posts, found->post_count, &found->post_room, sizeof *posts);
+    if (posts == NULL) {
         return -1;
     }
+    found->posts = posts;
+    posts[found->post_count++] = (Post){at, holders};
     return 0;
 }
 
-static void let_go(Search *self) {
-    if (self->known.obj != NULL) {
-        PyBuffer_Release(&self->known);
-    }
-    self->blocks = NULL;
-    self->count = 0;
+static uint64_t changes_of(const Search *self) {
+    return self->newer->changes + (self->older ? self->older->changes : 0);
 }
 
 /* Let the prompt be hashed up to so many blocks. -1 with an error set. */
 static int ask(Search *self, Py_ssize_t count) {
-    let_go(self);
-    PyObject *wanted = PyLong_FromSsize_t(count);
-    PyObject *blocks =
-        wanted == NULL ? NULL : PyObject_CallMethodOneArg(self->hashes, upto_name, wanted);
-    Py_XDECREF(wanted);
-    if (blocks == NULL) {
-        return -1;
+    Prompt *prompt = self->prompt;
+    if (prompt->more != NULL) {
+        if (prompt->more(prompt, count) < 0) {
+            return -1;
+        }
+        /* It may have run someone else's code, and that may have changed the tables. */
+        if (changes_of(self) != self->changes) {
+            PyErr_SetString(PyExc_RuntimeError, "a table changed while it was searched");
+            return -1;
+        }
     }
-    int failed = PyObject_GetBuffer(blocks, &self->known, PyBUF_FORMAT | PyBUF_ND) < 0;
-    Py_DECREF(blocks);
-    if (failed) {
-        return -1;
+    self->blocks = prompt->known;
+    self->count = prompt->count;
+    return 0;
+}
+
+/* Return room for so many words behind those of the drops so far; NULL with MemoryError set. */
+static uint64_t *word_room(Drops *self, uint32_t size) {
+    if (self->word_count + size > self->word_room) {
+        size_t room = self->word_room * 2 + size;
+        uint64_t *words = PyMem_Realloc(self->words, room * sizeof *words);
+        if (words == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        for (Py_ssize_t i = 0; i < self->count; i++) {
+            self->drops[i].words = words + (self->drops[i].words - self->words);
+        }
+        self->words = words;
+        self->word_room = room;
     }
-    const char *format = self->known.format;
-    if (self->known.itemsize != sizeof *self->blocks || format == NULL ||
-        (strcmp(format, "Q") != 0 && strcmp(format, "L") != 0)) {
-        PyErr_SetString(PyExc_TypeError, "hashes are an array of u64s");
-        return -1;
-    }
-    self->blocks = self->known.buf;
-    self->count = self->known.len / (Py_ssize_t)sizeof *self->blocks;
-    return check_unchanged(self);
+    return self->words + self->word_count;
 }
 
 /* Add the drop of those who end here and were not seen deeper. */
 static int add_drop(Search *self, Py_ssize_t depth, Holders holders) {
-    uint32_t size = words_in(self, holders), last = 0;
-    if (size > self->live.size) {
-        size = self->live.size;
+    Drops *found = self->found;
+    uint32_t size = words_in(self, holders), start = 0, last = 0;
+    if (size > self->live_words) {
+        size = self->live_words;
     }
-    uint64_t *ending = self->seen + self->live.size;
+    Drop *drops = grown(found->drops, found->count, &found->room, sizeof *drops);
+    if (drops != NULL) {
+        found->drops = drops;
+    }
+    uint64_t *ending = drops == NULL ? NULL : word_room(found, size);
+    if (ending == NULL) {
+        return -1;
+    }
     for (uint32_t word = 0; word < size; word++) {
-        ending[word] =
-            word_of(self, holders, word) & self->live.words[word] & ~self->seen[word];
-        self->seen[word] |= ending[word];
+        ending[word] = word_of(self, holders, word) & self->live[word] & ~found->seen[word];
+        found->seen[word] |= ending[word];
+        start = ending[word] && !last ? word : start;
         last = ending[word] ? word + 1 : last;
     }
-    if (!last) {
-        return 0;
+    if (last) {
+        drops[found->count++] = (Drop){depth, ending, start, last};
+        found->word_count += last;
     }
-    PyObject *mask = mask_int(ending, last);
-    PyObject *drop = mask == NULL ? NULL : Py_BuildValue("nN", depth, mask);
-    int failed = drop == NULL || PyList_Append(self->drops, drop) < 0;
-    Py_XDECREF(drop);
-    return failed ? -1 : check_unchanged(self);
+    return 0;
 }
 
 /* Find the drops between the posts; no live worker holds block `high`. */
 static int bisect(Search *self, Py_ssize_t high) {
     Holders beyond = {NOBODY, NOBODY}, found;
-    while (self->post_count) {
-        Post post = self->posts[--self->post_count];
+    Drops *drops = self->found;
+    while (drops->post_count) {
+        Post post = drops->posts[--drops->post_count];
         Py_ssize_t low = post.at, middle;
         Holders mask = post.holders;
         if (!same(self, mask, beyond)) {
@@ -274,51 +272,50 @@ static int search(Search *self) {
         }
         low = last;
     }
-    if (self->count <= low && self->post_count) {
+    if (self->count <= low && self->found->post_count) {
         PyErr_SetString(PyExc_ValueError, "a prompt lost blocks while it was searched");
         return -1;
     }
     return bisect(self, low + 1);
 }
 
-int search_ready(void) {
-    upto_name = PyUnicode_InternFromString("upto");
-    return upto_name == NULL ? -1 : 0;
+/* Make room to note which workers were seen; -1 with MemoryError set. */
+static int prepare(Drops *self, uint32_t live_words) {
+    self->count = self->post_count = 0;
+    self->word_count = 0;
+    if (live_words > self->seen_room) {
+        uint64_t *seen = PyMem_Realloc(self->seen, live_words * sizeof *seen);
+        if (seen == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->seen = seen;
+        self->seen_room = live_words;
+    }
+    if (live_words) {
+        memset(self->seen, 0, live_words * sizeof *self->seen);
+    }
+    return 0;
 }
 
-PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs < 2 || nargs > 3) {
-        return PyErr_Format(PyExc_TypeError, "find_drops takes 2 or 3 arguments, not %zd", nargs);
-    }
-    if (nargs == 3 && args[2] != Py_None && !Py_IS_TYPE(args[2], &table_type)) {
-        return PyErr_Format(PyExc_TypeError, "older is a Table or None");
-    }
-    Search state = {.newer = self, .hashes = args[0]};
-    if (nargs == 3 && args[2] != Py_None) {
-        state.older = (const Table *)args[2];
-    }
-    if (mask_read(args[1], &state.live) < 0) {
-        return NULL;
-    }
-    /* Seen bits, and behind them those of one drop. */
-    uint64_t stack[STACK_WORDS] = {0};
-    state.seen = stack;
-    if (state.live.size > STACK_WORDS / 2) {
-        state.seen = PyMem_Calloc((size_t)state.live.size * 2, sizeof *state.seen);
-    }
-    state.drops = PyList_New(0);
-    state.changes = self->changes + (state.older ? state.older->changes : 0);
-    if (state.seen == NULL) {
-        PyErr_NoMemory();
-    }
-    if (state.seen == NULL || state.drops == NULL || search(&state) < 0) {
-        Py_CLEAR(state.drops);
-    }
-    PyMem_Free(state.posts);
-    if (state.seen != stack) {
-        PyMem_Free(state.seen);
-    }
-    PyMem_Free(state.live.words);
-    let_go(&state);
-    return state.drops;
+int table_search_prompt(const Table *newer, const Table *older, Prompt *prompt,
+                        const uint64_t *live, uint32_t live_words, Drops *found) {
+    Search state = {.newer = newer, .older = older, .prompt = prompt, .live = live,
+                    .live_words = live_words, .found = found};
+    state.changes = changes_of(&state);
+    return prepare(found, live_words) < 0 ? -1 : search(&state);
+}
+
+int table_search(const Table *newer, const Table *older, const uint64_t *hashes, Py_ssize_t count,
+                 const uint64_t *live, uint32_t live_words, Drops *found) {
+    Prompt prompt = {hashes, count, NULL};
+    return table_search_prompt(newer, older, &prompt, live, live_words, found);
+}
+
+void drops_free(Drops *self) {
+    PyMem_Free(self->drops);
+    PyMem_Free(self->words);
+    PyMem_Free(self->seen);
+    PyMem_Free(self->posts);
+    memset(self, 0, sizeof *self);
 }

@@ -1,55 +1,159 @@
 /* The sharing keys that a worker's requests hold, with how many of them do. */
 #include "loads.h"
 
-long long loads_count_keys(Loads *self, PyObject *keys, int up) {
-    PyObject *fast = PySequence_Fast(keys, "sharing keys are a sequence");
-    long long turned = fast == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; turned >= 0 && i < PySequence_Fast_GET_SIZE(fast); i++) {
-        PyObject *key = Py_NewRef(PySequence_Fast_GET_ITEM(fast, i));
-        PyObject *known = PyDict_GetItemWithError(self->shared, key);
-        long long count = known == NULL ? 0 : PyLong_AsLongLong(known);
-        if (known == NULL && !up && !PyErr_Occurred()) {
-            PyErr_SetObject(PyExc_KeyError, key);
-        }
-        int failed = PyErr_Occurred() != NULL;
-        if (!failed && !up && count == 1) {
-            failed = PyDict_DelItem(self->shared, key) < 0;
-            turned++;
-        } else if (!failed) {
-            PyObject *next = PyLong_FromLongLong(up ? count + 1 : count - 1);
-            failed = next == NULL || PyDict_SetItem(self->shared, key, next) < 0;
-            Py_XDECREF(next);
-            turned += count == 0;
-        }
-        Py_DECREF(key);
-        turned = failed ? -1 : turned;
+#define LEAST_ROOM 8
+#define KEPT_ROOM 256 /* of a table that shrinks: requests come and go without allocating */
+
+static inline size_t home_of(const Shared *self, uint64_t key) {
+    return (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & (self->room - 1);
+}
+
+/* Return where a key stands, or the empty place where it would. There is one: at most half are taken. */
+static inline size_t find_place(const Shared *self, uint64_t key) {
+    size_t last = self->room - 1, at = home_of(self, key);
+    while (self->places[at].holders && self->places[at].key != key) {
+        at = (at + 1) & last;
     }
-    Py_XDECREF(fast);
-    return turned;
+    return at;
 }
 
-/* 1, 0, or -1 with an error set. */
-static int is_shared(const Loads *self, PyObject *keys, long long number) {
-    return PyDict_Contains(self->shared, PyTuple_GET_ITEM(keys, number - 1));
+static int move_to(Shared *self, size_t room) {
+    SharedKey *places = PyMem_Calloc(room, sizeof *places);
+    if (places == NULL) {
+        return -1;
+    }
+    Shared moved = {places, room, self->used};
+    for (size_t i = 0; i < self->room; i++) {
+        if (self->places[i].holders) {
+            places[find_place(&moved, self->places[i].key)] = self->places[i];
+        }
+    }
+    PyMem_Free(self->places);
+    *self = moved;
+    return 0;
 }
 
-long long loads_shared_blocks(const Loads *self, PyObject *keys, long long stride,
-                              long long overlap) {
-    long long low = 1, high = PyTuple_GET_SIZE(keys);
-    high = high < overlap / stride ? high : overlap / stride;
-    if (PyDict_GET_SIZE(self->shared) == 0 || high < 1) {
+int shared_reserve(Shared *self, size_t more) {
+    size_t room = self->room ? self->room : LEAST_ROOM;
+    while (room < 2 * (self->used + more)) {
+        room *= 2;
+    }
+    if (room > self->room && more && move_to(self, room) < 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+Py_ssize_t shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count) {
+    Py_ssize_t fresh = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        SharedKey *place = self->places + find_place(self, keys[i]);
+        place->key = keys[i];
+        fresh += place->holders++ == 0;
+    }
+    self->used += (size_t)fresh;
+    return fresh;
+}
+
+/* Empty a place, and move those behind it up which stand further from home than it. */
+static void erase(Shared *self, size_t hole) {
+    size_t last = self->room - 1;
+    for (size_t at = (hole + 1) & last; self->places[at].holders; at = (at + 1) & last) {
+        if (((at - home_of(self, self->places[at].key)) & last) >= ((at - hole) & last)) {
+            self->places[hole] = self->places[at];
+            hole = at;
+        }
+    }
+    self->places[hole].holders = 0;
+    self->used--;
+}
+
+Py_ssize_t shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count) {
+    Py_ssize_t freed = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size_t at = find_place(self, keys[i]);
+        if (--self->places[at].holders == 0) {
+            erase(self, at);
+            freed++;
+        }
+    }
+    if (self->room > KEPT_ROOM && self->used < self->room / 8) {
+        move_to(self, self->room / 4); /* what cannot be moved stays where it is */
+    }
+    return freed;
+}
+
+Py_ssize_t shared_depth(const Shared *self, const uint64_t *keys, Py_ssize_t count,
+                        Py_ssize_t step) {
+    Py_ssize_t low = 1, high = count;
+    if (!self->places[find_place(self, keys[step - 1])].holders) {
         return 0;
     }
-    int found = is_shared(self, keys, 1);
-    while (found > 0 && low < high) {
-        long long middle = (low + high + 1) >> 1;
-        found = is_shared(self, keys, middle);
-        if (found) {
+    while (low < high) {
+        Py_ssize_t middle = (low + high + 1) >> 1;
+        if (self->places[find_place(self, keys[middle * step - 1])].holders) {
             low = middle;
         } else {
             high = middle - 1;
-            found = 1;
         }
     }
-    return found < 0 ? -1 : found * low * stride;
+    return low;
+}
+
+PyObject *shared_dict(const Shared *self) {
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; dict != NULL && i < self->room; i++) {
+        if (!self->places[i].holders) {
+            continue;
+        }
+        PyObject *key = PyLong_FromUnsignedLongLong(self->places[i].key);
+        PyObject *holders = PyLong_FromUnsignedLongLong(self->places[i].holders);
+        if (key == NULL || holders == NULL || PyDict_SetItem(dict, key, holders) < 0) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(key);
+        Py_XDECREF(holders);
+    }
+    return dict;
+}
+
+int keys_read(Keys *self, PyObject *sequence) {
+    self->at = self->own;
+    self->count = 0;
+    PyObject *tuple = PySequence_Tuple(sequence); /* reading an int may change a list */
+    if (tuple == NULL) {
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    if (count > (Py_ssize_t)(sizeof self->own / sizeof *self->own)) {
+        self->at = PyMem_New(uint64_t, (size_t)count);
+        if (self->at == NULL) {
+            self->at = self->own;
+            count = 0;
+            PyErr_NoMemory();
+        }
+    }
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
+        self->at[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
+    }
+    self->count = count;
+    Py_DECREF(tuple);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+void keys_free(Keys *self) {
+    if (self->at != self->own) {
+        PyMem_Free(self->at);
+    }
+}
+
+int read_amount(PyObject *object, long long *amount) {
+    int beyond;
+    *amount = PyLong_AsLongLongAndOverflow(object, &beyond);
+    if (beyond) {
+        *amount = beyond > 0 ? LLONG_MAX : LLONG_MIN;
+        return 0;
+    }
+    return *amount == -1 && PyErr_Occurred() ? -1 : 0;
 }

@@ -1,7 +1,6 @@
 /* Ratio and WorkerState: how fast a worker is, and all that is known of it. */
-#include "loads.h"
+#include "speeds.h"
 
-#include <math.h>
 #include <structmember.h>
 
 static PyObject *ratio_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -24,10 +23,7 @@ static PyObject *ratio_fold(Ratio *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "ddd", &ms, &tokens, &half_life)) {
         return NULL;
     }
-    double keep = pow(0.5, tokens / half_life);
-    self->ms = self->ms * keep + ms;
-    self->tokens = self->tokens * keep + tokens;
-    self->squares = self->squares * keep * keep + tokens * tokens;
+    ratio_add(self, ms, tokens, half_life);
     Py_RETURN_NONE;
 }
 
@@ -36,13 +32,7 @@ static PyObject *ratio_age(Ratio *self, PyObject *fleet) {
     if (PyErr_Occurred()) {
         return NULL;
     }
-    self->ms = 0.25 * (self->ms + fleet_ms_per_token * self->tokens);
-    self->tokens *= 0.5;
-    self->squares *= 0.5;
-    if (self->tokens < 1.0) {
-        self->ms = self->tokens = self->squares = 0.0;
-        self->factor = 1.0;
-    }
+    ratio_doubt(self, fleet_ms_per_token);
     Py_RETURN_NONE;
 }
 

@@ -232,6 +232,9 @@ static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nar
 }
 
 static int note_missing(PyObject *missing, uint64_t block) {
+    if (missing == NULL) {
+        return 0;
+    }
     PyObject *number = PyLong_FromUnsignedLongLong(block);
     int failed = number == NULL || PyList_Append(missing, number) < 0;
     Py_XDECREF(number);
@@ -273,6 +276,14 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
         holding->digest -= block;
     }
     return 0;
+}
+
+int table_put(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count) {
+    return store_run(self, holding, (const uint8_t *)blocks, count);
+}
+
+int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count) {
+    return remove_run(self, holding, (const uint8_t *)blocks, count, NULL);
 }
 
 PyDoc_STRVAR(remove_doc, "remove(holding, run) -> list[int]\n\n"
@@ -359,6 +370,9 @@ static PyMethodDef methods[] = {
     {"find_drops", FAST(table_find_drops), METH_FASTCALL,
      "find_drops(hashes, live, older=None) -> list[tuple[int, int]]\n\n"
      "Return where along a prompt workers drop out, see kvmesh.core.index.search."},
+    {"view", FAST(table_view), METH_FASTCALL,
+     "view(older, names, live) -> View\n\n"
+     "Return what a search needs of this table and an older one or None. O(workers)."},
     {"pieces", (PyCFunction)table_pieces, METH_NOARGS, pieces_doc},
     {"loader", (PyCFunction)table_loader, METH_O,
      "loader(masks) -> Loader\n\nReturn what fills this table from the parts of a snapshot."},

@@ -48,6 +48,15 @@ extern PyTypeObject holding_type, table_type, frozen_type, loader_type;
 /* Read a block hash: 1, 0 when no block has that hash (too large or below 0), -1 with TypeError. */
 int read_block(PyObject *object, uint64_t *block);
 
+/* Return the holding of a slot that holds nothing yet, in no table's `holdings`; NULL with
+ * MemoryError set. */
+Holding *holding_make(uint32_t slot);
+
+/* Add blocks, or take them away; those held, or not held, already change nothing. -1 with
+ * MemoryError set: the blocks before are done. */
+int table_put(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count);
+int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t count);
+
 /* Let open views copy one shard; -1 with MemoryError set and nothing changed. */
 int table_keep(Table *self, uint32_t number);
 
@@ -59,9 +68,7 @@ PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs)
 PyObject *table_pieces(Table *self, PyObject *nothing);
 PyObject *table_freeze(Table *self, PyObject *nothing);
 PyObject *table_loader(Table *self, PyObject *masks);
-/* Prepare `find_drops`, once; -1 with MemoryError set. */
-int search_ready(void);
-
+PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs);
 
 static inline uint64_t run_block(const uint8_t *run, Py_ssize_t at) {

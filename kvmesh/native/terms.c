@@ -8,10 +8,12 @@
 
 static uint64_t questions;
 
+uint64_t next_question(void) { return ++questions; }
+
 int note_overlaps(Asked *asked, PyObject *overlaps, PyObject *known) {
     PyObject *worker, *depth;
     Py_ssize_t place = 0;
-    asked->question = ++questions;
+    asked->question = next_question();
     while (PyDict_Next(overlaps, &place, &worker, &depth)) {
         PyObject *state = PyDict_GetItemWithError(known, worker);
         long long blocks = PyLong_AsLongLong(depth);
@@ -56,8 +58,7 @@ static inline double wait_at(const Asked *asked, const WorkerState *state) {
                : 0.0;
 }
 
-/* core.cost.weighing.Weighing.failure_ms */
-static inline double failure_at(const Asked *asked, const WorkerState *state) {
+double failure_ms_of(const Asked *asked, const WorkerState *state) {
     double tokens = (double)asked->prompt_tokens + asked->step_tokens;
     return state->failure_share != 0.0
                ? state->failure_share * (state->lost_ms + asked->fleet * tokens)
@@ -74,23 +75,49 @@ TERM(capacity_blocks, state->capacity_blocks)
 TERM(ms_per_token, rate_of(asked, state))
 TERM(wait_ms, wait_at(asked, state))
 TERM(failure_share, state->failure_share)
-TERM(failure_ms, failure_at(asked, state))
+TERM(failure_ms, failure_ms_of(asked, state))
 
 static int fill_decode_blocks(const Asked *asked, WorkerState *const *states, Py_ssize_t count,
                               double *column) {
     for (Py_ssize_t i = 0; i < count; i++) {
-        long long overlap = overlap_at(asked, states[i]), shared = 0;
-        if (overlap > 0 && PyTuple_GET_SIZE(asked->keys) > 0) {
-            Loads *loads = (Loads *)Py_NewRef(states[i]->loads); /* comparing keys may run anything */
-            shared = loads_shared_blocks(loads, asked->keys, asked->stride, overlap);
-            Py_DECREF(loads);
-        }
-        if (shared < 0) {
-            return -1;
-        }
-        column[i] = (double)(states[i]->loads->active_blocks + asked->request_blocks - shared);
+        const Loads *loads = states[i]->loads;
+        long long shared =
+            loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
+                                asked->stride, overlap_at(asked, states[i]));
+        column[i] = (double)(loads->active_blocks + asked->request_blocks - shared);
     }
     return 0;
+}
+
+int memory_wait_of(const Asked *asked, const WorkerState *state, long long decode_blocks,
+                   double *ms) {
+    long long needed = decode_blocks + asked->output_blocks + state->loads->expected_blocks;
+    double usage = (double)needed / (double)state->capacity_blocks;
+    *ms = 0.0;
+    if (usage > MEMORY_MARGIN) {
+        const WorkerSpeed *known = speeds_worker(asked->speeds, state->worker);
+        if (known == NULL) {
+            return -1;
+        }
+        *ms = (usage - MEMORY_MARGIN) * speeds_residence_ms(asked->speeds, known);
+    }
+    return 0;
+}
+
+/* The same, with what the request shares there counted once. */
+static int wait_in_full(const Asked *asked, WorkerState *state, double *ms) {
+    if (asked->memory_wait == NULL) {
+        const Loads *loads = state->loads;
+        long long shared =
+            loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
+                                asked->stride, overlap_at(asked, state));
+        long long blocks = loads->active_blocks + asked->request_blocks - shared;
+        return memory_wait_of(asked, state, blocks, ms);
+    }
+    PyObject *waits = PyObject_CallOneArg(asked->memory_wait, (PyObject *)state);
+    *ms = waits == NULL ? -1.0 : PyFloat_AsDouble(waits);
+    Py_XDECREF(waits);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* Only workers that are almost full are asked in full. */
@@ -103,13 +130,9 @@ static int fill_memory_wait_ms(const Asked *asked, WorkerState *const *states, P
         long long most = loads->active_blocks + loads->expected_blocks + blocks;
         column[i] = 0.0;
         if (state->capacity_blocks &&
-            (double)most / (double)state->capacity_blocks > MEMORY_MARGIN) {
-            PyObject *waits = PyObject_CallOneArg(asked->memory_wait, (PyObject *)state);
-            column[i] = waits == NULL ? -1.0 : PyFloat_AsDouble(waits);
-            Py_XDECREF(waits);
-            if (PyErr_Occurred()) {
-                return -1;
-            }
+            (double)most / (double)state->capacity_blocks > MEMORY_MARGIN &&
+            wait_in_full(asked, state, column + i) < 0) {
+            return -1;
         }
     }
     return 0;

@@ -68,6 +68,18 @@ class ReplayExchange:
         elif not self._streamed or len(self.body) < ERROR_BYTES:
             self.body += data
 
+    def on_due(self) -> None:
+        """Not called: there is no `on_chunk`."""
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Take an answer that came at once."""
+        self.on_head(head)
+        self.on_body(body)
+        self.on_end()
+
     def on_end(self) -> None:
         """Judge the whole answer."""
         if self.status != OK:

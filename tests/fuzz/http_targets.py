@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
+from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.sse import EventGate, SseScanner
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -66,16 +67,30 @@ def _response(pieces: list[bytes]) -> object:
     body = b""
     try:
         for piece in pieces:
-            start = reader.whole_chunk(piece)
-            body += piece[start:-2] if start else reader.feed(piece)
+            if reader.between_chunks and new_event_stream().take(piece, b""):
+                by_parser = ResponseReader()
+                by_parser.feed(CHUNKED)
+                body += by_parser.feed(piece)
+            else:
+                body += reader.feed(piece)
     except ValueError:
         return "malformed"
     return body, reader.status, reader.stage, reader.reusable, reader.until_close
 
 
 def sse(data: bytes) -> None:
-    """Scan events: the same tokens however they are cut; a gate loses no byte."""
+    """Scan events: the same tokens however they are cut; a gate loses no byte. The compiled stream
+    says what the pure one says, chunk by chunk, too.
+    """
     rest, pieces = cut(data)
+    pure, native = EventStream(), new_event_stream()
+    for piece in pieces:
+        assert native.take(piece, 1) == pure.take(piece, 1)
+        assert native.feed(piece) == pure.feed(piece)
+        framed = b"%x\r\n%b\r\n" % (len(piece), piece)
+        assert native.take(framed, 0) == pure.take(framed, 0)
+        assert (native.tokens, native.usage, native.held) == (pure.tokens, pure.usage, pure.held)
+        assert native.is_complete() == pure.is_complete()
     whole, cut_up, gate = SseScanner(), SseScanner(), EventGate()
     whole.feed(rest)
     passed = b""

@@ -12,6 +12,7 @@ from kvmesh.app.prompts.prompt_outline import prompt_outline
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.core.admission.api_keys import parse_keys
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.inference import read_chat
 from kvmesh.core.engines.handshake import Meeting, Rendezvous, Transfer
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.prompts.probe_request import one_token_body, tokenized_ids
@@ -24,7 +25,6 @@ from kvmesh.transport.http.openai import (
     parse_model,
     parse_request,
     prompt_endpoint,
-    read_chat,
 )
 from kvmesh.transport.http.server.request import Request
 

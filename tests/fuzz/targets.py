@@ -28,7 +28,7 @@ from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
-from tests.fuzz import http_targets, mesh_targets, outside_targets
+from tests.fuzz import http_targets, mesh_targets, outside_targets, scan_targets
 from tests.fuzz.engine_batches import build_batches
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "engines"
@@ -87,6 +87,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     **http_targets.TARGETS,
     **mesh_targets.TARGETS,
     **outside_targets.TARGETS,
+    **scan_targets.TARGETS,
 }
 
 
@@ -96,6 +97,8 @@ def seeds(target: str) -> Iterator[bytes]:
         return http_targets.seeds(target)
     if target in mesh_targets.TARGETS:
         return mesh_targets.seeds(target)
+    if target in scan_targets.TARGETS:
+        return scan_targets.seeds(target)
     if target in outside_targets.TARGETS:
         return outside_targets.seeds(target)
     return {"engine": _engine_seeds, "journal": _journal_seeds, "load": _load_seeds}[target]()

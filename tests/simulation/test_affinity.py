@@ -11,7 +11,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 NAMES = tuple(WorkerId(f"w{number}") for number in range(4))
 BLOCKS = 24
@@ -39,7 +39,7 @@ class Machine:
             RouterOptions(),
             self.rng,
             membership=membership,
-            sequences=ActiveSequences(16),
+            sequences=new_sequences(16),
             index=self.index,
             routed=ApproxIndex(),
         )

@@ -17,3 +17,4 @@ def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     chain_tokens = compiled_chain_tokens(quick.chain_tokens) if quick else pure_chain_tokens
     monkeypatch.setattr("kvmesh.core.blocks.hashing.chain", quick.chain if quick else pure_chain)
     monkeypatch.setattr("kvmesh.core.blocks.hashing.chain_tokens", chain_tokens)
+    monkeypatch.setattr("kvmesh.core.overlap.approx.NATIVE", quick)

@@ -120,6 +120,9 @@ class EdgeRequest:
         """Have the edge give up the attempt; it will report that as any failure."""
         self._session.send(Abandon(self._n, failure))
 
+    def usage(self) -> None:
+        """Return nothing: the edge, which has the answer, tells."""
+
     def end(self, outcome: Outcome, usage: Usage | None) -> None:
         """End the request as the edge did."""
         scope, plan = self.scope, self._plan

@@ -61,8 +61,8 @@ class OnePlace:
         del status, headers
         return ()
 
-    def on_body(self, data: bytes) -> None:
-        """Look at nothing."""
+    def on_tokens(self, tokens: int) -> None:
+        """Count nothing."""
 
     def on_finish(self, outcome: Outcome) -> None:
         """Count nothing."""

@@ -15,7 +15,6 @@ from kvmesh.app.edge.messages import (
     Withdrawn,
     ask,
 )
-from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.routing.decision import RouteRequest
@@ -54,7 +53,6 @@ class RemoteRequest:
         "_request",
         "_told",
         "_waiting",
-        "_watch",
         "_wheel",
         "_worker",
         "deadline_s",
@@ -79,7 +77,6 @@ class RemoteRequest:
         self._n = 0
         self._answer: Go | Refuse | None = None
         self._told: Headers = ()
-        self._watch: AnswerWatch | None = None
         self._worker: WorkerId | None = None
         self._alone = False
         self._counted = False
@@ -114,22 +111,21 @@ class RemoteRequest:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Tell that the worker answers, and the client who it was."""
-        self._watch = AnswerWatch(headers)
+        del headers
         if self._n:
             self._link.send(Answering(self._n, status))
         return self._told
 
-    def on_body(self, data: bytes) -> None:
-        """See the answer pass."""
-        watch = self._watch
-        if watch is not None and (tokens := watch.feed(data)) and self._n:
+    def on_tokens(self, tokens: int) -> None:
+        """Tell of the tokens so far."""
+        if self._n:
             self._link.send(Progress(self._n, tokens))
 
     def on_finish(self, outcome: Outcome) -> None:
         """Tell of the end."""
         if self._n:
-            watch = self._watch if outcome.kind == "finished" else None
-            self._end(outcome, watch.usage() if watch is not None else None)
+            finished = outcome.kind == "finished"
+            self._end(outcome, self._forwarding.usage() if finished else None)
 
     def _end(self, outcome: Outcome, usage: Usage | None) -> None:
         n, self._n = self._n, 0

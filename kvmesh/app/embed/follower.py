@@ -23,11 +23,11 @@ from kvmesh.core.blocks.hashing import BlockHashes, Tokens, namespace_root, secr
 from kvmesh.core.health.outcomes import UNKNOWN
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import KvMeshError, RequestError, TransportError
 from kvmesh.library.listener import MeshView
 from kvmesh.observe import get_logger
@@ -79,9 +79,9 @@ class Follower(ClosedByBlock):
             RouterOptions(block_size=block_size),
             random.Random(),  # noqa: S311 - a choice, no secret
             membership=Membership(),
-            sequences=ActiveSequences(block_size=block_size),
+            sequences=new_sequences(block_size=block_size),
             index=self._index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
         self._router = Router(scheduler, given, secret_mark=secret_mark(secret))

@@ -93,6 +93,17 @@ TOKENS: Final = Table[TokenCheckStatistics](
     Figure("counter", "kvmesh_remote_prefixes", lambda one: {
                "known": one.prefixes.hits, "unknown": one.prefixes.misses},
            "Chats looked up among prefixes engines told.", ("was",)),
+    Figure("counter", "kvmesh_chats", lambda one: {
+               "plain": one.tokenizer.plain_chats, "other": one.tokenizer.other_chats}
+           if one.tokenizer else None,
+           "Chats tokenised for a model, by how their prompt was made: plain without a run of the "
+           "chat template, from what it prints around texts; other by a run, or known from before.",
+           ("prompt",)),
+    Figure("counter", "kvmesh_prompt_segments", lambda one: {
+               "known": one.tokenizer.segments.hits, "new": one.tokenizer.segments.misses}
+           if one.tokenizer else None,
+           "Pieces of prompts from one special token to the next, by whether they were known.",
+           ("text",)),
 )
 
 URLS: Final = Table[UrlRefusals](

@@ -72,7 +72,6 @@ class TracedPlan:
     def __init__(self, plan: ForwardPlan, span: Span) -> None:
         self._plan = plan
         self._span = span
-        self._begun = False
 
     def next_target(self) -> Target | Problem | Wait | None:
         """Ask the plan; the next hop's spans will be this one's children."""
@@ -91,7 +90,7 @@ class TracedPlan:
         return self._plan.on_attempt_failed(failure)
 
     def on_head(self, status: int, headers: Headers) -> Headers:
-        """Tell who answers."""
+        """Tell who answers, and that its first byte has come."""
         own = self._plan.on_head(status, headers)
         self._span.set_attribute("http.response.status_code", status)
         for name, value in own:
@@ -99,14 +98,12 @@ class TracedPlan:
                 key = name.removeprefix(OWN).decode().replace("-", "_")
                 text = value.decode("latin-1")
                 self._span.set_attribute(f"kvmesh.{key}", int(text) if key in _NUMBERS else text)
+        self._span.add_event("first byte")
         return own
 
-    def on_body(self, data: bytes) -> None:
-        """Tell when the first piece comes."""
-        if not self._begun:
-            self._begun = True
-            self._span.add_event("first byte")
-        self._plan.on_body(data)
+    def on_tokens(self, tokens: int) -> None:
+        """Tell the plan."""
+        self._plan.on_tokens(tokens)
 
     def on_finish(self, outcome: Outcome) -> None:
         """End the span."""

@@ -47,7 +47,7 @@ class VeiledPlan:
         self._plan = plan
         self.next_target = plan.next_target
         self.on_attempt_failed = plan.on_attempt_failed
-        self.on_body = plan.on_body
+        self.on_tokens = plan.on_tokens
         self.on_finish = plan.on_finish
 
     def on_head(self, status: int, headers: Headers) -> Headers:

@@ -118,8 +118,8 @@ class BucketPlan:
             self._meta.began(self._route.replica.name, time.monotonic())
         return ()
 
-    def on_body(self, data: bytes) -> None:
-        """Nothing to see: the replica watches the answer."""
+    def on_tokens(self, tokens: int) -> None:
+        """Nothing to do: the replica counts the tokens."""
 
     def on_finish(self, outcome: Outcome) -> None:
         """Take what the end shows of the replica: what its worker did is not its doing."""

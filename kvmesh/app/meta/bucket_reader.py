@@ -10,11 +10,11 @@ from kvmesh.app.prompts.session_names import SessionNames
 from kvmesh.bounds import MAX_NAME, is_name, shown
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest
+from kvmesh.core.chat.inference import InferenceRequest
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     PASSTHROUGH,
     ApiEndpoint,
-    InferenceRequest,
     parse_model,
     prompt_endpoint,
     read_request,

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest
+from kvmesh.core.chat.inference import InferenceRequest
+from kvmesh.transport.http.openai import ApiEndpoint
 
 MOST_READ_BYTES: Final = 4 << 20
 """Of a prompt's JSON: a million tokens of English text."""

@@ -17,7 +17,8 @@ from kvmesh.core.buckets.beginnings import (
     text_keys,
 )
 from kvmesh.core.chat.chat import JsonObject, content_parts, content_text, part_text
-from kvmesh.transport.http.openai import ApiEndpoint, InferenceRequest, first_prompt
+from kvmesh.core.chat.inference import InferenceRequest
+from kvmesh.transport.http.openai import ApiEndpoint, first_prompt
 
 _KEPT_CHARS = DEPTHS[-1]
 _CHARS_AN_ID = 6

@@ -11,17 +11,14 @@ from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.byte_blocks import BYTES_A_TOKEN, byte_blocks
 from kvmesh.core.blocks.hashing import NO_HASHES, TOKEN_BYTES, BlockHashes, Hashes, pack_tokens
-from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.forms import chat_of_turns
+from kvmesh.core.chat.inference import ChatRequest, InferenceRequest, chat_fields
+from kvmesh.core.dispatch.compiled import Scanned
+from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    ChatRequest,
-    InferenceRequest,
-    read_prompts,
-    read_request,
-)
+from kvmesh.transport.http.openai import ApiEndpoint, read_prompts, read_request
 from kvmesh.transport.http.server.request import Request
 
 Parsed = InferenceRequest | ChatRequest
@@ -66,6 +63,25 @@ class PromptReader:
         known = _ANY_ID if isinstance(tokenizer, ByteTokenizer) else tokenizer.vocab_size
         self._vocab_size = vocab_size or known
         self._check = check
+
+    @property
+    def probe(self) -> ParityProbe | None:
+        """Return what says which requests to compare with their engine's ids."""
+        return None if self._check is None else self._check.probe
+
+    def pack_scanned(self, scanned: Scanned) -> bytes | memoryview | None:
+        """Return the packed ids of a plain chat or a text; None for what `read` has to look at."""
+        prompt = scanned.prompt
+        try:
+            if prompt is not None:
+                packed = self.tokenizer.pack(prompt, add_special_tokens=True)
+            elif scanned.bare and (messages := scanned.messages):
+                packed = self.tokenizer.pack_messages(messages)
+            else:
+                return None
+        except RequestError:
+            return None
+        return None if isinstance(packed, str) else packed
 
     def read_unseen(
         self, request: Request, endpoint: ApiEndpoint, parsed: Parsed, root: int
@@ -222,7 +238,7 @@ class PromptReader:
         try:
             messages = parsed.messages
             if isinstance(messages, list):
-                chat = ChatInput.of(_chat_fields(messages, parsed))
+                chat = ChatInput.of(chat_fields(messages, parsed))
             else:
                 chat = _chat_of(body, endpoint, parsed, messages)
             return self.tokenizer.pack_chat(chat, parsed.cache_salt or ""), chat.truncated
@@ -242,23 +258,3 @@ def _chat_of(
             return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
         case _:
             return ChatInput.from_body(body)
-
-
-def _chat_fields(messages: list[JsonObject], parsed: Parsed) -> ChatBody:
-    """Return what reaches the template. Raises `RequestError`."""
-    raw = {
-        "tools": parsed.tools,
-        "tool_choice": parsed.tool_choice,
-        "documents": parsed.documents,
-        "chat_template_kwargs": parsed.chat_template_kwargs,
-        "reasoning_effort": parsed.reasoning_effort,
-        "add_generation_prompt": parsed.add_generation_prompt,
-        "continue_final_message": parsed.continue_final_message,
-    }
-    try:
-        fields: JsonObject = {name: msgspec.json.decode(one) for name, one in raw.items() if one}
-        if not fields:
-            return ChatBody(messages)
-        return msgspec.convert({"messages": messages, **fields}, ChatBody)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"chat body: {error}", param="messages") from error

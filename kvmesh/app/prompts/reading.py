@@ -12,29 +12,28 @@ import msgspec
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
-from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
+from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.bounds import MAX_TOKENS, shown
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
+from kvmesh.core.chat.inference import InferenceRequest, read_chat
+from kvmesh.core.dispatch.compiled import Scanned
 from kvmesh.core.insight.histogram import MICROSECONDS, Histogram, new_histogram
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import ForwardOptions
-from kvmesh.transport.http.openai import (
-    ApiEndpoint,
-    InferenceRequest,
-    parse_model,
-    prompt_endpoint,
-    read_chat,
-    read_request,
-)
+from kvmesh.transport.http.openai import ApiEndpoint, parse_model, prompt_endpoint, read_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
+Readable = tuple[Scanned, bytes | memoryview | None, str]
+"""What was scanned of a body, its packed token ids (None: those of its bytes), its tenant."""
 _NO_BODY: Final = InferenceRequest()
 
 MOST_PACKED: Final = 1 << 20
@@ -64,6 +63,9 @@ class Reader:
         seconds: Histogram | None = None,
     ) -> None:
         self.isolation: Isolation | None = None
+        self.root = namespace_root(secret=secret)
+        self._most_scanned = min(INLINE_BYTES, prompts.tokenizer.inline_characters)
+        self._bytes_alone = isinstance(prompts.tokenizer, ByteTokenizer)
         self.looks: Callable[[RouterMode | None], bool] | None = None
         self._prompts = prompts
         self._adapters = adapters
@@ -73,6 +75,33 @@ class Reader:
         self._numbers = itertools.count(1)
         self._seconds = seconds or new_histogram(MICROSECONDS)
         self._threads = ReadingThreads()
+
+    def scan(self, asked: Request, *, chat: bool, looks: bool) -> Readable | None:
+        """Return what routing reads of a short chat or completion that wishes nothing unusual; None
+        for any other, and for what may be wrong. `looks`: token ids are needed.
+
+        Raises `RequestError` naming a header.
+        """
+        body = asked.body
+        if (
+            NATIVE is None
+            or len(body) > self._most_scanned
+            or asked.items > INLINE_ITEMS
+            or self.isolation is not None
+        ):
+            return None
+        tenant = self._wishes.tenant_of_plain(asked)
+        scanned = NATIVE.scan(body, chat) if tenant is not None else None
+        if scanned is None or scanned.model in self._adapters:
+            return None
+        if (probe := self._prompts.probe) is not None and not probe.passes(scanned.model):
+            return None
+        packed = None
+        if looks and not self._bytes_alone:
+            packed = self._prompts.pack_scanned(scanned)
+            if packed is None:
+                return None
+        return scanned, packed, tenant or ""
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.

@@ -19,11 +19,11 @@ from kvmesh.bounds import (
 )
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat.inference import ChatRequest, Extension, InferenceRequest
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import ChatRequest, Extension, InferenceRequest
 from kvmesh.transport.http.server.request import Request
 
 _MODES: Final = get_args(RouterMode)
@@ -73,6 +73,7 @@ class _HeadWishes(msgspec.Struct, frozen=True):
     given: _Given
     timeout_s: float | None
     named: bool
+    plain: bool
 
 
 NO_WISHES: Final = RequestWishes()
@@ -157,6 +158,17 @@ class WishReader:
             overridden=_overridden(given, extension),
         )
 
+    def tenant_of_plain(self, request: Request) -> str | None:
+        """Return the tenant, "" for none, of a request whose headers wish nothing else; None for
+        one to be read in full. Raises `RequestError` naming the header.
+        """
+        if self._policies.any:
+            return None
+        twin = request.twin
+        told = None if twin is None or twin.notes is None else twin.notes.get(self)
+        head = self._of_headers(request) if told is None else cast("_HeadWishes", told)
+        return head.tenant if head.plain else None
+
     def _of_headers(self, request: Request) -> _HeadWishes:
         """Return what the headers tell, and note it for a head that is repeated."""
         given: _Given = {}
@@ -171,7 +183,11 @@ class WishReader:
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
                 named = True
-        head = _HeadWishes(tenant, session, given, read_timeout_s(request), named)
+        timeout_s = read_timeout_s(request)
+        plain = not (session or given or named) and timeout_s is None
+        plain = plain and request.header(ROLES_HEADER) is None
+        plain = plain and request.header(b"content-encoding") is None
+        head = _HeadWishes(tenant, session, given, timeout_s, named, plain)
         if request.twin is not None:
             request.twin.notes = {**(request.twin.notes or {}), self: head}
         return head

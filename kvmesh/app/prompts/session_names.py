@@ -3,8 +3,8 @@
 from typing import Final
 
 from kvmesh.app.prompts.request_wishes import NO_EXTENSION
+from kvmesh.core.chat.inference import Extension
 from kvmesh.core.routing.sessions import session_key
-from kvmesh.transport.http.openai import Extension
 from kvmesh.transport.http.server.request import Request
 
 SESSION_HEADERS: Final = (

@@ -8,6 +8,8 @@ import msgspec
 
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
+from kvmesh.core.chat.inference import InferenceRequest
+from kvmesh.core.prompts.hf_tokenizer import HfTokenizer, TokenizerStatistics
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
     ParityOptions,
@@ -23,7 +25,6 @@ from kvmesh.observe import get_logger
 from kvmesh.tasks import Jobs
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.forward.plan import Target
-from kvmesh.transport.http.openai import InferenceRequest
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
@@ -57,12 +58,13 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class TokenCheckStatistics(msgspec.Struct, frozen=True):
-    """What was compared, learned, and not answered. Counts since the start."""
+    """What was compared, learned, and not answered; what tokenised. Counts since the start."""
 
     parity: ParityStatistics
     prefixes: PrefixStatistics
     unanswered: int
     untold: int
+    tokenizer: TokenizerStatistics | None = None
 
 
 class TokenCheck:
@@ -71,7 +73,7 @@ class TokenCheck:
     `probe` says which requests to compare, and whether our ids count for a model: one that
     disagrees is not routed by them any more. Its chats are then routed by the ids that its
     engine's `/tokenize` told for their earlier messages, where those are known (`find_prefix`),
-    which is asked in the background.
+    which is asked in the background. `tokenizer` is what makes our ids, None for bytes.
     """
 
     def __init__(self, pool: UpstreamPool, holder: Holder, options: ParityOptions) -> None:
@@ -79,6 +81,7 @@ class TokenCheck:
         self._holder = holder
         self.probe = ParityProbe(options)
         self._prefixes = RemotePrefixes()
+        self.tokenizer: HfTokenizer | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks = Jobs("token check")
         self._unanswered = self._untold = 0
@@ -116,7 +119,11 @@ class TokenCheck:
     def statistics(self) -> TokenCheckStatistics:
         """Return the present counts."""
         return TokenCheckStatistics(
-            self.probe.statistics(), self._prefixes.statistics(), self._unanswered, self._untold
+            self.probe.statistics(),
+            self._prefixes.statistics(),
+            self._unanswered,
+            self._untold,
+            self.tokenizer.statistics() if self.tokenizer else None,
         )
 
     async def close(self) -> None:

@@ -61,6 +61,13 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes | str:
+        """Return what `pack_chat` does of roles and contents that come with nothing else.
+
+        The quickest way to the ids of such a chat. Raises `RequestError`.
+        """
+        ...
+
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers. Raises `RequestError`."""
         ...
@@ -275,6 +282,8 @@ def _flat_encoder(tokenizer: FastTokenizer) -> EncodeBatch:
 
     def encode_batch(texts: Sequence[str]) -> list[bytes]:
         ids, offsets = tokenizer.encode_batch_flat(list(texts), add_special_tokens=False)
+        if len(texts) == 1:
+            return [ids]
         bounds = memoryview(offsets).cast("Q")
         return [ids[4 * a : 4 * b] for a, b in pairwise(bounds)]
 

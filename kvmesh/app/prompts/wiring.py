@@ -7,12 +7,13 @@ from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.app.prompts.token_check import Holder, TokenCheck
-from kvmesh.app.prompts.tokenizer import TokenizerOptions, load_tokenizer
+from kvmesh.app.prompts.tokenizer import HfTokenizer, TokenizerOptions, load_tokenizer
 from kvmesh.core.insight.histogram import Histogram
 from kvmesh.core.prompts.parity import ParityOptions
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.core.workers.block_sizes import DEFAULT_BLOCK_SIZE
+from kvmesh.observe import get_logger
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
 from kvmesh.transport.http.forward.plan import ForwardOptions
@@ -39,6 +40,12 @@ def reader_of(
         str(settings.tokenizer) if settings.tokenizer else None,
         options=TokenizerOptions(engine=settings.tokenizer_engine),
     )
+    if isinstance(tokenizer, HfTokenizer):
+        check.tokenizer = tokenizer
+        known = tokenizer.statistics()
+        get_logger().info(
+            "tokenizer loaded", backend=known.backend, note=known.note, template_runs=known.unlike
+        )
     block_size = settings.cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
     reader = Reader(
         PromptReader(tokenizer, block_size, settings.vocab_size, check),
@@ -67,6 +74,7 @@ def forward_options(settings: RouterSettings) -> ForwardOptions:
     return ForwardOptions(
         max_retries=settings.upstream.max_retries,
         retry_statuses=frozenset(settings.failure.retry_statuses),
+        reads_usage=True,
         deadline_s=settings.stream.request_timeout_s or None,
         comments_s=settings.stream.sse_comment_s or None,
     )

@@ -63,11 +63,11 @@ from kvmesh.core.health.retry_budget import RetryBudget
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.left_out import LeftOutByAll
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
@@ -89,7 +89,7 @@ class RouterServer:
         self.part = part
         self.router_id = router_name(settings.router_id) if part is None else part.router_id
         cost = settings.cost
-        self.routed = ApproxIndex(thinned=True)
+        self.routed = new_approx(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
@@ -97,7 +97,7 @@ class RouterServer:
             options,
             random.Random(settings.seed or None),  # noqa: S311 - a choice, no secret
             membership=Membership(),
-            sequences=ActiveSequences(block_size=options.block_size),
+            sequences=new_sequences(block_size=options.block_size),
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )

@@ -102,9 +102,9 @@ class DisaggregatedRequest:
             return told
         return (*told, (b"x-kvmesh-prefill-worker", self._prefiller.worker.encode()))
 
-    def on_body(self, data: bytes) -> None:
-        """See the answer pass."""
-        self._decode.on_body(data)
+    def on_tokens(self, tokens: int) -> None:
+        """Take the tokens so far."""
+        self._decode.on_tokens(tokens)
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release all that is booked."""

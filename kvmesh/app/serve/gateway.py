@@ -10,10 +10,13 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
+from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import shown
+from kvmesh.compiled import NATIVE
 from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.routing.decision import RouteRequest
@@ -35,6 +38,8 @@ SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 UNSALTED_PATHS: Final = frozenset(path for kind in ENGINES.values() for path in kind.unsalted_paths)
 """Where some kind of engine takes no `cache_salt`."""
+
+_SCANNED: Final = frozenset({"chat", "completions"})
 
 UNREAD: Final = frozenset({429, 503})
 """What a worker says before it begins: safe to ask another, whatever the request would do."""
@@ -61,6 +66,7 @@ class Gateway:
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._split = split
+        self._compiled = CompiledDispatch(context.routing, reader.root) if NATIVE else None
 
     def mount(self, routes: Routes, *, others: bool = True) -> None:
         """Serve every path under /v1/; without `others` those of `ENDPOINTS` alone."""
@@ -75,6 +81,8 @@ class Gateway:
         """Forward an inference request to the worker where it costs least."""
         request = exchange.request
         endpoint = ENDPOINTS.get(request.path)
+        if endpoint is not None and self._compiled is not None and self._place(exchange, endpoint):
+            return
         if endpoint is None or request.method not in endpoint.methods:
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint.kind == "models":
@@ -83,6 +91,28 @@ class Gateway:
         if self._viewers.apart:
             self._check_salted(request.path, endpoint)
         self._reader.read(exchange, endpoint, self._forward)
+
+    def _place(self, exchange: Exchange, endpoint: ApiEndpoint) -> bool:
+        """Have the compiled core decide a request that wishes nothing unusual, if it can."""
+        context, compiled, asked = self._context, self._compiled, exchange.request
+        kind = endpoint.kind
+        if compiled is None or kind not in _SCANNED or asked.method not in endpoint.methods:
+            return False
+        if context.router.prefillers or self._viewers.apart:
+            return False
+        read = self._reader.scan(asked, chat=kind == "chat", looks=compiled.looks)
+        if read is None:
+            return False
+        scanned, packed, tenant = read
+        placed = compiled.decide(scanned, packed, exchange.request_id, tenant, context.clock())
+        if placed is None:
+            return False
+        forwarding = Forward(exchange, self._pool, self._options)
+        plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+        if context.tracer is not None:
+            plan = context.tracer.watch(exchange, plan)
+        forwarding.begin(plan, stream=placed.streams)
+        return True
 
     def _check_salted(self, path: str, endpoint: ApiEndpoint) -> None:
         """Raise `RequestError` 403 for a path at which tenants could not be kept apart."""

@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Final
 
-from kvmesh.actors.messages import Booked, Finished
+from kvmesh.actors.messages import Finished
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.dispatch import Dispatched
@@ -39,9 +39,6 @@ class Placement:
         self._request_id = request.request_id
         self._whole_tokens = None if request.streams else request.expected_output_tokens
         self._open = True
-        context.open_requests.add(request.request_id)
-        if context.tell is not None:
-            context.tell(Booked(request.request_id))
 
     @property
     def worker(self) -> WorkerId:
@@ -78,16 +75,8 @@ class Placement:
 
     def headers(self) -> Headers:
         """Return what is told to the client of the decision."""
-        context, decision = self._context, self.decision
-        workers = context.workers
-        own: list[Header] = [
-            (b"x-kvmesh-worker", decision.worker.encode()),
-            (b"x-kvmesh-overlap-blocks", b"%d" % decision.overlap_blocks),
-            (b"x-kvmesh-trust", TRUST_BYTES[workers.info(decision.worker).trust]),
-            *context.fixed_headers,
-        ]
-        if workers.panic:
-            own.append(PANIC_HEADER)
+        decision = self.decision
+        own = told_headers(self._context, decision.worker, decision.overlap_blocks)
         if decision.arm is not None:
             own.append((b"x-kvmesh-policy", decision.arm.header))
         return own
@@ -137,3 +126,17 @@ class Placement:
         if context.gate.waiting:
             context.gate.load_fell()
         return True
+
+
+def told_headers(context: RoutingContext, worker: WorkerId, overlap_blocks: int) -> list[Header]:
+    """Return what is told to the client of any decision."""
+    workers = context.workers
+    own: list[Header] = [
+        (b"x-kvmesh-worker", worker.encode()),
+        (b"x-kvmesh-overlap-blocks", b"%d" % overlap_blocks),
+        (b"x-kvmesh-trust", TRUST_BYTES[workers.info(worker).trust]),
+        *context.fixed_headers,
+    ]
+    if workers.panic:
+        own.append(PANIC_HEADER)
+    return own

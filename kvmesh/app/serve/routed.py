@@ -3,9 +3,8 @@
 from logging import DEBUG
 from typing import Final
 
-from kvmesh.actors.messages import Finished, FirstToken
+from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.app.serve.admission import problem_of
-from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.placement import Placement
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.routing_lines import say_routed
@@ -41,7 +40,7 @@ class RoutedRequest:
 
     __slots__ = (
         "_attempts", "_blame", "_context", "_ended", "_failed", "_one", "_placement", "_refusal",
-        "_status", "_watch", "_whole", "forwarding",
+        "_status", "_whole", "forwarding",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +55,6 @@ class RoutedRequest:
         self._blame: Blame | None = None
         self._status = 0
         self._failed: frozenset[WorkerId] = frozenset()
-        self._watch: AnswerWatch | None = None
         self._ended = False
         self._refusal: Problem | None = None
         context.counters.requests += 1
@@ -102,6 +100,10 @@ class RoutedRequest:
         context = self._context
         self._placement = Placement(context, self._one, decision)
         self._attempts += 1
+        request_id = self._one.request.request_id
+        context.open_requests.add(request_id)
+        if context.tell is not None:
+            context.tell(Booked(request_id))
         heartbeat = context.router.heartbeats.get(decision.worker)
         if heartbeat is None:
             self._release(UNKNOWN)
@@ -167,9 +169,8 @@ class RoutedRequest:
 
     def on_head(self, status: int, headers: Headers) -> Headers:
         """Take that this answer is the client's, and tell the client whose it is."""
+        del headers
         self.answering(status)
-        if status in SUCCESS:
-            self._watch = AnswerWatch(headers)
         return self.answer_headers()
 
     @property
@@ -177,6 +178,11 @@ class RoutedRequest:
         """Return the worker chosen last."""
         assert self._placement is not None
         return self._placement.worker
+
+    @property
+    def request_id(self) -> str:
+        """Return the id of its bookings."""
+        return self._one.request.request_id
 
     def answer_headers(self) -> Headers:
         """Return what is told to the client of the decision."""
@@ -193,14 +199,13 @@ class RoutedRequest:
         self._status = status
         self._context.hangs.waiting.pop(self, None)
 
-    def on_body(self, data: bytes) -> None:
-        """See the answer pass."""
-        watch = self._watch
-        if watch is not None and (tokens := watch.feed(data)):
+    def on_tokens(self, tokens: int) -> None:
+        """Take the tokens so far: the first ends the prefill, the others grow the booking."""
+        if self._status in SUCCESS:
             self.progress(tokens)
 
     def progress(self, tokens: int) -> None:
-        """Take the tokens so far: the first ends the prefill, the others grow the booking."""
+        """Do as `on_tokens`, whatever the status."""
         context, one = self._context, self._one
         if context.routing.seen(one, tokens, context.clock()):
             if context.gate.waiting:
@@ -210,9 +215,8 @@ class RoutedRequest:
 
     def on_finish(self, outcome: Outcome) -> None:
         """Release the booking, count the end and compare the prediction with the engine's word."""
-        watch = self._watch
-        finished = outcome.kind == "finished"
-        self.finish(outcome, watch.usage() if watch is not None and finished else None)
+        served = outcome.kind == "finished" and self._status in SUCCESS
+        self.finish(outcome, self.forwarding.usage() if served else None)
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Do as `on_finish`, told by whoever watched the answer what the engine reported."""
@@ -228,7 +232,7 @@ class RoutedRequest:
         state = "failed" if outcome.kind == "crashed" else outcome.kind
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
         if attempt is SERVED and context.log.is_enabled_for(DEBUG):
-            _say_accessed(context, self.worker, one.request.request_id, usage)
+            say_accessed(context, self.worker, one.request.request_id, usage)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)
         self._ended = first
@@ -259,7 +263,7 @@ class RoutedRequest:
         context.counters.ends.add(scope.kind, scope.status)
         if self._ended:
             return
-        request_id = self._one.request.request_id
+        request_id = self.request_id
         context.hangs.waiting.pop(self, None)
         context.gate.leave(request_id)
         context.open_requests.discard(request_id)
@@ -273,9 +277,10 @@ class RoutedRequest:
             context.gate.load_fell()
 
 
-def _say_accessed(
+def say_accessed(
     context: RoutingContext, worker: WorkerId, request_id: str, usage: Usage | None
 ) -> None:
+    """Log what the engine says it found cached."""
     cached = usage.cached_tokens if usage is not None else None
     context.log.debug(
         "KV blocks accessed",

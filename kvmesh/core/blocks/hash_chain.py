@@ -24,6 +24,7 @@ SPLIT_BLOCKS: Final = 512
 Chain = Callable[[int, bytes | memoryview, int, int, int], list[int]]
 PackChain = Callable[[int, bytes | memoryview | str, int, int, int], bytes]
 ChainTokens = Callable[[int, Sequence[int], int, int, int], bytes]
+PackU64s = Callable[[Sequence[int]], bytes | Sequence[int]]
 QuickChain = Callable[[int, Sequence[int], int, int, int], bytes | None]
 
 
@@ -87,6 +88,16 @@ def pack_u32s(tokens: Sequence[int], position: int) -> bytes:
         raise RequestError(f"{place}: token ids are integers from 0 to 2^32-1") from error
 
 
+def compiled_pack_u64s(quick: Callable[[Sequence[int]], bytes | None]) -> PackU64s:
+    """Return what has a short cut for lists and tuples of u64s, and returns the rest as it is."""
+
+    def pack_u64s(hashes: Sequence[int]) -> bytes | Sequence[int]:
+        known = quick(hashes)
+        return hashes if known is None else known
+
+    return pack_u64s
+
+
 def compiled_chain_tokens(quick: QuickChain) -> ChainTokens:
     """Return `pure_chain_tokens` with a short cut for lists and tuples of what is a token."""
 
@@ -113,3 +124,11 @@ pack_chain: Final[PackChain] = NATIVE.pack_chain if NATIVE else pure_pack_chain
 chain_tokens: Final[ChainTokens] = (
     compiled_chain_tokens(NATIVE.chain_tokens) if NATIVE else pure_chain_tokens
 )
+
+
+def _as_they_are(hashes: Sequence[int]) -> Sequence[int]:
+    return hashes
+
+
+pack_u64s: Final[PackU64s] = compiled_pack_u64s(NATIVE.pack_u64s) if NATIVE else _as_they_are
+"""Return what makes an array of u64s: hashes packed, where that is quicker, or as they are."""

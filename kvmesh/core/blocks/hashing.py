@@ -19,7 +19,14 @@ from typing import Final, Protocol, Self
 from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
-from kvmesh.core.blocks.hash_chain import AHEAD, chain, chain_tokens, pack_chain, pack_u32s
+from kvmesh.core.blocks.hash_chain import (
+    AHEAD,
+    chain,
+    chain_tokens,
+    pack_chain,
+    pack_u32s,
+    pack_u64s,
+)
 from kvmesh.errors import CodecError, RequestError
 
 TOKEN_BYTES: Final = 4
@@ -233,10 +240,10 @@ class BlockHashes:
         Raises `RequestError` for one that is no u64.
         """
         made = cls((), block_size)
-        made.tokens_count = len(hashes) * block_size
         made.blocks = len(hashes)
+        made.tokens_count = made.blocks * block_size
         try:
-            made._hashes = hashes if isinstance(hashes, array) else array("Q", hashes)
+            made._hashes = hashes if isinstance(hashes, array) else array("Q", pack_u64s(hashes))
         except (OverflowError, TypeError) as error:
             raise RequestError(f"hashes are integers from 0 to 2^64-1: {error}") from error
         return made

@@ -92,6 +92,11 @@ class ChatInput(msgspec.Struct, frozen=True):
         )
 
 
+def chat_of_texts(messages: Iterable[tuple[str, str]]) -> ChatInput:
+    """Return a chat of these roles and contents."""
+    return ChatInput([{"role": role, "content": content} for role, content in messages])
+
+
 def part_text(part: object) -> str | None:
     """Return the text of a content part; None when it is media or malformed."""
     if isinstance(part, str):

@@ -1,5 +1,7 @@
 """The syntax of chat templates: Jinja in a sandbox, with the extensions `transformers` adds."""
 
+from typing import Final
+
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -23,10 +25,14 @@ class GenerationTag(Extension):
         return caller()
 
 
+EXTENSIONS: Final = (GenerationTag, loopcontrols)
+"""What `transformers` adds to Jinja's syntax."""
+
+
 def new_environment() -> ImmutableSandboxedEnvironment:
     """Return what compiles a template that can neither reach Python nor change its arguments."""
     return ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[*EXTENSIONS]
     )
 
 

@@ -4,15 +4,26 @@ Source: transformers 5.23 `utils/chat_template_utils.py`, `render_jinja_template
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, cast
 
 import jinja2
 
 from kvmesh.core.chat.chat import JsonObject, content_parts
+from kvmesh.core.chat.opaque_text import (
+    SENTINEL,
+    LooksAtTextError,
+    OpaqueText,
+    Slot,
+    Trace,
+    opaque,
+    put_texts,
+)
+from kvmesh.core.chat.skeleton import Skeleton, merged
 from kvmesh.core.chat.syntax import new_environment
 from kvmesh.core.chat.template_call import MEDIA_TAG, ContentFormat, TemplateCall
+from kvmesh.core.chat.tracing import TracingEnvironment
 from kvmesh.errors import ConfigError, RequestError
 
 Clock = Callable[[], datetime]
@@ -46,10 +57,7 @@ class ChatTemplate:
         environment = new_environment()
         environment.filters["tojson"] = _tojson
 
-        def strftime_now(pattern: str) -> str:
-            return clock().strftime(pattern)
-
-        functions = {"raise_exception": _raise_exception, "strftime_now": strftime_now}
+        functions = {"raise_exception": _raise_exception, "strftime_now": self.now}
         try:
             self._template = environment.from_string(source, globals=functions)
         except jinja2.TemplateSyntaxError as error:
@@ -59,6 +67,9 @@ class ChatTemplate:
             ) from error
         self._special_tokens: Mapping[str, object] = dict(special_tokens)
         self._source = source
+        self._clock = clock
+        # One, which whoever traces takes out and puts back: it keeps what a run assumes.
+        self._tracers: list[tuple[TracingEnvironment, jinja2.Template] | None] = [None]
         self._formats: dict[Callable[[str], ContentFormat], ContentFormat] = {}
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.uses_clock = "strftime_now" in source
@@ -74,15 +85,8 @@ class ChatTemplate:
         """Return the prompt text. Raises `RequestError` with the template's own reason."""
         messages = [_without_nulls(message) for message in call.messages]
         continued = _mark_end(messages[-1]) if call.cut == "continue" else ""
-        variables = {k: v for k, v in call.variables.items() if k not in RESERVED_NAMES}
-        variables.setdefault("documents", call.documents)
         try:
-            text = self._template.render(
-                **{**self._special_tokens, **variables},
-                messages=messages,
-                tools=call.tools,
-                add_generation_prompt=call.add_generation_prompt,
-            )
+            text = self._template.render(**self._variables(call, messages))
         except TEMPLATE_FAULTS as error:
             raise RequestError(
                 f"the chat template rejects the request: {error}", param="messages"
@@ -92,6 +96,63 @@ class ChatTemplate:
         if call.cut == "media":
             return text[: max(text.rfind(MEDIA_TAG), 0)]
         return text
+
+    def now(self, pattern: str) -> str:
+        """Return what the template's clock prints now."""
+        return self._clock().strftime(pattern)
+
+    def outline(self, call: TemplateCall, keys: Sequence[str]) -> Skeleton | str | None:
+        """Return what the template prints around the texts for which `keys` stand in `call`.
+
+        Else why it cannot be told: the template looks at texts; "" where it refuses the chat. None
+        while another thread asks. From any thread; takes as long as a few renderings.
+        """
+        try:
+            idle = self._tracers.pop()
+        except IndexError:
+            return None
+        environment, template = tracer = idle or self._new_tracer()
+        environment.trace = trace = Trace()
+        try:
+            texts = {key: opaque(trace, [Slot(index)]) for index, key in enumerate(keys)}
+            messages = [
+                cast("JsonObject", put_texts(_without_nulls(message), texts))
+                for message in call.messages
+            ]
+            text = template.render(**self._variables(call, messages))
+        except (*TEMPLATE_FAULTS, LooksAtTextError):
+            return trace.refused
+        finally:
+            self._tracers.append(tracer)
+        if trace.refused:
+            return trace.refused
+        pieces = merged(text.pieces if isinstance(text, OpaqueText) else [text])
+        if any(isinstance(piece, str) and SENTINEL in piece for piece in pieces):
+            return "handles texts in a way not understood"
+        return Skeleton(pieces, tuple(trace.absent), tuple(trace.clock.items()))
+
+    def _new_tracer(self) -> tuple[TracingEnvironment, jinja2.Template]:
+        environment = TracingEnvironment()
+        environment.filters["tojson"] = environment.guarded(_tojson, "filter tojson")
+
+        def strftime_now(pattern: str) -> str:
+            found = environment.trace.clock[pattern] = self.now(pattern)
+            return found
+
+        functions = {"raise_exception": _raise_exception, "strftime_now": strftime_now}
+        return environment, environment.compile_traced(self._source, functions)
+
+    def _variables(self, call: TemplateCall, messages: list[JsonObject]) -> JsonObject:
+        """Return what the template sees."""
+        variables = {k: v for k, v in call.variables.items() if k not in RESERVED_NAMES}
+        variables.setdefault("documents", call.documents)
+        return {
+            **self._special_tokens,
+            **variables,
+            "messages": messages,
+            "tools": call.tools,
+            "add_generation_prompt": call.add_generation_prompt,
+        }
 
 
 def _without_nulls(message: JsonObject) -> JsonObject:

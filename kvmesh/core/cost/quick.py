@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from msgspec.structs import astuple
 
-from kvmesh.compiled import NATIVE, Native
+from kvmesh.compiled import NATIVE, Native, NativeFormula
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.expression import Expression, Step
 from kvmesh.core.cost.formulas import COSTS, Cost
@@ -59,7 +59,7 @@ def _decode_blocks(weighing: Weighing, states: States) -> Iterable[int]:
     return [
         loads.active_blocks
         + blocks
-        - (loads.shared_blocks(keys, stride, overlap_of(worker, 0)) if loads.shared else 0)
+        - (loads.shared_blocks(keys, stride, overlap) if (overlap := overlap_of(worker, 0)) else 0)
         for worker, loads in ((state.worker, state.loads) for state in states)
     ]
 
@@ -184,9 +184,7 @@ def pure_find_ties(cost: Cost) -> FindTies:
 
 def native_find_ties(native: Native, cost: Cost) -> FindTies:
     """Return the compiled `pure_find_ties`."""
-    assert isinstance(cost.formula, Expression)
-    price, failure = map(_native_program, (cost.formula, cost.failure))
-    run = native.Formula(price, failure).find_ties
+    run = _native_formula(native, cost).find_ties
     latest: Weights = cost.weights.default
     weights = astuple(latest)
 
@@ -215,6 +213,20 @@ def native_find_ties(native: Native, cost: Cost) -> FindTies:
         return cast("list[WorkerId]", run(states, known, weighing.overlaps, request, weights))
 
     return find_ties
+
+
+def _native_formula(native: Native, cost: Cost) -> NativeFormula:
+    assert isinstance(cost.formula, Expression)
+    price, failure = map(_native_program, (cost.formula, cost.failure))
+    return native.Formula(price, failure)
+
+
+def native_formula(native: Native, cost: Cost) -> NativeFormula | None:
+    """Return a formula as the compiled core runs it; None for one that it cannot."""
+    try:
+        return _native_formula(native, cost) if is_quick(cost) else None
+    except ValueError:  # too long for it
+        return None
 
 
 def _native_program(expression: Expression) -> tuple[Step, ...]:

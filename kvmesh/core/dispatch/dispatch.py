@@ -84,7 +84,7 @@ class Dispatch:
         self.tokens = new_token_counts()
         self._timer = timer
         self._doubt = doubt
-        self._follows_events = follows_events
+        self.follows_events = follows_events
         self._timed = 0
 
     def resize(self, block_size: int) -> None:
@@ -250,10 +250,15 @@ class Dispatch:
         else:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
-        predictions = self.predictions
-        if self._follows_events and decision.by_cache and now >= predictions.look_at_s:
-            trust = self.scheduler.workers.info(decision.worker).trust
-            one.told = predictions.told(decision.chosen, decision.told_blocks, trust, now)
+        if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
+            one.told = self.look(decision, now)
+
+    def look(self, decision: Decision, now: float) -> int | None:
+        """Return the tokens of a prompt that its worker's events had told of, where that is
+        evidence. To be asked from `predictions.look_at_s` on.
+        """
+        trust = self.scheduler.workers.info(decision.worker).trust
+        return self.predictions.told(decision.chosen, decision.told_blocks, trust, now)
 
     def _compare(
         self, one: Dispatched, decision: Decision, usage: Usage | None, now: float
@@ -282,9 +287,13 @@ class Dispatch:
             decided_s=one.sent_s,
             told=one.told,
         )
-        doubt = self.predictions.compare(decision.worker, answer, now)
+        self.judge(decision.worker, answer, now)
+
+    def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
+        """Hold an answer against its prediction; too many misses make the worker doubted."""
+        doubt = self.predictions.compare(worker, answer, now)
         if doubt is not None:
-            self._doubt(decision.worker, doubt)
+            self._doubt(worker, doubt)
 
 
 def _since_ms(one: Dispatched, record: DecisionRecord, now: float) -> float:

@@ -66,7 +66,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of engine. `name` is what flags and facts call it, `title` what messages do.
 
     `recognise` asks what the engine on that host says of itself, None if it is another kind;
-    `identify` asks for what `kvmesh doctor` wants to know. `chat` shapes a chat for the template.
+    `identify` asks for what `kvmesh doctor` wants to know. `chat` shapes a chat for the template;
+    of a text it sees only whether it is blank, and whether one of `chat_marks` is in it.
     `decode_events` reads a batch of KV events (raises `CodecError`) where the common dialect does
     not do; `tiers` are names of media besides the common ones, 0 the device, 2 the farthest.
     `gauges` are the series of /metrics to read, `read_loads` reads the page of
@@ -83,6 +84,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     recognise: Callable[[str], Interview[EngineFacts | None]] = nobody_says
     identify: Callable[[], Interview[Identity | None]] = nobody_says
     chat: ChatShape = plain_chat
+    chat_marks: tuple[str, ...] = ()
     decode_events: Callable[[bytes], EngineBatch] | None = None
     tiers: Mapping[str, int] = {}
     gauges: Mapping[str, tuple[Gauge, ...]] = {}

@@ -1,6 +1,6 @@
 """What the index asks of a table of blocks: the pure one and the compiled one do the same."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Protocol, Self
 
 from kvmesh.core.blocks.events import WorkerId
@@ -58,6 +58,45 @@ class TableLoader(Protocol):
         ...
 
 
+class IndexView(Protocol):
+    """Tables, the worker of each slot, and which slots count: what a search needs of an index.
+
+    It never changes, but what the tables hold does.
+    """
+
+    @property
+    def young(self) -> "Table":
+        """Return the table, the newer one of two."""
+        ...
+
+    @property
+    def old(self) -> "Table | None":
+        """Return the older table."""
+        ...
+
+    @property
+    def names(self) -> tuple[WorkerId, ...]:
+        """Return the worker of each slot; one that does not count may be anybody's."""
+        ...
+
+    @property
+    def live(self) -> int:
+        """Return the mask of the slots that count."""
+        ...
+
+    def find_matches(self, hashes: Hashes, /) -> dict[WorkerId, int]:
+        """Return the cached prefix length, in blocks, of every worker that holds any of it."""
+        ...
+
+    def find_groups(self, hashes: Hashes, /) -> list[tuple[int, tuple[WorkerId, ...]]]:
+        """Return disjoint (depth, workers), deepest first, depth > 0."""
+        ...
+
+    def sizes(self) -> list[int]:
+        """Return how many blocks the worker of each slot holds, 0 where the slot does not count."""
+        ...
+
+
 class Table(Protocol):
     """Block hash -> mask of the workers that hold it. Runs of blocks are packed u64s."""
 
@@ -109,6 +148,13 @@ class Table(Protocol):
         """Return where along a prompt workers drop out, of this table and an older one together.
 
         See `search.find_drops`.
+        """
+        ...
+
+    def view(self, older: Self | None, names: Sequence[WorkerId], live: int, /) -> IndexView:
+        """Return a view of this table and an older one.
+
+        Raises `ValueError` where `live` has a slot without a name. O(workers).
         """
         ...
 

@@ -7,7 +7,7 @@ from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.blocks.events import ROOT, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.index.block_table import Drops, NewTable, Table
+from kvmesh.core.index.block_table import IndexView, NewTable, Table
 from kvmesh.core.index.cap import BlockCap
 from kvmesh.core.index.freeze import FrozenIndex, FrozenWorker
 from kvmesh.core.index.image import IndexImage
@@ -34,6 +34,7 @@ class KvIndex:
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
     high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled, with
     the same answers. `tiers` are those ever used, the device's first: to be counted by others.
+    `view` is of the device's: another one, or None for a time, when slots or tables change.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class KvIndex:
         self._device = Tier(new_table)
         self.tiers = [self._device]
         self._only_table: Table | None = self._device.young
+        self.view: IndexView | None = None
+        self._seen: tuple[Table, Table | None, int] | None = None
         self._cap = BlockCap(max_blocks, self.tiers, self._slots)
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
@@ -114,6 +117,7 @@ class KvIndex:
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget `worker` and its blocks. O(1); `sweep` gives the memory back."""
         self._slots.release(worker)
+        self.view = None
         for tier in self.tiers:
             tier.forget(worker)
         self._cap.truncated.discard(worker)
@@ -127,13 +131,13 @@ class KvIndex:
         A slice may overrun by one shard (1/256 of a table). Call it whenever there is time.
         """
         budget -= self._cap.refresh(budget)
+        self._note_age()
         while budget > 0:
             if self._cap.give_back():
                 budget -= 1
             elif self._slots.released():
                 budget -= self._clean()
             else:
-                self._note_age()
                 return True
         return False
 
@@ -145,8 +149,7 @@ class KvIndex:
         """Return how many blocks `worker` holds in `tier` or nearer."""
         table = self._only_table
         if tier == 0 and table is not None:
-            held = table.holdings.get(worker)
-            return 0 if held is None else held.blocks
+            return table.holdings[worker].blocks if worker in table.holdings else 0
         if not 0 <= tier < len(self.tiers):
             return 0
         return self.tiers[tier].blocks(worker)
@@ -206,15 +209,9 @@ class KvIndex:
 
         O(drops x log(depth) + workers found), see `find_groups`.
         """
-        drops = self._find_drops(hashes)
-        if not drops:
-            return {}
-        # The shallowest are mostly the most, the others mostly one worker each.
-        depth, mask = drops.pop()
-        matches = self._slots.spread(mask, depth)
-        for depth, mask in drops:
-            for worker in self._slots.decode(mask):
-                matches[worker] = depth
+        matches = self.current_view().find_matches(hashes)
+        if self._only_table is None and matches:
+            self._cap.note_match(hashes, max(matches.values()))
         return matches
 
     def find_groups(self, hashes: Hashes) -> Groups:
@@ -223,8 +220,17 @@ class KvIndex:
         O(drops x log(depth)), where a drop is a depth at which some worker's prefix ends: it hardly
         depends on how many workers or blocks there are.
         """
-        decode = self._slots.decode
-        return [(depth, decode(mask)) for depth, mask in self._find_drops(hashes)]
+        groups = self.current_view().find_groups(hashes)
+        if self._only_table is None and groups:
+            self._cap.note_match(hashes, groups[0][0])
+        return groups
+
+    def current_view(self) -> IndexView:
+        """Return `view`, made anew when workers or tables changed since. O(workers)."""
+        if self.view is None:
+            device, slots = self._device, self._slots
+            self.view = device.young.view(device.old, slots.names, slots.live)
+        return self.view
 
     def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
         """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
@@ -271,12 +277,15 @@ class KvIndex:
         bit = self._slots.bits.get(worker)
         if bit is None and parent == ROOT and run:
             bit = self._slots.assign(worker)
+            self.view = None
         if bit is not None:
             if blocks <= self._cap.room:
                 self._cap.room -= blocks
             elif place.holds(bit, parent):
                 run = self._cap.fit(worker, run)
                 self._note_age()
+            if tier == 0 and worker not in place.young.holdings:
+                self.view = None
             if place.store(worker, bit, parent, run):
                 return 0
         if worker in self._cap.truncated:
@@ -284,13 +293,6 @@ class KvIndex:
             return 0
         self._orphans += blocks
         return blocks
-
-    def _find_drops(self, hashes: Hashes) -> Drops:
-        tier = self._device
-        drops = tier.young.find_drops(hashes, self._slots.live, tier.old)
-        if tier.old is not None and drops:
-            self._cap.note_match(hashes, drops[0][0])
-        return drops
 
     def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
         held = [tier.holdings(worker) for tier in self.tiers]
@@ -304,7 +306,11 @@ class KvIndex:
 
     def _note_age(self) -> None:
         """Keep the one table of the device tier at hand, while there is only one."""
-        self._only_table = self._device.only_table()
+        device = self._device
+        self._only_table = device.only_table()
+        seen = device.young, device.old, len(device.young.holdings)
+        if seen != self._seen:
+            self._seen, self.view = seen, None
 
     def _open(self, tier: int) -> Tier | None:
         if not 0 <= tier < TIERS:

@@ -1,5 +1,6 @@
 """Which bit of a mask stands for which worker."""
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import compress
 from typing import Final
@@ -7,64 +8,15 @@ from typing import Final
 from kvmesh.core.blocks.events import WorkerId
 
 _DECODED: Final = 1024
-_SPREAD: Final = 256
 _DIGITS: Final = bytes(byte & 1 for byte in range(256))
 
 
-class Slots:
-    """Gives workers the lowest free bits, and takes them back when every mask is rid of them.
+class Decoder:
+    """Tells the workers of a mask, of slots whose workers do not change; `names` may get longer."""
 
-    A released bit leaves `live` at once. It is used again only after `begin_reclaim`, a walk over
-    all masks, and `end_reclaim`: until then masks may still have it set.
-    """
-
-    def __init__(self) -> None:
-        self.live = 0
-        self.bits: dict[WorkerId, int] = {}
-        self._names: list[WorkerId] = []
-        self._free: list[int] = []
-        self._released: list[int] = []
-        self._reclaiming: list[int] = []
+    def __init__(self, names: Sequence[WorkerId]) -> None:
+        self._names = names
         self._decoded: dict[int, tuple[WorkerId, ...]] = {}
-        self._spread: dict[tuple[int, int], dict[WorkerId, int]] = {}
-
-    def assign(self, worker: WorkerId) -> int:
-        """Return the mask with only the bit that `worker` gets; it must have none. O(1)."""
-        if self._free:
-            slot = heappop(self._free)
-            self._names[slot] = worker
-        else:
-            slot = len(self._names)
-            self._names.append(worker)
-        bit = 1 << slot
-        self.bits[worker] = bit
-        self.live |= bit
-        return bit
-
-    def release(self, worker: WorkerId) -> None:
-        """Take the bit of `worker` out of all reads, if it has one. O(1)."""
-        bit = self.bits.pop(worker, None)
-        if bit is not None:
-            self.live ^= bit
-            self._released.append(bit.bit_length() - 1)
-
-    def begin_reclaim(self) -> int:
-        """Return the released bits that the walk over all masks now has to clear."""
-        self._reclaiming += self._released
-        self._released.clear()
-        return sum(1 << slot for slot in self._reclaiming)
-
-    def end_reclaim(self) -> None:
-        """Learn that the walk is over: its bits are free."""
-        for slot in self._reclaiming:
-            heappush(self._free, slot)
-        self._reclaiming.clear()
-        self._decoded.clear()
-        self._spread.clear()
-
-    def released(self) -> int:
-        """Return how many bits wait for a walk to begin or to end."""
-        return len(self._released) + len(self._reclaiming)
 
     def decode(self, mask: int) -> tuple[WorkerId, ...]:
         """Return the workers of `mask`, lowest slot first: 0.2 us for one, else cached, else 5 us.
@@ -81,18 +33,61 @@ class Slots:
             workers = self._decoded[mask] = tuple(compress(self._names, digits))
         return workers
 
-    def spread(self, mask: int, depth: int) -> dict[WorkerId, int]:
-        """Return a new dict of the workers of `mask`, each with `depth`.
 
-        The same many workers mostly end at the same depths, where system prompts do: 50 of them are
-        then copied in 0.2 us instead of put together in 1.5.
-        """
-        if mask.bit_count() == 1:
-            return {self._names[mask.bit_length() - 1]: depth}
-        place = mask, depth
-        known = self._spread.get(place)
-        if known is None:
-            if len(self._spread) >= _SPREAD:
-                self._spread.clear()
-            known = self._spread[place] = dict.fromkeys(self.decode(mask), depth)
-        return known.copy()
+class Slots:
+    """Gives workers the lowest free bits, and takes them back when every mask is rid of them.
+
+    A released bit leaves `live` at once. It is used again only after `begin_reclaim`, a walk over
+    all masks, and `end_reclaim`: until then masks may still have it set. `names` are the workers by
+    slot, those that released theirs included; `decode` is a `Decoder`'s. `changes` counts what was
+    assigned and released.
+    """
+
+    def __init__(self) -> None:
+        self.live = 0
+        self.changes = 0
+        self.bits: dict[WorkerId, int] = {}
+        self.names: list[WorkerId] = []
+        self.decode = Decoder(self.names).decode
+        self._free: list[int] = []
+        self._released: list[int] = []
+        self._reclaiming: list[int] = []
+
+    def assign(self, worker: WorkerId) -> int:
+        """Return the mask with only the bit that `worker` gets; it must have none. O(1)."""
+        if self._free:
+            slot = heappop(self._free)
+            self.names[slot] = worker
+        else:
+            slot = len(self.names)
+            self.names.append(worker)
+        bit = 1 << slot
+        self.bits[worker] = bit
+        self.live |= bit
+        self.changes += 1
+        return bit
+
+    def release(self, worker: WorkerId) -> None:
+        """Take the bit of `worker` out of all reads, if it has one. O(1)."""
+        bit = self.bits.pop(worker, None)
+        if bit is not None:
+            self.live ^= bit
+            self.changes += 1
+            self._released.append(bit.bit_length() - 1)
+
+    def begin_reclaim(self) -> int:
+        """Return the released bits that the walk over all masks now has to clear."""
+        self._reclaiming += self._released
+        self._released.clear()
+        return sum(1 << slot for slot in self._reclaiming)
+
+    def end_reclaim(self) -> None:
+        """Learn that the walk is over: its bits are free."""
+        for slot in self._reclaiming:
+            heappush(self._free, slot)
+        self._reclaiming.clear()
+        self.decode = Decoder(self.names).decode
+
+    def released(self) -> int:
+        """Return how many bits wait for a walk to begin or to end."""
+        return len(self._released) + len(self._reclaiming)

@@ -9,6 +9,7 @@ from kvmesh.core.index.block_table import Drops, Holding, Table
 from kvmesh.core.index.search import SHARDS, Layers, find_drops
 from kvmesh.core.index.shards import FrozenShards, ShardLoader
 from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.view import PureView
 
 _MAX_POOL: Final = 1 << 16
 _LONG_RUN_BYTES: Final = 16 * HASH_BYTES
@@ -218,6 +219,10 @@ class BlockTable:
         if older is None:
             return find_drops(self.shards, hashes, live)
         return find_drops(Layers(self.shards, older.shards), hashes, live)
+
+    def view(self, older: "BlockTable | None", names: Sequence[WorkerId], live: int) -> PureView:
+        """Return a view of this table and an older one."""
+        return PureView(self, older, names, live)
 
     def freeze(self) -> FrozenShards:
         """Return this table as it is now, for as long as the result is not closed. O(1)."""

@@ -108,8 +108,8 @@ class OverlapView:
         self._tier_weights = tier_weights
         self._predict_ttl_s = predict_ttl_s
         self._approx_ttl_s = approx_ttl_s
-        self._index = index
-        self._routed = routed
+        self.index = index
+        self.routed = routed
         self._distrusted = distrusted
         if index is not None and routed is not None:
             index.watch_removals(routed.revoke)
@@ -125,13 +125,13 @@ class OverlapView:
         The event-fed view does not count for `distrusted` workers. Unless `device_only`, overlaps
         are lengthened by what is held in slower memory than the device's.
         """
-        index = self._index
+        index = self.index
         told = index.find_groups(hashes) if index is not None else []
         routed: Groups = []
-        if self._routed is not None:
-            if self._routed.next_end <= now:
-                self._routed.expire(now, _EXPIRED_AT_ONCE)
-            routed = self._routed.find_groups(hashes)
+        if self.routed is not None:
+            if self.routed.next_end <= now:
+                self.routed.expire(now, _EXPIRED_AT_ONCE)
+            routed = self.routed.find_groups(hashes)
         groups = told
         if routed:
             groups = sorted(told + routed, key=_DEPTH, reverse=True) if told else routed
@@ -172,31 +172,31 @@ class OverlapView:
 
         No event ever confirms `approximate` hashes. Return the blocks counted, None for none.
         """
-        if self._routed is None:
+        if self.routed is None:
             return None
-        exact = self._index is not None and worker not in self._distrusted and not approximate
+        exact = self.index is not None and worker not in self._distrusted and not approximate
         ttl_s = self._predict_ttl_s if exact else self._approx_ttl_s
         if ttl_s <= 0.0:
             return None
         blocks = hashes.upto(ALL_BLOCKS)
         if not blocks:
             return None
-        self._routed.record(worker, blocks, now, ttl_s)
+        self.routed.record(worker, blocks, now, ttl_s)
         return blocks
 
     def retract(self, worker: WorkerId, hashes: Hashes, known_blocks: int) -> None:
         """Believe of a prompt that was not served no more than its first `known_blocks`."""
-        if self._routed is not None:
+        if self.routed is not None:
             expected = hashes.upto(ALL_BLOCKS)[known_blocks:]
             if expected:
-                self._routed.revoke(worker, pack_hashes(expected))
+                self.routed.revoke(worker, pack_hashes(expected))
 
     def cached_blocks(self, workers: Sequence[WorkerId]) -> list[int]:
         """Return the size of each worker's cached tree in the view that counts for it."""
-        index, distrusted = self._index, self._distrusted
+        index, distrusted = self.index, self._distrusted
         if index is not None and not distrusted:
             return index.sizes(workers)
-        routed = [0] * len(workers) if self._routed is None else self._routed.sizes(workers)
+        routed = [0] * len(workers) if self.routed is None else self.routed.sizes(workers)
         if index is None:
             return routed
         sizes = zip(workers, index.sizes(workers), routed, strict=True)
@@ -204,8 +204,8 @@ class OverlapView:
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget what decisions said of a worker that left; events are the index's own affair."""
-        if self._routed is not None:
-            self._routed.remove_worker(worker)
+        if self.routed is not None:
+            self.routed.remove_worker(worker)
 
 
 def by_worker(groups: Groups) -> dict[WorkerId, int]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, content_text
+from kvmesh.core.chat.chat import ChatInput, chat_of_texts, content_text
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 
@@ -59,6 +59,10 @@ class ByteTokenizer:
         if chat.add_generation_prompt:
             parts.append(_ROLES["assistant"])
         return "".join(parts)
+
+    def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> str:
+        """Return what `pack_chat` does of a chat of these roles and contents."""
+        return self.pack_chat(chat_of_texts(messages), domain)
 
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return the prompt's ids. O(bytes)."""

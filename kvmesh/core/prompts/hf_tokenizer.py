@@ -6,10 +6,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject, chat_of_texts
 from kvmesh.core.chat.template import ChatTemplate
+from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import DEFAULT_KIND, EngineKind, engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
+from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import (
     AddedToken,
     ByteBudgetCache,
@@ -18,6 +20,7 @@ from kvmesh.core.prompts.segment_cache import (
     SegmentCache,
     unpack_ids,
 )
+from kvmesh.core.prompts.text_packer import roles_and_texts
 from kvmesh.errors import RequestError
 
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
@@ -51,12 +54,20 @@ class TokenizerOptions(msgspec.Struct, frozen=True):
 
 
 class TokenizerStatistics(msgspec.Struct, frozen=True):
-    """What runs and how well the caches do; `note` says why a faster backend is not used."""
+    """What runs and how well the caches do; `note` says why a faster backend is not used.
+
+    `plain_chats` needed no run of their template, `other_chats` did, or were found among `prompts`;
+    `unlike` says why the template must be run for chats that are only roles and texts, "" where
+    that is not so.
+    """
 
     backend: str
     note: str
     segments: CacheStatistics
     prompts: CacheStatistics
+    plain_chats: int
+    other_chats: int
+    unlike: str
 
 
 class HfTokenizer:
@@ -79,15 +90,25 @@ class HfTokenizer:
         self.inline_characters = backend.inline_characters
         self._templates = dict(templates)
         self._options = options
-        self._shape = engine_of(options.engine).chat
+        self._default = self._templates.get("default")
+        engine = engine_of(options.engine)
+        self._engine_shape = engine.chat
         for template in self._templates.values():
             # Shaping reads the template's source once: here, and not while a client waits.
             self._shape(_ANY_CHAT, template)
         capacity = options.cache_bytes
-        self._prompts = ByteBudgetCache[bytes](capacity // 4)
+        self._prompts = ByteBudgetCache[bytes](capacity // 8)
         self._segments = SegmentCache(
             backend.added_tokens, backend.encode_batch, capacity=capacity - capacity // 4
         )
+        self._other_chats = 0
+        self._plain = {
+            template: PlainChats(
+                template, self._shape, self._segments, engine.chat_marks, capacity // 8
+            )
+            for template in self._templates.values()
+        }
+        self._packer = self._plain[self._default].packer if self._default else None
 
     def pack_chat(self, chat: ChatInput, domain: str = "") -> bytes:
         """Return the ids (little-endian u32) of the chat as the engine will render it.
@@ -96,6 +117,13 @@ class HfTokenizer:
         would answer 400 too: no template, or one that refuses the conversation.
         """
         template = self._template(chat)
+        try:
+            plain = self._pack_plain(chat, template, domain)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise _no_unicode(error) from error
+        if plain is not None:
+            return plain
+        self._other_chats += 1
         key = b"" if template.uses_clock else _chat_key(chat)
         if key and domain:
             key = b"%b\0%b" % (domain.encode("utf-8", "surrogatepass"), key)
@@ -105,6 +133,19 @@ class HfTokenizer:
             if key:
                 self._prompts.put(key, packed)
         return packed
+
+    def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes:
+        """Return what `pack_chat` does of a chat of roles and contents that asks for nothing else.
+
+        Raises `RequestError` as it does.
+        """
+        packed = None
+        if self._packer is not None and not domain:
+            try:
+                packed = self._packer.pack(messages)
+            except (UnicodeEncodeError, TypeError) as error:
+                raise _no_unicode(error) from error
+        return self.pack_chat(chat_of_texts(messages), domain) if packed is None else packed
 
     def encode_chat(self, chat: ChatInput) -> "array[int]":
         """Return what `pack_chat` does, as integers."""
@@ -136,12 +177,15 @@ class HfTokenizer:
             note=self._backend.note,
             segments=self._segments.statistics(),
             prompts=self._prompts.statistics(),
+            plain_chats=sum(one.chats + one.packer.packed for one in self._plain.values()),
+            other_chats=self._other_chats,
+            unlike=next((one.reason for one in self._plain.values() if one.reason), ""),
         )
 
     def _template(self, chat: ChatInput) -> ChatTemplate:
         """Return the template for a chat with or without tools."""
         template = self._templates.get("tool_use") if chat.tools else None
-        template = template or self._templates.get("default")
+        template = template or self._default
         if template is None:
             raise RequestError(
                 f"model {self.name} has no chat template: send a prompt to /v1/completions, or "
@@ -152,21 +196,51 @@ class HfTokenizer:
 
     def _render(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes:
         """Return the packed ids of the rendered chat."""
-        if self._options.template_kwargs:
-            merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
-            chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
         call = self._shape(chat, template)
         packed = self._encode(template.render(call), domain)
         if not call.suffix:
             return packed
         return packed + self._encode(call.suffix, domain) + self._backend.suffix
 
+    def _shape(self, chat: ChatInput, template: TemplateTraits) -> TemplateCall:
+        """Return the chat as the engine hands it to the template, its default arguments added."""
+        if self._options.template_kwargs:
+            merged = {**self._options.template_kwargs, **chat.chat_template_kwargs}
+            chat = msgspec.structs.replace(chat, chat_template_kwargs=merged)
+        return self._engine_shape(chat, template)
+
+    def _pack_plain(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
+        """Return the packed ids of a chat that is only roles and texts; None for any other."""
+        if chat.truncated or chat.continue_final_message:
+            return None
+        plain, rest = self._plain[template], NOTHING
+        if (
+            chat.tools
+            or chat.chat_template_kwargs
+            or not (chat.documents is chat.tool_choice is chat.reasoning_effort is None)
+        ):
+            rest = Rest(
+                chat.tools,
+                chat.documents,
+                chat.chat_template_kwargs,
+                chat.tool_choice,
+                chat.reasoning_effort,
+            )
+        elif chat.add_generation_prompt and not domain:
+            packed = plain.packer.pack(chat.messages)
+            if packed is not None:
+                return packed
+        said = roles_and_texts(chat.messages)
+        if said is None:
+            return None
+        return plain.pack(*said, chat.add_generation_prompt, rest, domain)
+
     def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""
         try:
             return self._segments.encode(text, domain)
         except (UnicodeEncodeError, TypeError) as error:
-            raise RequestError(f"the prompt holds a lone surrogate: {error}") from error
+            raise _no_unicode(error) from error
 
 
 def _chat_key(chat: ChatInput) -> bytes:
@@ -175,3 +249,7 @@ def _chat_key(chat: ChatInput) -> bytes:
         return msgspec.msgpack.encode(chat)
     except (OverflowError, UnicodeEncodeError, TypeError):
         return b""
+
+
+def _no_unicode(error: Exception) -> RequestError:
+    return RequestError(f"the prompt holds a lone surrogate: {error}")

@@ -112,6 +112,22 @@ class ParityProbe:
         self._compared = 0
         self._disagreements = 0
 
+    def passes(self, model: str) -> bool:
+        """Count a request of `model` that is routed by our ids and need not be compared; False,
+        and nothing counted: `wants` and `doubted` have to be asked.
+        """
+        options, models = self._options, self._models
+        if options.sample_every <= 0:
+            return True
+        state = models.get(model)
+        if state is None or model in self.doubted or state.requests < options.first:
+            return False
+        if (state.requests + 1) % options.sample_every == 0:
+            return False
+        models[model] = models.pop(model)
+        state.requests += 1
+        return True
+
     def wants(self, model: str) -> bool:
         """Count a request of `model`, return whether its answer should carry the engine's ids.
 

@@ -8,9 +8,12 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.chat.opaque_text import Piece
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
 """Texts to packed u32 ids, each text on its own, no special tokens added."""
@@ -98,13 +101,20 @@ class ByteBudgetCache(Generic[Key]):
 
     def statistics(self) -> CacheStatistics:
         """Return the counters; an entry in both generations counts twice, as does its size."""
-        return CacheStatistics(
-            hits=self._hits,
-            misses=self._misses,
-            entries=len(self._young) + len(self._old),
-            size=self._young_size + self._old_size,
-            capacity=2 * self._half,
-        )
+        return CacheStatistics(*self.figures())
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return what `CacheStatistics` is made of."""
+        entries, size = len(self._young) + len(self._old), self._young_size + self._old_size
+        return self._hits, self._misses, entries, size, 2 * self._half
+
+
+new_text_cache: Final = (
+    cast("Callable[[int], ByteBudgetCache[str]]", NATIVE.TextCache)
+    if NATIVE
+    else ByteBudgetCache[str]
+)
+"""Make a cache of texts by what they are, bounded in bytes."""
 
 
 class SegmentCache:
@@ -121,54 +131,106 @@ class SegmentCache:
     ) -> None:
         searched = {token.content: token for token in added_tokens if not token.normalized}
         ordered = sorted(filter(None, searched), key=len, reverse=True)
-        self._atomic = frozenset(text for text, token in searched.items() if token.is_atomic)
-        self._search = re.compile("|".join(map(re.escape, ordered))) if self._atomic else None
-        self._encode_batch = encode_batch
-        self._cache = ByteBudgetCache[str](capacity)
+        self.atomic = frozenset(text for text, token in searched.items() if token.is_atomic)
+        self._search = re.compile("|".join(map(re.escape, ordered))) if self.atomic else None
+        starts = {text[0] for text in self.atomic}
+        self._dividing = [text for text in ordered if not starts.isdisjoint(text)]
+        self.encode_batch = encode_batch
+        self.cache = new_text_cache(capacity)
 
     def encode(self, text: str, domain: str = "") -> bytes:
         """Return the packed u32 ids of `text`. O(length), tokenising only unknown segments.
 
         What is known in one `domain` is unknown in all others, so that no time tells of their text.
         """
-        segments = self._split(text)
-        if domain:
-            return self._encode_apart(segments, domain)
-        parts = [self._cache.get(segment) for segment in segments]
-        missing = [segment for segment, part in zip(segments, parts, strict=True) if part is None]
-        if missing:
-            unique = list(dict.fromkeys(missing))
-            found = dict(zip(unique, self._encode_batch(unique), strict=True))
-            for segment, ids in found.items():
-                self._cache.put(segment, ids)
-            parts = [
-                found[segment] if part is None else part
-                for segment, part in zip(segments, parts, strict=True)
-            ]
-        return b"".join(part for part in parts if part is not None)
+        return b"".join(self.lookup(self._split(text), domain))
 
-    def _encode_apart(self, segments: Sequence[str], domain: str) -> bytes:
+    def lookup(self, segments: Sequence[str], domain: str = "") -> list[bytes]:
+        """Return the packed ids of each segment, tokenising unknown ones."""
+        if domain:
+            return self._lookup_apart(segments, domain)
+        cache = self.cache
+        found: list[bytes] = []
+        missing: list[int] = []
+        for segment in segments:
+            ids = cache.get(segment)
+            if ids is None:
+                missing.append(len(found))
+                ids = b""
+            found.append(ids)
+        if missing:
+            unknown = segments if len(missing) == len(segments) else [segments[i] for i in missing]
+            unique = unknown if len(unknown) == 1 else list(dict.fromkeys(unknown))
+            fresh = dict(zip(unique, self.encode_batch(unique), strict=True))
+            for segment, ids in fresh.items():
+                cache.put(segment, ids)
+            for position in missing:
+                found[position] = fresh[segments[position]]
+        return found
+
+    def _lookup_apart(self, segments: Sequence[str], domain: str) -> list[bytes]:
         # No text without a domain begins like this: a lone surrogate cannot be encoded.
         start = f"\ud800{len(domain)}:{domain}"
-        known = {segment: self._cache.get(start + segment) for segment in segments}
+        known = {segment: self.cache.get(start + segment) for segment in segments}
         missing = [segment for segment, ids in known.items() if ids is None]
-        found = dict(zip(missing, self._encode_batch(missing), strict=True)) if missing else {}
+        found = dict(zip(missing, self.encode_batch(missing), strict=True)) if missing else {}
         for segment, ids in found.items():
-            self._cache.put(start + segment, ids)
-        return b"".join(known[segment] or found.get(segment, b"") for segment in segments)
+            self.cache.put(start + segment, ids)
+        return [known[segment] or found.get(segment, b"") for segment in segments]
 
     def statistics(self) -> CacheStatistics:
         """Return the counters of the segments looked up."""
-        return self._cache.statistics()
+        return CacheStatistics(*self.cache.figures())
+
+    def cut(self, pieces: Sequence[Piece]) -> list[list[Piece]] | None:
+        """Return the segments of a text of which only `pieces` are known: literals, and slots.
+
+        Right for all texts without any of `atomic`. None where the slots' texts could make or break
+        a token together with the literals beside them.
+        """
+        if self._search is None:
+            return [list(pieces)] if pieces else []
+        if any(map(self._may_straddle, ("", *pieces), (*pieces, ""))):
+            return None
+        segments: list[list[Piece]] = [[]]
+        for piece in pieces:
+            first, *others = self._split(piece) if isinstance(piece, str) else (piece,)
+            if isinstance(first, str) and self._starts(first):
+                segments.append([])
+            segments[-1].append(first)
+            segments += ([one] for one in others)
+        return [segment for segment in segments if segment]
+
+    def _starts(self, segment: str) -> bool:
+        """Return whether a segment begins with an atomic token."""
+        found = self._search.match(segment) if self._search else None
+        return found is not None and found[0] in self.atomic
+
+    def _may_straddle(self, before: Piece, after: Piece) -> bool:
+        """Return whether a token may lie on the border of a literal and a slot."""
+        if isinstance(before, str) == isinstance(after, str):
+            return not isinstance(before, str)
+        for token in self._dividing:
+            for cut in range(1, len(token)):
+                head, tail = token[:cut], token[cut:]
+                if isinstance(before, str) and before.endswith(head):
+                    return True
+                if isinstance(after, str) and after and _share_start(after, tail):
+                    return True
+        return False
 
     def _split(self, text: str) -> list[str]:
         """Return the segments; their concatenation is `text`."""
         if self._search is None:
             return [text] if text else []
-        atomic = self._atomic
+        atomic = self.atomic
         starts = [match.start() for match in self._search.finditer(text) if match[0] in atomic]
         bounds = [0, *starts, len(text)]
         return [text[a:b] for a, b in pairwise(bounds) if a < b]
+
+
+def _share_start(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def unpack_ids(packed: bytes | str) -> "array[int]":

@@ -1,10 +1,12 @@
 """How long answers become, learned by how prompts begin: one system prompt, one kind of answer."""
 
 from collections import OrderedDict
-from typing import Final
+from functools import partial
+from typing import Final, Protocol, cast
 
 import msgspec
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.hashing import Hashes
 
 FAMILY_TOKENS: Final = (64, 256, 1024)
@@ -60,7 +62,9 @@ class _Mean:
 
 
 class OutputLengths:
-    """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded."""
+    """Means of answers' lengths per family, each shrunk towards the wider one's. Bounded. In C
+    where there is a compiled core (kvmesh/native/lengths.c): `new_lengths` knows.
+    """
 
     def __init__(self, block_size: int, *, max_families: int = MAX_FAMILIES) -> None:
         self._depths = _depths(block_size)
@@ -127,3 +131,22 @@ class OutputLengths:
 def _depths(block_size: int) -> list[tuple[int, int]]:
     """Return the blocks that have each family's tokens."""
     return [(tokens, -(-tokens // block_size)) for tokens in FAMILY_TOKENS]
+
+
+class NewLengths(Protocol):
+    """Makes `OutputLengths`, empty."""
+
+    def __call__(self, block_size: int, *, max_families: int = MAX_FAMILIES) -> OutputLengths:
+        """Return those of prompts in blocks of so many tokens."""
+        ...
+
+
+new_lengths: Final = (
+    cast(
+        "NewLengths",
+        partial(NATIVE.OutputLengths, OutputForecast, OutputStatistics, max_families=MAX_FAMILIES),
+    )
+    if NATIVE
+    else OutputLengths
+)
+"""Return forecasts of answers of which nothing was seen."""

@@ -5,6 +5,7 @@ from typing import Final, cast
 
 from kvmesh.bounds import shown
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.membership import Change, Membership
@@ -14,7 +15,7 @@ from kvmesh.core.workers.info import NO_THRESHOLDS, LoadReport, Trust, WorkerInf
 from kvmesh.core.workers.left_out import LeftOut, find_left_out
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.core.workers.sequences import ActiveSequences
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.speeds import Speeds, new_speeds
 from kvmesh.core.workers.state import WorkerState, new_worker_state
 from kvmesh.errors import NoWorkerError
 
@@ -47,7 +48,7 @@ class WorkerRegistry:
         self.guard = UrlGuard()
         self.panic = False
         self._sequences = sequences
-        self._speeds = speeds or Speeds()
+        self._speeds = speeds or new_speeds()
         self.known: dict[WorkerId, WorkerState] = {}
         self._generation = sequences.generation
         self._picky = 0
@@ -56,6 +57,7 @@ class WorkerRegistry:
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
+        self._plain: dict[str, tuple[WorkerState, ...]] = {}
         self._priced: set[WorkerId] = set()
         self.met_any = False
 
@@ -76,6 +78,7 @@ class WorkerRegistry:
             return
         if info.models != state.info.models:
             self._serving.clear()
+            self._plain.clear()
         self._picky += bool(info.models) - bool(state.info.models)
         self._tainted += bool(info.taints) - bool(state.info.taints)
         state.info = info
@@ -100,7 +103,7 @@ class WorkerRegistry:
         loads = state.loads
         foreign = report.running_requests + report.waiting_requests - loads.booked_requests
         if report.waiting_tokens is None:
-            waiting = min(report.waiting_requests - len(loads.prefilling), foreign)
+            waiting = min(report.waiting_requests - loads.waiting_requests, foreign)
             tokens = int(waiting * self._speeds.uncached_tokens)
         else:
             tokens = report.waiting_tokens - loads.booked_tokens
@@ -167,6 +170,7 @@ class WorkerRegistry:
             self._picky -= bool(state.info.models)
             self._tainted -= bool(state.info.taints)
             self._serving.clear()
+            self._plain.clear()
             self._states_of = ((), ())
             self._away.add(state.info.models)
         self.distrusted.discard(worker)
@@ -191,12 +195,14 @@ class WorkerRegistry:
         if self._generation != self._sequences.generation:
             self._generation = self._sequences.generation
             self._states_of = ((), ())
+            self._plain.clear()
             for worker, state in self.known.items():
                 state.loads = self._sequences.loads(worker)
         alive = cast("tuple[WorkerId, ...]", self.membership.usable(now))
         if alive is not self._everyone:
             self._everyone = alive
             self._serving.clear()
+            self._plain.clear()
         return alive
 
     def states(self, names: tuple[WorkerId, ...]) -> tuple[WorkerState, ...]:
@@ -204,6 +210,30 @@ class WorkerRegistry:
         if self._states_of[0] is not names:
             self._states_of = (names, tuple(self.state(name) for name in names))
         return self._states_of[1]
+
+    def plain(self, model: str, now: float) -> tuple[WorkerState, ...]:
+        """Return the states of those that may take a request for `model` without any wish, the same
+        object until that changes; () where `eligible` has to look at each worker.
+        """
+        alive = self.everyone(now)
+        if self._tainted or self.thresholds is not NO_THRESHOLDS:
+            return ()
+        if not self._picky:
+            model = ""
+        found = self._plain.get(model)
+        if found is None:
+            found = self._find_plain(model, alive)
+        return found
+
+    def _find_plain(self, model: str, alive: tuple[WorkerId, ...]) -> tuple[WorkerState, ...]:
+        names = alive
+        if model:
+            known = self._serving.get(model)
+            names = known or self._find_serving(RouteRequest("", NO_HASHES, 0, model=model), alive)
+        states = tuple(self.state(name) for name in names)
+        if states and (len(self._plain) < _MODELS_CACHED or model in self._plain):
+            self._plain[model] = states
+        return states
 
     def eligible(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
         """Return the workers that may take `request`, sorted; `everyone` itself when all may.
@@ -258,6 +288,7 @@ class WorkerRegistry:
             names = alive
         if len(self._serving) == _MODELS_CACHED:
             self._serving.clear()
+            self._plain.clear()
         if names:
             self._serving[request.model] = names
         return names

@@ -1,9 +1,12 @@
 """The decision in one synchronous turn: overlaps, loads, cost, choice, booking."""
 
+from typing import Protocol
+
 import msgspec
 
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.selection import Random
@@ -13,13 +16,13 @@ from kvmesh.core.overlap.overlaps import OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.rollout.arms import Arms
 from kvmesh.core.routing.chooser import Chooser
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
-from kvmesh.core.routing.output_lengths import OutputLengths
+from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.core.workers.loads import Booking, Demand
 from kvmesh.core.workers.sequences import ActiveSequences
 from kvmesh.core.workers.silent_growth import UnseenSpeeds, UnseenWork, grow_unseen
-from kvmesh.core.workers.speeds import Speeds
+from kvmesh.core.workers.speeds import new_speeds
 from kvmesh.errors import NoWorkerError
 
 
@@ -30,6 +33,25 @@ class SchedulerStatistics(msgspec.Struct, frozen=True):
     refused: int
     overlap_blocks: int
     request_blocks: int
+
+
+class Counted(Protocol):
+    """Who decides beside a scheduler, over the same state: `core.dispatch.compiled`."""
+
+    @property
+    def decisions(self) -> int:
+        """Return how many."""
+        ...
+
+    @property
+    def overlap_blocks(self) -> int:
+        """Return the blocks that were found cached."""
+        ...
+
+    @property
+    def request_blocks(self) -> int:
+        """Return the blocks of the prompts."""
+        ...
 
 
 class _FirstOf:
@@ -48,6 +70,7 @@ class Scheduler:
     first tokens, growth and ends may come through here, so that speeds are learned from all.
     With `sessions`, those of a session stay at its worker. `lengths` are for whoever asks and
     teaches it, and so is the `ledger` of what tenants were served.
+    `course` is another object whenever something else is to be decided by, or with other blocks.
     `trace` makes every decision carry all candidates, at 4 us each, for the debug log.
     """
 
@@ -64,7 +87,7 @@ class Scheduler:
         self.options = options
         self.trace = False
         self.sequences = sequences
-        self.speeds = Speeds()
+        self.speeds = new_speeds()
         self.unseen_speeds = UnseenSpeeds()
         self._health = membership.health
         self.workers = WorkerRegistry(membership, sequences, self.speeds)
@@ -77,9 +100,11 @@ class Scheduler:
             tier_weights=options.tier_weights,
         )
         self.sessions: Sessions | None = None
-        self.lengths = OutputLengths(options.block_size)
+        self.lengths = new_lengths(options.block_size)
         self.ledger = Ledger(DEFAULT_QUANTUM)
-        self._rng = rng
+        self.rng = rng
+        self.decider: Counted | None = None
+        self.course: object = object()
         self._chooser = Chooser(options, self.workers, self.overlaps, sequences, self.speeds)
         self._decisions = 0
         self._refused = 0
@@ -89,9 +114,15 @@ class Scheduler:
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
         """Decide by another formula and weights from now on, or by the two of `arms`."""
         self._chooser.policy, self._chooser.arms = policy, arms
+        self.course = object()
         for one in (policy,) if arms is None else (policy, arms.candidate.policy):
             if isinstance(one.cost.formula, OwnFormula):
                 one.cost.formula.restart()
+
+    @property
+    def arms(self) -> Arms | None:
+        """Return the two policies on trial."""
+        return self._chooser.arms
 
     @property
     def policy(self) -> Pricing:
@@ -197,6 +228,7 @@ class Scheduler:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
         self.options = msgspec.structs.replace(self.options, block_size=block_size)
         self._chooser.resize(block_size)
+        self.course = object()
         self.sequences.resize(block_size)
         self.lengths.resize(block_size)
 
@@ -210,17 +242,20 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start."""
-        return SchedulerStatistics(
-            self._decisions, self._refused, self._overlap_blocks, self._request_blocks
-        )
+        counts = [self._decisions, self._refused, self._overlap_blocks, self._request_blocks]
+        if self.decider is not None:
+            counts[0] += self.decider.decisions
+            counts[2] += self.decider.overlap_blocks
+            counts[3] += self.decider.request_blocks
+        return SchedulerStatistics(*counts)
 
     def _choose(self, request: RouteRequest, now: float) -> Decision:
         try:
             if request.session and self.sessions is not None:
-                kept = self._keep(self.sessions, request, now, self._rng)
+                kept = self._keep(self.sessions, request, now, self.rng)
                 if kept is not None:
                     return kept
-            return self._chooser.choose(request, now, self._rng, whole=self.trace)
+            return self._chooser.choose(request, now, self.rng, whole=self.trace)
         except NoWorkerError:
             self._refused += 1
             raise
@@ -254,7 +289,7 @@ class Scheduler:
         if kv:
             counted = self.overlaps.record(worker, hashes, now, approximate=request.approximate)
         sequences = self.sequences
-        known = hashes.upto(decision.overlap_blocks) if counted is None else counted
+        known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted
         demand = Demand(
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=decision.chosen.uncached_tokens,

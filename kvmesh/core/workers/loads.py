@@ -31,7 +31,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 
 
 class Booking(msgspec.Struct, eq=False):
-    """One request at one worker. Times are the caller's clock, seconds.
+    """One request at one worker. Times are the caller's clock, seconds. In C where there is a
+    compiled core (kvmesh/native/bookings.c), to be read alone: `new_booking` knows.
 
     `renewed_s` is its last sign of life, `output_s` when output last came, or
     began to come unseen. `service_s` is how long
@@ -160,6 +161,11 @@ class Loads:
         self.unseen_tokens = prefill_tokens
 
     @property
+    def waiting_requests(self) -> int:
+        """Return how many wait for their prefill."""
+        return len(self.prefilling)
+
+    @property
     def booked_requests(self) -> int:
         """Return the requests that routers booked."""
         return self.active_requests - self.unseen_requests
@@ -229,6 +235,9 @@ class Loads:
                 freed += 1
         return freed
 
+
+new_booking: Final = cast("type[Booking]", NATIVE.Booking) if NATIVE else Booking
+"""Return a booking at no worker."""
 
 new_loads: Final = cast("Callable[[WorkerId], Loads]", NATIVE.Loads) if NATIVE else Loads
 """Return the sums of a worker with nothing to do."""

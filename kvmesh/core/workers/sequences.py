@@ -1,19 +1,21 @@
 """What every worker has been given and has not finished yet: the router's own load view."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import exp2, inf, log
-from typing import Final
+from functools import partial
+from math import inf
+from typing import Final, cast
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.core.workers.loads import (
     MOST_TOKENS,
     Booking,
     Demand,
     Loads,
     SequencesStatistics,
-    new_loads,
 )
-from kvmesh.core.workers.turns import WorkerTurns
+from kvmesh.core.workers.turns import WorkerTurns, new_turns
 
 LOCAL: Final = ""
 """Owner of this replica's own bookings; a peer's carry the peer's name."""
@@ -25,44 +27,6 @@ SETTLE_EVERY_S: Final = 0.01
 """So many workers may have prefills nobody sees end that asking each time would be the loop."""
 
 _OVERDUE: Final = 1.5
-
-HALF_LIFE_S: Final = 10.0
-"""An arrival counts half after so long."""
-
-WARM_UP_S: Final = 0.5
-"""A first request tells of no rate: it counts as if it had come after so long."""
-
-_PER_MS: Final = log(2.0) / HALF_LIFE_S / 1000.0
-
-
-class Arrivals:
-    """A decayed count of requests over the equally decayed time in which they came.
-
-    Right from the first seconds on: a fleet just started has the caches cold and the rate full.
-    """
-
-    __slots__ = ("_count", "_first_s", "_last_s")
-
-    def __init__(self) -> None:
-        self._count = 0.0
-        self._first_s = 0.0
-        self._last_s = 0.0
-
-    def fold(self, now: float) -> None:
-        """Count one request. A clock that steps back counts as standing still."""
-        if not self._count:
-            self._first_s = self._last_s = now
-        passed_s = now - self._last_s
-        kept = self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
-        self._count = kept + 1.0
-        self._last_s = max(now, self._last_s)
-
-    def per_ms(self, now: float) -> float:
-        """Return requests per millisecond."""
-        passed_s = now - self._last_s
-        kept = self._count * exp2(-passed_s / HALF_LIFE_S) if passed_s > 0.0 else self._count
-        seen_s = max(now, self._last_s) - self._first_s + WARM_UP_S
-        return kept * _PER_MS / (1.0 - exp2(-seen_s / HALF_LIFE_S))
 
 
 class ActiveSequences:
@@ -79,6 +43,7 @@ class ActiveSequences:
     `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
     removed, whose `Loads` are then no longer live.
     `arrivals` counts what anybody books, `turns` what of it was sent in turn.
+    In C where there is a compiled core (kvmesh/native/sequences.c): `new_sequences` knows.
     """
 
     def __init__(
@@ -106,7 +71,7 @@ class ActiveSequences:
         """Return the worker's live sums; a worker never seen has zeros."""
         loads = self._loads.get(worker)
         if loads is None:
-            loads = self._loads[worker] = new_loads(worker)
+            loads = self._loads[worker] = Loads(worker)
         return loads
 
     def add(
@@ -326,3 +291,14 @@ class ActiveSequences:
         loads.end_prefill(booking)
         if not booking.streams and not loads.silent:
             self._silent.pop(booking.worker, None)
+
+
+new_sequences: Final = (
+    cast(
+        "type[ActiveSequences]",
+        partial(NATIVE.ActiveSequences, turns=new_turns, statistics=SequencesStatistics),
+    )
+    if NATIVE
+    else ActiveSequences
+)
+"""Return sequences without any booking."""

@@ -1,12 +1,16 @@
 """How fast each worker prefills and decodes, learned from first tokens and chunk intervals."""
 
+from collections.abc import Callable
+from functools import partial
 from math import isfinite
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.relative_speed import Ratio, Scatter, new_ratio
+from kvmesh.core.workers.step_times import StepTimes
 
 PRIOR_MS_PER_TOKEN: Final = 0.05
 """Assumed before any first token: a mid-size model on one current GPU, ms per uncached token."""
@@ -16,9 +20,6 @@ MIN_SAMPLE_TOKENS: Final = 256
 
 SAME_STEP_S: Final = 0.002
 """First tokens this close together came out of one engine step."""
-
-MAX_STEP_TOKENS: Final = 4096.0
-"""No step's fixed time is taken to be worth more tokens than that."""
 
 GRACE_MS: Final = 250.0
 """A sample may be so much above 8 times the belief, else no fixed time were ever believed."""
@@ -34,15 +35,11 @@ _RESIDENCE_WEIGHT: Final = 0.05
 _PROMPT_WEIGHT: Final = 0.05
 _MAX_MS: Final = 3_600_000.0
 _MIN_MS_PER_TOKEN: Final = 1e-4
-_HALF_LIFE_SAMPLES: Final = 256.0
-_KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE_SAMPLES)
-_LEAST_SAMPLES: Final = 16.0
-_LEAST_SPREAD: Final = 0.02
-_BALANCE_TOKENS: Final = 256.0
 
 
 class SpeedReport(msgspec.Struct, frozen=True):
-    """What is believed of one worker and on how much evidence; what was never seen is 0.
+    """What is believed of one worker and on how much evidence; what was never seen is 0. The
+    compiled core makes them by position.
 
     `uncached_tokens` of a prompt and `output_tokens` of an answer are the fleet's means.
     """
@@ -54,52 +51,6 @@ class SpeedReport(msgspec.Struct, frozen=True):
     uncached_tokens: float
     output_tokens: float
     clipped_samples: int
-
-
-class StepTimes:
-    """Fits `ms = a (step_tokens + tokens)` to steps: decayed least squares, relative to the size.
-
-    `step_tokens` is the fixed time in tokens, the same whatever a worker's speed; 0 until enough
-    steps of different sizes were seen. Without it short prompts make every token look dear.
-    """
-
-    __slots__ = (
-        "_tokens",
-        "_tokens_ms",
-        "_tokens_tokens",
-        "_weight",
-        "_weighted_ms",
-        "step_tokens",
-    )
-
-    def __init__(self) -> None:
-        self.step_tokens = 0.0
-        self._weight = 0.0
-        self._tokens = 0.0
-        self._weighted_ms = 0.0
-        self._tokens_tokens = 0.0
-        self._tokens_ms = 0.0
-
-    def fold(self, tokens: float, ms: float) -> None:
-        """Add a step that prefilled `tokens` (> 0) in `ms` at the fleet's usual speed. O(1)."""
-        weight = _BALANCE_TOKENS / (tokens + _BALANCE_TOKENS)
-        self._weight = self._weight * _KEEP + weight
-        self._tokens = self._tokens * _KEEP + weight * tokens
-        self._weighted_ms = self._weighted_ms * _KEEP + weight * ms
-        self._tokens_tokens = self._tokens_tokens * _KEEP + weight * tokens * tokens
-        self._tokens_ms = self._tokens_ms * _KEEP + weight * tokens * ms
-        squares = self._weight * self._tokens_tokens
-        spread = squares - self._tokens * self._tokens
-        if self._weight < _LEAST_SAMPLES * _BALANCE_TOKENS / (
-            self._tokens / self._weight + _BALANCE_TOKENS
-        ):
-            return
-        slope = self._weight * self._tokens_ms - self._tokens * self._weighted_ms
-        if spread <= _LEAST_SPREAD * squares or slope <= 0.0:
-            return
-        slope /= spread
-        fixed_ms = (self._weighted_ms - slope * self._tokens) / self._weight
-        self.step_tokens = min(max(0.0, fixed_ms / slope), MAX_STEP_TOKENS)
 
 
 class _Worker:
@@ -134,7 +85,8 @@ class Speeds:
     overlap moves it far at once; steady change is followed within some ten prompts. A worker that
     gets none is in time taken to be like the others. No history,
     no report and no clock but the caller's is needed. `fleet_ms_per_token` is the whole fleet's ms
-    per uncached token, what an unknown worker is given.
+    per uncached token, what an unknown worker is given. In C where there is a compiled core
+    (kvmesh/native/speeds.c): `new_speeds` knows.
     """
 
     def __init__(self, prior_ms_per_token: float = PRIOR_MS_PER_TOKEN) -> None:
@@ -315,3 +267,11 @@ def _blend(old: float, sample: float, weight: float) -> float:
     elif sample > old * _OUTLIER:
         sample = old * _OUTLIER
     return old + weight * (sample - old)
+
+
+new_speeds: Final = (
+    cast("Callable[[], Speeds]", partial(NATIVE.Speeds, SpeedReport, PRIOR_MS_PER_TOKEN))
+    if NATIVE
+    else Speeds
+)
+"""Return the speeds of a fleet of which nothing was seen."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from kvmesh.core.cost.weight_sets import PredictedTimeWeights
-from kvmesh.core.workers.sequences import Arrivals
+from kvmesh.core.workers.arrivals import Arrivals
 from kvmesh.mocker.model.options import EngineOptions
 from kvmesh.mocker.model.request import EngineRequest
 from kvmesh.mocker.model.timing import StepLoad

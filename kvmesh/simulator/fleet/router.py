@@ -22,13 +22,13 @@ from kvmesh.core.health.outcomes import (
 )
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 from kvmesh.mocker.model.faults import FaultKind
 from kvmesh.simulator.fleet.options import FleetOptions
@@ -94,7 +94,7 @@ class FleetRouter:
         """Know `workers`, each with its KV blocks."""
         self.name = name
         self.ended: Counter[tuple[WorkerId, AttemptKind]] = Counter()
-        self.sequences = ActiveSequences(
+        self.sequences = new_sequences(
             policy.block_size, stride=max(1, KEY_TOKENS // policy.block_size)
         )
         membership = Membership()
@@ -104,7 +104,7 @@ class FleetRouter:
             membership=membership,
             sequences=self.sequences,
             index=index,
-            routed=ApproxIndex(thinned=True),
+            routed=new_approx(thinned=True),
         )
         self._binding = LateBinding(self.scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self._held: dict[str, Errand] = {}

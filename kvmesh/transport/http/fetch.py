@@ -61,9 +61,20 @@ class _Answer:
     def body(self) -> bytes:
         return b"".join(self._parts)
 
+    def on_due(self) -> None:
+        """Not called: there is no `on_chunk`."""
+
     def on_end(self) -> None:
         if not self.done.done():
             self.done.set_result("")
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        self.on_head(head)
+        self.on_body(body)
+        self.on_end()
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         if not self.done.done():

@@ -24,7 +24,7 @@ class Plan:
         self._allow = allow
         self.failures: list[UpstreamFailure] = []
         self.heads: list[tuple[int, Headers]] = []
-        self._seen = bytearray()
+        self.tokens: list[int] = []
         self.outcomes: list[Outcome] = []
         self.finished = asyncio.Event()
 
@@ -39,16 +39,12 @@ class Plan:
         self.heads.append((status, headers))
         return ((b"x-kvmesh-worker", b"w1"),)
 
-    def on_body(self, data: bytes) -> None:
-        self._seen += data
+    def on_tokens(self, tokens: int) -> None:
+        self.tokens.append(tokens)
 
     def on_finish(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.finished.set()
-
-    @property
-    def seen(self) -> bytes:
-        return bytes(self._seen)
 
     async def outcome(self) -> Outcome:
         """Wait for the end; a second one is an error."""

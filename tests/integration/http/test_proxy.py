@@ -97,7 +97,7 @@ async def test_a_request_and_its_answer_pass_but_for_headers_of_one_hop(
     assert got.headers[b"date"] != b"yesterday"
     outcome = await plan.outcome()
     assert (outcome.kind, outcome.status, outcome.attempts) == ("finished", 418, 1)
-    assert plan.seen == got.body
+    assert plan.tokens == []
 
 
 async def test_a_target_may_change_path_body_and_headers(
@@ -134,7 +134,7 @@ async def test_a_stream_passes_byte_by_byte_the_same_however_it_is_cut(
         assert (got.body, got.whole) == (b"".join(EVENTS), True)
         assert got.headers[b"content-type"] == b"text/event-stream"
         assert got.headers[b"x-accel-buffering"] == b"no"
-        assert proxy.used[-1].seen == got.body
+        assert proxy.used[-1].tokens[0] in range(1, len(EVENTS))
 
 
 async def test_a_stream_through_two_proxies_says_once_that_it_is_not_to_be_buffered(
@@ -171,7 +171,7 @@ async def test_each_event_is_passed_on_as_soon_as_it_is_whole(
         assert (await client.until(event)).endswith(event)
         step.set()
     assert await client.until(b"0\r\n\r\n")
-    assert proxy.used[0].seen == b"".join(EVENTS)
+    assert proxy.used[0].tokens == [1]
 
 
 async def test_a_stream_begins_with_its_first_event(client: Client, upstream: Upstream) -> None:

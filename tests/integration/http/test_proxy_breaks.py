@@ -349,7 +349,7 @@ async def test_the_turn_that_sees_a_client_leave_closes_the_upstream_connection(
     connection = Connection(Listener(proxy.handle, HttpLimits(), wheel))
     connection.connection_made(Wire())
     connection.data_received(POST)
-    await eventually(lambda: upstream.turns and (phase == "prefill" or plans[0].seen))
+    await eventually(lambda: upstream.turns and (phase == "prefill" or plans[0].tokens))
 
     if leave == "fin":
         connection.eof_received()
@@ -428,7 +428,7 @@ async def test_a_slow_reader_holds_the_upstream_back_and_little_memory(
         before = written[0]
         await asyncio.sleep(0.2)
 
-    transport = proxy.exchanges[0]._channel.transport
+    transport = proxy.exchanges[0].channel.transport
     assert written[0] < 25_000_000
     assert transport.get_write_buffer_size() < 1_000_000
     body, whole = await client._chunks()

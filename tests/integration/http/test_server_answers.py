@@ -281,8 +281,7 @@ async def test_a_client_that_ends_its_requests_gets_its_whole_stream(
     if not exchange.started:
         exchange.start(200, [])
     exchange.write(b"and ")
-    exchange.write_chunk(b"4\r\nlast\r\n")
-    exchange.end()
+    exchange.end_framed(b"4\r\nlast\r\n0\r\n\r\n")
 
     answer = await client.answer()
     assert answer.whole

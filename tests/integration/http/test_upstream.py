@@ -49,6 +49,17 @@ class Sink:
         self.calls.append("body")
         self._body += data
 
+    def on_due(self) -> None:
+        """Not called: there is no `on_chunk`."""
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Not called: there is no `on_chunk`."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        self.on_head(head)
+        self.on_body(body)
+        self.on_end()
+
     def on_end(self) -> None:
         self.calls.append("end")
         self.over.set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,6 @@ from kvmesh.app.process.running import Stop
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.admission import AdmissionGate
-from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.placement import Placement
@@ -54,6 +54,7 @@ pytestmark = pytest.mark.integration
 
 Points = list[tuple[type, str]]
 
+TRIES = 10
 PROMPT = "What everybody asks about, again and again. " * 30
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 4}
 STREAM = {**CHAT, "stream": True}
@@ -74,7 +75,6 @@ SENT: Points = [
     (Placement, "__init__"),
     (Forward, "_take"),
     (UpstreamPool, "send"),
-    (UpstreamHost, "send"),
     (UpstreamCall, "send_on"),
 ]
 ANSWERED: Points = [
@@ -86,8 +86,6 @@ ANSWERED: Points = [
     (RoutedRequest, "answer_headers"),
     (Exchange, "pass_head"),
     (Forward, "on_body"),
-    (RoutedRequest, "on_body"),
-    (AnswerWatch, "feed"),
     (Exchange, "write"),
     (UpstreamConnection, "_complete"),
     (Forward, "on_end"),
@@ -105,11 +103,12 @@ ENDED: Points = [
     (Dispatch, "finished"),
     (Scheduler, "finish"),
 ]
+WHOLE: Points = [(Forward, "on_whole"), (Exchange, "pass_whole")]
 STREAMED: Points = [
+    (Forward, "on_due"),
+    (RoutedRequest, "on_tokens"),
     (RoutedRequest, "progress"),
     (Dispatch, "seen"),
-    (Forward, "_pass_chunk"),
-    (Exchange, "write_chunk"),
 ]
 
 
@@ -146,13 +145,21 @@ def at_the_router(port: int) -> Callable[..., bool]:
     """Return what tells a router's requests from those of the engines, and from its probes."""
 
     def is_there(one: Any, *arguments: Any) -> bool:
-        connection = one._channel if isinstance(one, Exchange) else one
+        connection = one.channel if isinstance(one, Exchange) else one
         if isinstance(connection, Connection):
             here = connection.transport.get_extra_info("sockname")[1] == port
             return here and of_requests(one)
         return of_requests(one, *arguments)
 
     return is_there
+
+
+def answer_alike(exchange: Exchange) -> None:
+    """Answer in one piece, each time with the same head within a second."""
+    body = json.dumps({"choices": [{"message": {"content": "ok"}}]}).encode()
+    exchange.start(200, ((b"content-type", b"application/json"),), len(body))
+    exchange.write(body)
+    exchange.end()
 
 
 def stream_slowly(exchange: Exchange) -> None:
@@ -293,6 +300,20 @@ async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut() -> None:
     assert wrong == []
 
 
+async def test_an_error_as_an_answer_comes_whole_is_a_cut() -> None:
+    async with failing_engines(1) as engines, door_to(engines) as door:
+        engines[0].answer = answer_alike
+        wrong: list[str] = []
+        for _ in range(TRIES):
+            for _ in range(2):
+                await ask(door.url, CHAT)
+            wrong = await door.check_all(WHOLE, CHAT, "500", "abort", "whole")
+            if not any("was not reached" in one for one in wrong):
+                break  # else a second has passed, and the head was another one
+
+    assert wrong == []
+
+
 async def test_an_error_behind_the_answer_releases_all_the_same() -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
         wrong = await door.check_all(ENDED, CHAT, "500", "abort", "whole")
@@ -414,7 +435,6 @@ SPLIT: Points = [
     (DisaggregatedRequest, "_await_prefill"),
     (DisaggregatedRequest, "_end_prefill"),
     (DisaggregatedRequest, "on_head"),
-    (DisaggregatedRequest, "on_body"),
     (DisaggregatedRequest, "on_finish"),
     (Scheduler, "first_token"),
     (RoutedRequest, "next_target"),
@@ -440,7 +460,6 @@ META: Points = [
     (BucketPlan, "__init__"),
     (BucketPlan, "next_target"),
     (BucketPlan, "on_head"),
-    (BucketPlan, "on_body"),
     (BucketPlan, "on_finish"),
 ]
 
@@ -475,7 +494,6 @@ EDGE: Points = [
     (RemoteRequest, "_ask"),
     (RemoteRequest, "on_answer"),
     (RemoteRequest, "on_head"),
-    (RemoteRequest, "on_body"),
     (RemoteRequest, "on_finish"),
 ]
 DESK: Points = [

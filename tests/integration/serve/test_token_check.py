@@ -79,8 +79,13 @@ async def test_ids_that_agree_are_routed_by(model: str) -> None:
             await post(client, user(f"{number}"))
         told = await until(client, lambda told: told["parity"]["compared"] == 3)
         ready = (await client.get("/ready")).json()
+        metrics = (await client.get("/metrics")).text
 
     assert told["parity"]["disagreements"] == 0
+    assert told["tokenizer"]["plain_chats"] >= 3
+    assert (told["tokenizer"]["other_chats"], told["tokenizer"]["unlike"]) == (0, "")
+    assert 'kvmesh_chats_total{prompt="other"} 0.0' in metrics
+    assert 'kvmesh_prompt_segments_total{text="new"}' in metrics
     assert "warnings" not in ready
 
 

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from kvmesh.app.edge import remote_request
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.prompts.reading import Reader
-from kvmesh.app.serve.answer_watch import AnswerWatch
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.engines.event_stream import EventStream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.late_binding import LateBinding
@@ -33,6 +33,8 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings
+from kvmesh.transport.http.forward import forwarding
+from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.exchange import Exchange
 from tests.integration.serve.test_scope import CHUNK, PROMPT, door_to, edge_to, of_requests
 from tests.integration.support.failing_engine import (
@@ -585,12 +587,28 @@ def poisoned(owner: object, name: str, spoil: Callable[[Any], Any]) -> Way:
     return way
 
 
+class EndlessTokens(EventStream):
+    """Counts more tokens than can be told."""
+
+    __slots__ = ()
+
+    @property
+    def tokens(self) -> int:
+        return HUGE
+
+
+async def endless_tokens(stage: Stage) -> int:
+    """Send a stream of more tokens than the link can tell of."""
+    with mock.patch.object(forwarding, "new_event_stream", EndlessTokens):
+        return await exchange(stage.url, stage.body(stream=True))
+
+
 POISON: Final[list[tuple[Way, set[int]]]] = [
     (poisoned(remote_request, "ask", lambda one: replace(one, prompt_tokens=HUGE)), {500}),
     (poisoned(remote_request, "ask", lambda one: replace(one, request_id=object())), {500}),
     (poisoned(RoutedRequest, "answer_headers", lambda told: [*told, (b"x", object())]), {500}),
-    (poisoned(AnswerWatch, "feed", lambda _: HUGE), {200, 500}),
-    (poisoned(AnswerWatch, "usage", lambda _: Usage(HUGE, 1)), {200}),
+    (poisoned(Forward, "usage", lambda _: Usage(HUGE, 1)), {200}),
+    (endless_tokens, {200}),
 ]
 
 

@@ -54,7 +54,7 @@ def never_answer(exchange: Exchange) -> None:
 
 def close_unanswered(exchange: Exchange) -> None:
     """End the connection as an engine does that dies of the request."""
-    exchange._channel.reset()
+    exchange.channel.reset()
 
 
 class FailingEngine:

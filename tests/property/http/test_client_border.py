@@ -14,10 +14,11 @@ from kvmesh.app.prompts.prompt_reader import PromptReader
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
+from kvmesh.core.chat.inference import Extension, read_chat
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.model_policy import ModelPolicies
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import ENDPOINTS, Extension, read_chat, read_request
+from kvmesh.transport.http.openai import ENDPOINTS, read_request
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 

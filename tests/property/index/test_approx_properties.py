@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 
 WORKERS = [WorkerId(f"w{number}") for number in range(3)]
 DEPTH = 5
@@ -26,7 +26,7 @@ class ApproxMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = ApproxIndex()
+        self.index = new_approx()
         self.now = 1000.0
         self.since: dict[WorkerId, dict[int, float]] = {worker: {} for worker in WORKERS}
 
@@ -107,7 +107,7 @@ class BoundedMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = ApproxIndex(max_entries=25, worker_blocks=12)
+        self.index = new_approx(max_entries=25, worker_blocks=12)
         self.now = 0.0
 
     @rule(worker=workers, prompt=prompts, ttl=st.sampled_from(TTLS))

@@ -46,7 +46,7 @@ from kvmesh.core.routing.booking_events import (
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 MOST = 64
 FLOOD = 10 * MOST
@@ -69,7 +69,7 @@ class Flooded:
     """A registry with room for `MOST` workers and `MOST` routers."""
 
     def __init__(self) -> None:
-        self.workers = WorkerRegistry(Membership(), ActiveSequences(16))
+        self.workers = WorkerRegistry(Membership(), new_sequences(16))
         self.routers = Membership()
         options = RegistryOptions("r", "b", max_workers=MOST, max_routers=MOST)
         self.registry = Registry(options, self.workers, self.routers)
@@ -242,7 +242,7 @@ class Booked:
     """A replica that hears of bookings."""
 
     def __init__(self) -> None:
-        self.sequences = ActiveSequences(16, lease_s=10.0)
+        self.sequences = new_sequences(16, lease_s=10.0)
         self.scheduler = Scheduler(
             RouterOptions(block_size=16),
             random.Random(1),

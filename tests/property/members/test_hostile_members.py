@@ -42,7 +42,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import Position, WorkerRecord, encode_snapshot
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import KvMeshError
 
 U64: Final = 2**64 - 1
@@ -68,7 +68,7 @@ class Bucket:
             RouterOptions(),
             random.Random(1),
             membership=Membership(),
-            sequences=ActiveSequences(16),
+            sequences=new_sequences(16),
             index=index,
             routed=ApproxIndex(),
         )

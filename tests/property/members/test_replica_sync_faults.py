@@ -17,7 +17,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 W = WorkerId("w")
 BLOCK = 4
@@ -31,7 +31,7 @@ class Replica:
     """A router that only shares its bookings."""
 
     def __init__(self, name: str) -> None:
-        self.sequences = ActiveSequences(BLOCK, lease_s=1e9)
+        self.sequences = new_sequences(BLOCK, lease_s=1e9)
         scheduler = Scheduler(
             RouterOptions(block_size=BLOCK),
             random.Random(1),

@@ -12,9 +12,8 @@ from kvmesh.core.index.implementation import TABLE
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.table import BlockTable
 from kvmesh.core.routing import peer_bookings
-from kvmesh.core.workers import sequences
-from kvmesh.core.workers.loads import MOST_TOKENS, Demand, Loads
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.loads import MOST_TOKENS, Demand
+from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 from kvmesh.settings.types import MOST_BLOCK_TOKENS
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="there is no compiled core")
@@ -27,9 +26,8 @@ FIGURES: Final = (
 )
 
 
-def fill(block_size: int) -> tuple[list[int], list[int]]:
+def fill(active: ActiveSequences) -> tuple[list[int], list[int]]:
     """Book a few of the largest requests, and have an engine report the most there can be."""
-    active = ActiveSequences(block_size)
     for number in range(8):
         active.add(str(number), W, Demand(MOST_TOKENS, MOST_TOKENS, MOST_TOKENS), 0.0)
         active.grow(str(number), 2**62, 1.0)
@@ -43,11 +41,10 @@ def fill(block_size: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("block_size", [1, 16, MOST_BLOCK_TOKENS])
 def test_the_largest_bookings_and_reports_add_up_alike_and_to_nothing_again(
-    block_size: int, monkeypatch: pytest.MonkeyPatch
+    block_size: int,
 ) -> None:
-    compiled = fill(block_size)
-    monkeypatch.setattr(sequences, "new_loads", Loads)
-    pure = fill(block_size)
+    compiled = fill(new_sequences(block_size))
+    pure = fill(ActiveSequences(block_size))
 
     assert compiled == pure
     assert compiled[1] == [0] * len(FIGURES)

@@ -2,6 +2,7 @@
 
 import random
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.hash_chain import (
     compiled_chain_tokens,
+    compiled_pack_u64s,
     pure_chain,
     pure_chain_tokens,
     pure_pack_chain,
@@ -21,11 +23,23 @@ if NATIVE is None:
     pytest.skip(CORE, allow_module_level=True)
 
 chain, chain_tokens, pack_chain = NATIVE.chain, NATIVE.chain_tokens, NATIVE.pack_chain
+quick_pack = NATIVE.pack_u64s
+pack_u64s = compiled_pack_u64s(quick_pack)
 careful = compiled_chain_tokens(NATIVE.chain_tokens)
 
 U64 = 2**64 - 1
+
+
+class Index:
+    """Counts as an integer to those who ask for one."""
+
+    def __index__(self) -> int:
+        return 7
+
+
 seeds = st.sampled_from([0, 1, U64, -1, 2**70 + 5]) | st.integers(0, U64)
 odd = st.sampled_from([-1, 2**32, 2**64, 2**100, True, 1.5, None, "a"])
+odd_hashes = st.sampled_from([-1, 2**64, 2**100, True, 1.5, None, "a"]) | st.builds(Index)
 tokens = st.integers(0, 2**32 - 1) | st.sampled_from([0, 2**30 - 1, 2**30, 2**31, 2**32 - 1])
 
 
@@ -37,6 +51,23 @@ def test_every_length_hashes_as_the_reference_does() -> None:
             start = seed & 3
             expected = xxh3_64_intdigest(data[start : start + size], seed)
             assert chain(seed, data, start, size, 1) == [expected], (size, seed)
+
+
+@given(st.lists(st.integers(0, U64) | st.sampled_from([0, U64, 2**60, 2**60 - 1]) | odd_hashes))
+def test_hashes_are_packed_alike(hashes: list[Any]) -> None:
+    try:
+        expected = array("Q", hashes)
+    except (OverflowError, TypeError) as error:
+        with pytest.raises(type(error)):
+            array("Q", pack_u64s(hashes))
+        assert quick_pack(hashes) is None
+        return
+
+    assert array("Q", pack_u64s(hashes)) == expected
+    assert array("Q", pack_u64s(tuple(hashes))) == expected
+    if all(type(one) is int for one in hashes):
+        assert quick_pack(hashes) == expected.tobytes()
+    assert quick_pack(array("Q", expected)) is None
 
 
 @given(seeds, st.binary(max_size=600), st.integers(0, 20), st.integers(1, 80))

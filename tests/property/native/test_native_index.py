@@ -98,6 +98,17 @@ class TwinMachine(RuleBasedStateMachine):
         assert native.find_matches(prompt) == pure.find_matches(prompt)
         assert native.find_tier_matches(prompt) == pure.find_tier_matches(prompt)
 
+    @rule()
+    def look_at_the_view(self) -> None:
+        pure, native = (index.current_view() for index in self.twins)
+
+        assert (native.names, native.live, native.sizes()) == (pure.names, pure.live, pure.sizes())
+        held = dict.fromkeys(native.names, 0)
+        for slot, size in enumerate(native.sizes()):
+            if native.live >> slot & 1:
+                held[native.names[slot]] = size
+        assert list(held.values()) == [self.twins[1].blocks(worker) for worker in held]
+
     @rule(target=views)
     def freeze(self) -> list[FrozenIndex]:
         return [index.freeze() for index in self.twins]

@@ -16,7 +16,7 @@ from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Loads, new_loads
+from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Loads, new_booking, new_loads
 from kvmesh.core.workers.relative_speed import Ratio, new_ratio
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState, new_worker_state
@@ -27,21 +27,27 @@ if NATIVE is None:
 W = WorkerId("w")
 SUMS = (
     "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks",
-    "silent", "unseen_requests", "unseen_blocks", "unseen_tokens", "progress_s", "prefilling",
-    "shared", "worker", "booked_requests", "booked_blocks", "booked_tokens",
+    "silent", "unseen_requests", "unseen_blocks", "unseen_tokens", "progress_s", "shared",
+    "worker", "waiting_requests", "booked_requests", "booked_blocks", "booked_tokens",
 )  # fmt: skip
 counts = st.integers(0, 3000)
 
 
-def make_booking(name: str, tokens: int, uncached: int, keys: int, *, streams: bool) -> Booking:
+def make_bookings(
+    name: str, tokens: int, uncached: int, keys: int, *, streams: bool
+) -> list[Booking]:
+    """Return a booking as the pure core has it, and as the compiled one does."""
     tokens, uncached = min(tokens, MOST_TOKENS), min(uncached, tokens, MOST_TOKENS)
-    return Booking(
-        name, W, "", tokens, uncached, uncached, 0.0, 0.0, 0.0,
-        streams=streams,
-        keys=tuple(range(keys)),
-        private_blocks=tokens // 7,
-        expected_blocks=uncached // 5,
-    )  # fmt: skip
+    return [
+        make(
+            name, W, "", tokens, uncached, uncached, 0.0, 0.0, 0.0,
+            streams=streams,
+            keys=tuple(range(keys)),
+            private_blocks=tokens // 7,
+            expected_blocks=uncached // 5,
+        )
+        for make in (Booking, new_booking)
+    ]  # fmt: skip
 
 
 class BothLoads(RuleBasedStateMachine):
@@ -50,31 +56,30 @@ class BothLoads(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.twins = (Loads(W), new_loads(W))
-        self.live: list[Booking] = []
+        self.live: dict[str, list[Booking]] = {}
         self.now = 0.0
 
     @rule(tokens=counts, uncached=counts, keys=st.integers(0, 6), streams=st.booleans())
     def book(self, *, tokens: int, uncached: int, keys: int, streams: bool) -> None:
         self.now += 0.25
-        booking = make_booking(f"r{self.now}", tokens, uncached, keys, streams=streams)
-        self.live.append(booking)
-        for twin in self.twins:
+        name = f"r{self.now}"
+        self.live[name] = make_bookings(name, tokens, uncached, keys, streams=streams)
+        for twin, booking in zip(self.twins, self.live[name], strict=True):
             twin.begin(booking, 4, self.now)
 
     @rule(number=st.integers(0, 50))
     def end_prefill(self, number: int) -> None:
-        waiting = list(self.twins[0].prefilling.values())
-        for twin in self.twins if waiting else ():
-            twin.end_prefill(waiting[number % len(waiting)])
+        waiting = list(self.twins[0].prefilling)
+        bookings = self.live[waiting[number % len(waiting)]] if waiting else []
+        for twin, booking in zip(self.twins, bookings, strict=False):
+            twin.end_prefill(booking)
 
     @rule(number=st.integers(0, 50))
     def end(self, number: int) -> None:
-        done = [one for one in self.live if one.request_id not in self.twins[0].prefilling]
-        if done:
-            booking = done[number % len(done)]
-            self.live.remove(booking)
-            for twin in self.twins:
-                twin.end(booking, 4)
+        done = [one for one in self.live if one not in self.twins[0].prefilling]
+        bookings = self.live.pop(done[number % len(done)]) if done else []
+        for twin, booking in zip(self.twins, bookings, strict=False):
+            twin.end(booking, 4)
 
     @rule(blocks=counts, expected=counts)
     def grow(self, blocks: int, expected: int) -> None:
@@ -101,6 +106,7 @@ class BothLoads(RuleBasedStateMachine):
         pure, native = self.twins
         assert [getattr(pure, name) for name in SUMS] == [getattr(native, name) for name in SUMS]
         assert list(pure.prefilling) == list(native.prefilling)
+        assert list(native.prefilling.values()) == [self.live[one][1] for one in pure.prefilling]
 
 
 TestBothLoads = BothLoads.TestCase
@@ -135,7 +141,7 @@ class TwoFleets:
             capacity = rng.choice([0, 50, 500, 1 << 30])
             price = rng.choice([(0.0, 0.0), (0.0, 700.0), (rng.random(), rng.uniform(0.0, 1e5))])
             bookings = [
-                make_booking(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
+                make_bookings(f"r{one}", rng.randrange(1000), rng.randrange(1000), 6, streams=True)
                 for one in range(rng.choice([0, 0, 1, 5]))
             ]
             info, report = WorkerInfo(), LoadReport()
@@ -143,12 +149,12 @@ class TwoFleets:
                 WorkerState(name, Loads(name), Ratio(), info, report),
                 new_worker_state(name, new_loads(name), new_ratio(0.0, 0.0), info, report),
             )
-            for twin in twins:
+            for core, twin in enumerate(twins):
                 twin.prefill.factor = factor
                 twin.capacity_blocks = capacity
                 twin.failure_share, twin.lost_ms = price
                 for place, booking in enumerate(bookings):
-                    twin.loads.begin(booking, 2, 10.0 + place / 100)
+                    twin.loads.begin(booking[core], 2, 10.0 + place / 100)
             pure.append(twins[0])
             native.append(twins[1])
         self.pure, self.native = tuple(pure), tuple(native)

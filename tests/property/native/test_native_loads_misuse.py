@@ -9,7 +9,7 @@ import pytest
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.loads import Booking, Loads, new_loads
+from kvmesh.core.workers.loads import Booking, Loads, new_booking, new_loads
 from kvmesh.core.workers.relative_speed import Ratio, new_ratio
 from kvmesh.core.workers.state import WorkerState, new_worker_state
 
@@ -20,15 +20,19 @@ W = WorkerId("w")
 
 
 def make_booking(name: str, keys: int) -> Booking:
-    return Booking(name, W, "", 99, 1, 1, 0.0, 0.0, 0.0, keys=tuple(range(keys)))
+    return new_booking(name, W, "", 99, 1, 1, 0.0, 0.0, 0.0, keys=tuple(range(keys)))
 
 
-class Broken:
-    """A booking without what a booking has."""
+def begun(*names: str) -> Any:
+    """Return loads at which a booking began for each name."""
+    loads = new_loads(W)
+    for name in names:
+        loads.begin(make_booking(name, 4), 1, 0.0)
+    return loads
 
-    request_id = "broken"
-    uncached_tokens = "many"
-    streams = True
+
+def begin_elsewhere(loads: Loads) -> None:
+    new_loads(W).begin(loads.prefilling["r"], 1, 0.0)
 
 
 def native_state() -> Any:
@@ -78,8 +82,16 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "loads of a number": lambda native: native.Loads(1),
     "begin alone": lambda native: native.Loads("w").begin(),
     "begin nothing": lambda native: native.Loads("w").begin(None, 1, 0.0),
-    "begin what is broken": lambda native: native.Loads("w").begin(Broken(), 1, 0.0),
-    "begin in words": lambda native: native.Loads("w").begin(Broken(), "1", 0.0),
+    "begin a pure booking": lambda native: native.Loads("w").begin(
+        Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 1, 0.0
+    ),
+    "begin in words": lambda native: native.Loads("w").begin(make_booking("r", 1), "1", 0.0),
+    "begin at no time": lambda native: native.Loads("w").begin(make_booking("r", 1), 1, "now"),
+    "begin twice": lambda _: (one := begun("r")).begin(one.prefilling["r"], 1, 0.0),
+    "begin at two": lambda _: begin_elsewhere(begun("r")),
+    "end elsewhere": lambda _: begun("r").end_prefill(begun("r").prefilling["r"]),
+    "end before its prefill": lambda _: begun("r").end(begun("r").prefilling["r"], 1),
+    "a stride far away": lambda native: native.Loads("w").begin(make_booking("r", 1), 1 << 41, 0.0),
     "end what never began": lambda native: native.Loads("w").end_prefill(make_booking("r", 0)),
     "end nothing": lambda native: native.Loads("w").end(None, 1),
     "end alone": lambda native: native.Loads("w").end(),
@@ -88,9 +100,28 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "grow in words": lambda native: native.Loads("w").grow("1", 1),
     "correct alone": lambda native: native.Loads("w").correct(1),
     "correct in words": lambda native: native.Loads("w").correct(1, 1, "1", 1),
-    "hold a number": lambda native: native.Loads("w").hold(1),
-    "hold lists": lambda native: native.Loads("w").hold([[]]),
-    "release what is not held": lambda native: native.Loads("w").release([1]),
+    "grow beyond": lambda native: native.Loads("w").grow(1 << 41, 1),
+    "correct beyond": lambda native: native.Loads("w").correct(1, 1, -(1 << 70), 1),
+    "a booking of nothing": lambda native: native.Booking(),
+    "a booking of numbers": lambda native: native.Booking(1, "w", "", 1, 1, 1, 0.0, 0.0, 0.0),
+    "a booking of words": lambda native: native.Booking("r", "w", "", "1", 1, 1, 0.0, 0.0, 0.0),
+    "a booking of floats": lambda native: native.Booking("r", "w", "", 1.5, 1, 1, 0.0, 0.0, 0.0),
+    "a booking too large": lambda native: native.Booking(
+        "r", "w", "", 1 << 41, 1, 1, 0.0, 0.0, 0.0
+    ),
+    "a key below 0": lambda native: native.Booking(
+        "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=(1, -1)
+    ),
+    "a key of text": lambda native: native.Booking(
+        "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=["1"] * 99
+    ),
+    "keys in a number, of a booking": lambda native: native.Booking(
+        "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=1
+    ),
+    "a key beyond a u64": lambda native: native.Loads("w").shared_blocks((1 << 64,), 1, 1),
+    "another worker": lambda _: setattr(make_booking("r", 1), "worker", "x"),
+    "another prompt": lambda _: setattr(make_booking("r", 1), "prompt_tokens", 1),
+    "ended by hand": lambda _: setattr(make_booking("r", 1), "prefilling", False),
     "share without a stride": lambda native: native.Loads("w").shared_blocks((), 0, 1),
     "share a number": lambda native: native.Loads("w").shared_blocks(1, 1, 1),
     "wait in words": lambda native: native.Loads("w").wait_ms("1", 1.0),
@@ -165,10 +196,9 @@ def test_a_fleet_of_nobody_has_nobody_cheapest() -> None:
 
 def test_loads_and_states_give_their_memory_back() -> None:
     def live() -> None:
-        booking = make_booking("r", 5)
         for _ in range(200):
             state = native_state()
-            state.loads.begin(booking, 2, 1.0)
+            state.loads.begin(make_booking("r", 40), 2, 1.0)
             state.gaps = (1, 2)
             state.loads = new_loads(W)
             assert ask((state,), known={W: state}, overlaps={W: 3}) == [W]

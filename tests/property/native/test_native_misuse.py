@@ -90,6 +90,16 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "load alone": lambda table: type(table)().loader([1]).add(1),
     "total of -1": lambda table: table.loader([1]).total(-1),
     "total of 1": lambda table: table.loader([1]).total(1),
+    "a view of no table": lambda table: table.view(1, [], 0),
+    "a view of two things": lambda table: table.view(None, []),
+    "a view without names": lambda table: table.view(None, None, 0),
+    "a view of names below 0": lambda table: table.view(None, [], -1),
+    "a view of too few names": lambda table: table.view(None, [A], 2),
+    "a view of names that are lists": lambda table: table.view(None, [[]], 1),
+    "a view of names made by hand": lambda table: type(table.view(None, [], 0))(),
+    "other names": lambda table: setattr(table.view(None, [], 0), "names", ()),
+    "find matches of nothing": lambda table: table.view(None, [A], 1).find_matches(None),
+    "find groups of a word": lambda table: table.view(None, [A], 1).find_groups("1"),
     "find in nothing": lambda table: table.find_drops(None, 1),
     "find alone": lambda table: table.find_drops(BlockHashes.of([1], 1)),
     "find for a word": lambda table: table.find_drops(BlockHashes.of([1], 1), "1"),
@@ -135,6 +145,20 @@ def test_a_table_that_changes_under_a_search_ends_it() -> None:
 
     with pytest.raises(RuntimeError, match="changed while it was searched"):
         table.find_drops(Meddler(meddle), 1)
+
+
+def test_a_search_within_a_search_has_its_own_memory() -> None:
+    table = filled()
+    view = table.view(None, [A], 1)
+    inner = BlockHashes.of([1, 2, 3], 1)
+    found: list[object] = []
+
+    def meddle(count: int) -> "array[int]":
+        found.append(view.find_groups(inner))
+        return array("Q", range(1, count + 1))
+
+    assert view.find_groups(Meddler(meddle)) == [(100, (A,))]
+    assert found == [[(3, (A,))]] * 2
 
 
 def test_a_prompt_that_shrinks_under_a_search_ends_it() -> None:
@@ -222,6 +246,10 @@ def everything_once(rng: random.Random) -> None:
     for shard, (count, width, columns) in enumerate(parts):
         loader.add(shard, columns[: 7 * count], columns[7 * count :], width)
     again.find_drops(BlockHashes.of(list(range(1, 300)), 1), 1 | 1 << 70, table)
+    view = again.view(table, [WorkerId(f"w{slot}") for slot in range(71)], 1 | 1 << 70)
+    view.find_groups(BlockHashes.of(list(range(1, 300)), 1))
+    view.find_matches(BlockHashes.of(list(range(1, 300)), 1))
+    view.sizes()
     again.move(pack_hashes([1, 2]), 1, table)
     again.clear_bits(3, 1)
     again.pieces()

@@ -23,7 +23,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 tokens = st.sampled_from([0, 1, 17, 10**6, MAX_TOKENS])
 weights = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, MAX_WEIGHT]) | st.floats(0.0, MAX_WEIGHT)
@@ -63,7 +63,7 @@ def test_no_request_makes_a_cost_infinite_or_undefined(
         RouterOptions(cost=cost),
         Random(1),
         membership=members,
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     capacity = data.draw(st.sampled_from([0, 1, MAX_TOKENS]))

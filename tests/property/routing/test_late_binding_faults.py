@@ -16,7 +16,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 from tests.property.support.faults import PlantedError, Trial, raises_at
 
@@ -45,7 +45,7 @@ class BindingMachine(RuleBasedStateMachine):
             RouterOptions(),
             random.Random(1),
             membership=membership,
-            sequences=ActiveSequences(BLOCK),
+            sequences=new_sequences(BLOCK),
             routed=ApproxIndex(),
         )
         self.trial = Trial()

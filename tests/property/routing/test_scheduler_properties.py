@@ -15,7 +15,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 BLOCK_SIZE = 4
@@ -58,7 +58,7 @@ def make_way(options: RouterOptions, seed: int) -> Way:
         options,
         random.Random(seed),
         membership=membership,
-        sequences=ActiveSequences(BLOCK_SIZE, stride=STRIDE),
+        sequences=new_sequences(BLOCK_SIZE, stride=STRIDE),
         index=index,
         routed=ApproxIndex(),
     )

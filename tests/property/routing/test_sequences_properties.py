@@ -3,7 +3,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Booking, Demand
-from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, ActiveSequences
+from kvmesh.core.workers.sequences import LOCAL, SETTLE_EVERY_S, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 BLOCK_SIZE = 4
@@ -57,7 +57,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.settled = -1e9
-        self.sequences = ActiveSequences(BLOCK_SIZE, lease_s=LEASE_S, stride=STRIDE)
+        self.sequences = new_sequences(BLOCK_SIZE, lease_s=LEASE_S, stride=STRIDE)
         self.model: dict[str, NaiveBooking] = {}
         self.unseen = dict.fromkeys(WORKERS, (0, 0, 0))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
 
 SIZE, STRIDE = 4, 2
@@ -62,7 +62,7 @@ looks = st.lists(
 
 
 def book(asked: Sequence[Asked], owner: str = "") -> ActiveSequences:
-    sequences = ActiveSequences(SIZE, stride=STRIDE)
+    sequences = new_sequences(SIZE, stride=STRIDE)
     for number, one in enumerate(asked):
         demand = Demand(
             one.prompt, one.prompt, one.expected, tuple(range(one.keys)), streams=one.streams

@@ -22,7 +22,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking, Demand
-from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
+from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
@@ -208,7 +208,7 @@ def new_scheduler(seed: int) -> Scheduler:
         RouterOptions(block_size=BLOCK_SIZE),
         random.Random(seed),
         membership=Membership(),
-        sequences=ActiveSequences(BLOCK_SIZE, lease_s=LEASE_S, stride=2),
+        sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S, stride=2),
         routed=ApproxIndex(),
     )
 

@@ -23,7 +23,7 @@ from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import Trust
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
@@ -247,7 +247,7 @@ class EventPlane:
                 workers_to=("indexer",),
                 routers_to=("indexer", *(actor.name for actor in further)),
             )
-            workers = WorkerRegistry(Membership(), ActiveSequences(BLOCK_SIZE))
+            workers = WorkerRegistry(Membership(), new_sequences(BLOCK_SIZE))
             return [Registry(options, workers, Membership(), status=status), indexer, *further]
 
         patterns = ((SUBJECTS.heartbeats(), "registry"), (SUBJECTS.routers(), "registry"))

@@ -22,7 +22,7 @@ from kvmesh.core.health.health import Answer
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import Trust
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
@@ -260,7 +260,7 @@ class LivenessPlane:
                     router, "code", f"http://{router}", ready=ready, epoch=birth.incarnation
                 )
 
-            workers = WorkerRegistry(Membership(), ActiveSequences(2))
+            workers = WorkerRegistry(Membership(), new_sequences(2))
             registry = Registry(
                 RegistryOptions(router, "code"), workers, Membership(), status=status
             )

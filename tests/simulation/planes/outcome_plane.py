@@ -17,7 +17,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.testing.sim.bus import SimBus
 from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
 from kvmesh.testing.sim.faults import SimFaults
@@ -144,7 +144,7 @@ class OutcomePlane:
                 RouterOptions(block_size=BLOCK_SIZE, mode=self._mode),
                 random.Random(birth.seed),
                 membership=membership,
-                sequences=ActiveSequences(BLOCK_SIZE, lease_s=6.5, stride=2),
+                sequences=new_sequences(BLOCK_SIZE, lease_s=6.5, stride=2),
                 routed=ApproxIndex(),
             )
 

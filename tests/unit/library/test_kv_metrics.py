@@ -10,7 +10,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.library.kv_metrics import EndpointMetrics, KvMetricsAggregator
 from kvmesh.library.listener import MeshView
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("each_core")
 
 def test_every_members_last_report_is_an_endpoint() -> None:
     membership = Membership()
-    workers = WorkerRegistry(membership, ActiveSequences(16))
+    workers = WorkerRegistry(membership, new_sequences(16))
     for name in ("b", "a", "silent"):
         membership.add(name, 0.0)
     told = LoadReport(3, 2, 25, 100, total_slots=256, prefix_hit_rate=0.75)
@@ -45,7 +45,7 @@ class Mesh:
 
     def __init__(self) -> None:
         membership = Membership()
-        sequences = ActiveSequences(16)
+        sequences = new_sequences(16)
         self.scheduler = Scheduler(
             RouterOptions(), random.Random(1), membership=membership, sequences=sequences
         )

@@ -13,7 +13,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.core.workers.info import LoadReport, WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import CodecError, ConfigError, NoWorkerError, RequestError
 from kvmesh.library.kv_metrics import KvMetricsAggregator
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
@@ -276,7 +276,7 @@ def test_it_decides_as_the_scheduler_of_a_router_does() -> None:
         RouterOptions(block_size=BLOCK_SIZE),
         random.Random(1),
         membership=membership,
-        sequences=ActiveSequences(BLOCK_SIZE),
+        sequences=new_sequences(BLOCK_SIZE),
         index=index,
         routed=ApproxIndex(thinned=True),
     )

@@ -20,7 +20,7 @@ from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import Trust
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.testing.memory.bus import MemoryBus
@@ -53,7 +53,7 @@ class Mesh:
         self.indexer = Indexer(
             self.replica, IndexerOptions("r", "code", listeners=("registry",), check_s=0.01)
         )
-        self.workers = WorkerRegistry(Membership(), ActiveSequences(4))
+        self.workers = WorkerRegistry(Membership(), new_sequences(4))
         self.registry = Registry(
             RegistryOptions("r", "code", workers_to=("indexer",)),
             self.workers,

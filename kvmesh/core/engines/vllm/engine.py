@@ -53,6 +53,7 @@ VLLM: Final = Engine(
     recognise=recognise,
     identify=identify,
     chat=_chat,
+    chat_marks=("x-anthropic-billing-header",),
     gauges=GAUGES,
     handshake=TRANSFER,
     prompt_ids=PromptIds(read_prompt_ids, fields={"return_token_ids": b"true"}, since="0.10.2"),

@@ -12,7 +12,8 @@ An error of ours is told in the same ways, as 500.
 from math import ceil
 from typing import Final
 
-from kvmesh.core.engines.sse import EventGate
+from kvmesh.core.engines.event_stream import EventStream, new_event_stream
+from kvmesh.core.engines.sse import Usage, find_usage
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Outcome, Target, Wait
 from kvmesh.transport.http.server.exchange import Exchange
@@ -26,7 +27,7 @@ from kvmesh.transport.http.upstream.client import (
     UpstreamRequest,
 )
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
-from kvmesh.transport.http.wire.deadlines import ForwardClock
+from kvmesh.transport.http.wire.deadlines import NEVER, ForwardClock
 from kvmesh.transport.http.wire.headers import Headers, retry_after_s
 from kvmesh.transport.http.wire.problem import WISHED, Problem
 
@@ -36,6 +37,9 @@ _COMMENTED: Final[Headers] = (
 )
 _COMMENT: Final = b": waiting\n\n"
 _MAX_ERROR_BYTES: Final = 64 * 1024
+MAX_SCANNED_BYTES: Final = 1 << 20
+GROW_TOKENS: Final = 16
+"""A plan is told of the first token, and then of so many more."""
 _SUCCESS: Final = range(200, 300)
 _ROUTED: Final = frozenset({b"x-kvmesh-worker", WISHED[0]})
 """An answer that names its worker comes from a router that has tried the others already; one that
@@ -61,7 +65,7 @@ class Forward:
 
     __slots__ = (
         "_answering", "_attempts", "_call", "_clock", "_deaths", "_error", "_exchange", "_failure",
-        "_gate", "_held", "_options", "_origin", "_plan", "_pool", "_verdict",
+        "_head", "_held", "_options", "_origin", "_plan", "_pool", "_stream", "_verdict", "_whole",
         "on_chunk", "scope",
     )  # fmt: skip
 
@@ -78,10 +82,12 @@ class Forward:
         self._options = options
         self._call: UpstreamCall | None = None
         self._clock: ForwardClock | None = None
-        self._gate: EventGate | None = None
+        self._head: ResponseHead | None = None
         self._error: list[bytes] | None = None
         self._failure: UpstreamFailure | None = None
         self._held: HeldAnswer | None = None
+        self._stream: EventStream | None = None
+        self._whole: bytes | None = b""
         self._verdict: Problem | None = None
         self._origin = ""
         self._attempts = 0
@@ -125,78 +131,128 @@ class Forward:
         """Keep the head until the answer cannot be taken back any more, or leave this upstream."""
         if head.status in self._options.retry_statuses and self._leave(head):
             return
-        self._held = HeldAnswer(head)
+        self._head = head
+        if head.events:
+            self._stream = new_event_stream()
+        else:
+            self._held = HeldAnswer()
 
-    def _commit(self, head: ResponseHead, body: bytes) -> None:
-        """Pass on what was kept back: from now on this is the client's answer."""
-        self._held = None
+    def _commit(self, head: ResponseHead) -> None:
+        """Pass on what was kept back, once it is written: this is the client's answer."""
+        self._head = self._held = None
         exchange = self._exchange
         status = head.status
         self._answering = True
         exchange.request.release_body()
-        if self._clock is not None and not self._clock.answering():
-            self._clock = None
+        clock = self._clock
+        if clock is not None:
+            clock.deadline_s = clock.expires_at_s  # no comments any more
+            if clock.expires_at_s is NEVER:
+                self._pool.wheel.discard(clock)
+                self._clock = None
         added = self._plan.on_head(status, head.headers)
         if exchange.started:
             if not head.events or status not in _SUCCESS:
                 self._error = []
-                self.on_body(body)
                 return
         else:
-            exchange.pass_head(status, head.lines(ours=not added), added, head.length)
-        if head.events:
-            self._gate = EventGate()
-        self.on_body(body)
-        if head.events and self._call is not None and exchange.chunked:
-            self.on_chunk = self._pass_chunk
+            lines = head.foreign_lines if added else head.all_lines
+            lines = head.lines(ours=not added) if lines is None else lines
+            exchange.pass_head(status, lines, added, head.length)
+        stream = self._stream
+        if stream is not None and self._call is not None and exchange.chunked:
+            self.on_chunk = stream.take, exchange.channel.transport.write
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
-        held = self._held
-        if held is not None:
-            if body := held.take(data):
-                self._commit(held.head, body)
+        head, stream = self._head, self._stream
+        if stream is not None:
+            data = stream.feed(data)
+        elif self._held is not None:
+            data = self._held.take(data)
+        if not data:
             return
-        if self._gate is not None:
-            self._exchange.write(self._gate.feed(data))
-        elif self._error is None:
+        if head is not None:
+            self._commit(head)
+        if self._error is None:
             self._exchange.write(data)
+            if stream is None:
+                self._keep(data)
+            elif stream.tokens >= stream.due:
+                self.on_due()
         else:
             self._error.append(data)
             if sum(map(len, self._error)) > _MAX_ERROR_BYTES:
                 self._error = [b""]
-        if data:
-            self._plan.on_body(data)
 
-    def _pass_chunk(self, chunk: bytes, start: int) -> None:
-        """Pass a chunk of whole events on as it came; 2 us less than unpacking it."""
-        body = chunk[start:-2]
-        assert self._gate is not None
-        passed = self._gate.feed(body)
-        if passed is body:
-            self._exchange.write_chunk(chunk)
-        else:
-            self._exchange.write(passed)
-        self._plan.on_body(body)
+    def on_due(self) -> None:
+        """Tell the plan of the tokens so far."""
+        stream = self._stream
+        assert stream is not None
+        tokens = stream.tokens
+        stream.due = tokens + GROW_TOKENS
+        self._plan.on_tokens(tokens)
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Pass the last chunks on."""
+        self._call = None
+        self.scope.kind = "finished"
+        self._exchange.end_framed(data)
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Pass an answer on that came at once."""
+        exchange, options = self._exchange, self._options
+        if head.events or exchange.started or head.status in options.retry_statuses:
+            self.on_head(head)
+            if self._head is head:
+                self.on_body(body)
+                self.on_end()
+            return
+        self._call = None
+        self._answering = True
+        exchange.request.release_body()
+        added = self._plan.on_head(head.status, head.headers)
+        self._whole = body
+        self.scope.kind = "finished"
+        lines = head.foreign_lines if added else head.all_lines
+        lines = head.lines(ours=not added) if lines is None else lines
+        exchange.pass_whole(head.status, lines, added, body)
 
     def on_end(self) -> None:
         """Complete the answer."""
-        if self._held is not None:
-            self._commit(self._held.head, self._held.body())
+        head, stream = self._head, self._stream
+        held = stream.flush() if stream is not None else self._held.body() if self._held else b""
+        if head is not None:
+            self._commit(head)
+            self._keep(held)
         self._call = None
         self.scope.kind = "finished"
         if self._error is not None:
+            self._error.append(held)
             text = b"".join(self._error) or Problem(502, "upstream failed").body()
             self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
             self._break_off()
         else:
-            if self._gate is not None and self._gate.held:
-                self._exchange.write(self._gate.flush())
+            if held:
+                self._exchange.write(held)
             self._exchange.end()
+
+    def _keep(self, data: bytes) -> None:
+        """Keep an answer that is no stream for the usage in it, unless it is long."""
+        if self._options.reads_usage and self._whole is not None:
+            short = len(self._whole) + len(data) <= MAX_SCANNED_BYTES
+            self._whole = self._whole + data if short else None
+
+    def usage(self) -> Usage | None:
+        """Return what the upstream reported of its tokens, if it did."""
+        if self._stream is not None:
+            return self._stream.usage
+        return find_usage(self._whole) if self._whole else None
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Try another upstream, or tell the client."""
-        self._call = self._held = None
+        self._call = None
+        self._drop()
         self._failure = failure
         if self._answering:
             self._cut(Problem(502, f"upstream failed: {failure.message}", "upstream_failed"))
@@ -249,18 +305,19 @@ class Forward:
         request = self._exchange.request
         self._attempts += 1
         self._origin = target.origin
+        own = self._pool.own_headers
+        twin = request.twin or request
+        block = None if target.headers or own else twin.block
+        if block is None:
+            block = forwarded_block(request, (*target.headers, *own))
         message = UpstreamRequest(
-            origin=target.origin,
-            method=request.method,
-            target=request.target if target.path is None else target.path,
-            headers=target.headers,
-            body=request.body if target.body is None else target.body,
+            target.origin,
+            request.method,
+            request.target if target.path is None else target.path,
+            target.headers,
+            request.body if target.body is None else target.body,
             # An id is printable: see `RequestIds`.
-            block=b"%bx-request-id: %b\r\n"
-            % (
-                forwarded_block(request, (*target.headers, *self._pool.own_headers)),
-                self._exchange.request_id,
-            ),
+            b"".join((block, b"x-request-id: ", self._exchange.request_id, b"\r\n")),
         )
         try:
             self._call = self._pool.send(message, self)
@@ -330,19 +387,19 @@ class Forward:
 
     def _cut(self, problem: Problem) -> None:
         """Break an answer off that has begun; one that lacks but its end is completed."""
-        if self._gate is not None and self._gate.is_complete():
+        if self._stream is not None and self._stream.is_complete():
             self.on_end()
         else:
             self.scope.kind = "cut"
             self._break(problem)
 
     def _break(self, problem: Problem) -> None:
-        exchange, gate = self._exchange, self._gate
-        if gate is None:
+        exchange, stream = self._exchange, self._stream
+        if stream is None:
             exchange.abort()
         else:
             event = problem.event(exchange.request_id.decode("latin-1"))
-            exchange.write(b"\n\n" + event if gate.torn else event)
+            exchange.write(b"\n\n" + event if stream.torn else event)
             self._break_off()
 
     def _tell_crash(self, problem: Problem) -> None:
@@ -360,9 +417,14 @@ class Forward:
 
     def _cancel(self) -> None:
         call, self._call = self._call, None
-        self._held = None
+        self._drop()
         if call is not None:
             call.cancel()
+
+    def _drop(self) -> None:
+        """Forget what an upstream has begun to answer, if nothing of it was passed on."""
+        if not self._answering:
+            self._head = self._held = self._stream = None
 
     def _over(self) -> None:
         """Let go of all that the forwarding holds, and tell the plan."""
@@ -373,7 +435,7 @@ class Forward:
             if self._call is not None:
                 self._cancel()
             if self._clock is not None:
-                self._clock.stop()
+                self._pool.wheel.discard(self._clock)
                 self._clock = None
         finally:
             plan.on_finish(Outcome(scope.kind, scope.status, self._attempts, self._failure))

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from kvmesh.core.engines.sse import Usage
 from kvmesh.transport.http.server.scope import End, Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
@@ -60,6 +61,13 @@ class Forwarding(Protocol):
         """Give the present attempt up, unless its answer has begun."""
         ...
 
+    def usage(self) -> Usage | None:
+        """Return what the upstream reported of its tokens in what has been passed on, if it did.
+
+        In an answer that is no event stream it is looked for only if the options say so.
+        """
+        ...
+
 
 class ForwardPlan(Protocol):
     """What router and meta-router decide; called on the event loop, in this order."""
@@ -81,8 +89,10 @@ class ForwardPlan(Protocol):
         """
         ...
 
-    def on_body(self, data: bytes) -> None:
-        """See a piece of the answer's body, after it was passed on."""
+    def on_tokens(self, tokens: int) -> None:
+        """Learn how many tokens of an event stream have been passed on: of the first at once, then
+        each `GROW_TOKENS` more (kvmesh/transport/http/forward/forwarding.py).
+        """
         ...
 
     def on_finish(self, outcome: Outcome) -> None:
@@ -100,6 +110,7 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     that may close the connection on this request unanswered; one more and it is taken for a
     request that kills them. `retry_statuses`: answers that mean "ask another", unless a kvmesh
     router says that it has.
+    `reads_usage`: the plan may ask for `usage`, so a whole answer of up to 1 MiB is kept.
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
     gets its head and then a comment each so many seconds while the first byte is awaited.
     """
@@ -107,5 +118,6 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int = 2
     max_deaths: int = 1
     retry_statuses: frozenset[int] = DEFAULT_RETRY_STATUSES
+    reads_usage: bool = False
     deadline_s: float | None = None
     comments_s: float | None = None

@@ -31,7 +31,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_awaits_end", "_body_mark", "_client", "_exchange", "_half_closed", "_lingering",
         "_listener", "_reader", "_reading_paused", "_secure", "_serving", "_writing_paused",
-        "date", "deadline_s", "spoke", "transport",
+        "date", "deadline_s", "last", "spoke", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._client = ""
         self._secure = False
         self.date = listener.date
+        self.last = False
         self.deadline_s = NEVER
         self.spoke = -1
 
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._client = peer[0] if isinstance(peer, tuple) else ""
         self._secure = transport.get_extra_info("sslcontext") is not None
+        self.last = listener.draining
         served = len(listener.connections) - listener.turned_away
         listener.connections.add(self)
         listener.wheel.add(self)
@@ -99,6 +101,12 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         before = reader.phase
         try:
+            if before is IDLE and self._exchange is None and not self._writing_paused:
+                request = reader.match(data)
+                if request is not None:
+                    self.deadline_s = NEVER
+                    self._handle(request)
+                    return
             reader.feed(data)
             if self._exchange is not None:
                 if reader.ready:
@@ -121,6 +129,7 @@ class Connection(asyncio.Protocol):
             self._leave()
             return False
         self._half_closed = HalfClosed(sock, self._leave)
+        self.last = True
         self._exchange.reach_out()
         return True
 
@@ -183,10 +192,6 @@ class Connection(asyncio.Protocol):
         """Log and count an error of ours."""
         self._listener.report(error, request_id)
 
-    def keeps_alive(self, request: Request) -> bool:
-        """Tell whether another request may follow `request` here."""
-        return request.keep_alive and self._half_closed is None and not self._listener.draining
-
     def reset(self) -> None:
         """Close with a TCP reset."""
         sock = self.transport.get_extra_info("socket")
@@ -202,10 +207,16 @@ class Connection(asyncio.Protocol):
         if not reusable:
             self._close()
         elif not self._serving:
-            self._rest()
+            reader = self._reader
+            if self._reading_paused or self.last or reader.ready or reader.phase is not IDLE:
+                self._rest()
+            else:
+                listener = self._listener
+                self.deadline_s = listener.wheel.now_s + listener.limits.idle_timeout_s
 
     def shut(self, *, at_once: bool) -> None:
-        """Close an idle connection; with `at_once` cut a busy one too."""
+        """Close an idle connection; with `at_once` cut a busy one too. No request follows."""
+        self.last = True
         if at_once:
             self._leave()
         elif not self.busy and not self._writing_paused:
@@ -282,8 +293,13 @@ class Connection(asyncio.Protocol):
         listener.requests += 1
         request.client = self._client
         request.secure = self._secure
-        sent_id = request.header(b"x-request-id")
-        exchange = Exchange(request, self, listener.request_ids.accept(sent_id))
+        ids, twin = listener.request_ids, request.twin
+        if twin is not None and twin.values_seen and b"x-request-id" not in twin.values_seen:
+            ids.count += 1  # as `accept`, which is asked when a header may have an id
+            request_id = b"%b-%x" % (ids.prefix, ids.count)
+        else:
+            request_id = ids.accept(request.header(b"x-request-id"))
+        exchange = Exchange(request, self, request_id)
         self._exchange = exchange
         try:
             listener.handler(exchange)

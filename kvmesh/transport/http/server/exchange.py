@@ -21,13 +21,11 @@ class Channel(Protocol):
 
     transport: asyncio.Transport
     date: HttpDate
+    last: bool
+    """No other request is served behind this one."""
 
     def report(self, error: Exception, request_id: bytes) -> None:
         """Log and count an error of ours."""
-        ...
-
-    def keeps_alive(self, request: Request) -> bool:
-        """Tell whether the connection serves another request behind this one."""
         ...
 
     def reset(self) -> None:
@@ -62,7 +60,8 @@ class Exchange:
     """One request and the answer to it; all calls are synchronous and none blocks.
 
     `started`: a status line was written, no other can follow. `chunked`: the body is framed in
-    chunks, so that `write_chunk` may be used.
+    chunks: behind the first piece the transport of the `channel` may be given chunks framed
+    already, and `end_framed` the last.
 
     Either `respond` once, or `start`, any number of `write`, then `end` or `abort`. After a
     disconnect they all do nothing, so that callers need not look.
@@ -73,7 +72,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_begun", "_channel", "_framing", "_held", "_keep_alive", "_remaining", "chunked",
+        "_begun", "_framing", "_held", "_keep_alive", "_remaining", "channel", "chunked",
         "disconnected", "on_disconnect", "on_pause", "on_resume", "request", "request_id", "scope",
         "started",
     )  # fmt: skip
@@ -86,14 +85,14 @@ class Exchange:
         self.on_disconnect: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
-        self._channel = channel
+        self.channel = channel
         self._framing = _NONE
         self._keep_alive = True
         self._remaining = 0
         self._held = b""
         self._begun = 0
         scope.tell = self._tell_crash
-        scope.held.append(self._let_go)
+        scope.last = self._let_go
 
     @property
     def ended(self) -> bool:
@@ -113,10 +112,10 @@ class Exchange:
         if self._framing is _BODILESS:
             body = b""
         if len(body) < _JOIN_BELOW:
-            self._channel.transport.write(head + body)
+            self.channel.transport.write(head + body)
         else:
-            self._channel.transport.write(head)
-            self._channel.transport.write(body)
+            self.channel.transport.write(head)
+            self.channel.transport.write(body)
         self._finish(reusable=True)
 
     def fail(self, problem: Problem, headers: Headers = ()) -> None:
@@ -128,7 +127,7 @@ class Exchange:
         """Write status and headers; without `content_length` the body is framed as it comes."""
         if not self.disconnected:
             head = self._head(status, render(headers), content_length)
-            self._channel.transport.write(head)
+            self.channel.transport.write(head)
 
     def pass_head(
         self, status: int, lines: bytes, headers: Headers, content_length: int | None
@@ -139,8 +138,18 @@ class Exchange:
         one packet fewer.
         """
         if not self.disconnected:
-            block = b"%bx-request-id: %b\r\n%b" % (lines, self.request_id, render(headers))
+            # Joined, not formatted: a third of the time.
+            block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
             self._held = self._head(status, block, content_length)
+
+    def pass_whole(self, status: int, lines: bytes, headers: Headers, body: bytes) -> None:
+        """Do as `pass_head`, `write` and `end` with a whole body."""
+        if self.disconnected:
+            return
+        block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
+        head = self._head(status, block, len(body))
+        self.channel.transport.write(head if self._framing is _BODILESS else head + body)
+        self._finish(reusable=True)
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body. Raises `RuntimeError` before `start` and after the end."""
@@ -151,7 +160,7 @@ class Exchange:
             self._held = b""
         framing = self._framing
         if framing is _CHUNKED and data:
-            data = b"%b%x\r\n%b\r\n" % (held, len(data), data)
+            data = b"".join((held, b"%x\r\n" % len(data), data, b"\r\n"))
         elif framing is _LENGTH:
             self._remaining -= len(data)
             if self._remaining < 0:
@@ -164,16 +173,14 @@ class Exchange:
         else:
             data = held + data
         if data:
-            self._channel.transport.write(data)
+            self.channel.transport.write(data)
 
-    def write_chunk(self, chunk: bytes) -> None:
-        """Write one chunk that is framed already."""
-        if self.disconnected:
-            return
-        if self._held:
-            chunk = self._held + chunk
+    def end_framed(self, data: bytes) -> None:
+        """Write what completes the body, framed already, the last chunk included."""
+        if not self.disconnected:
+            self.channel.transport.write(self._held + data)
             self._held = b""
-        self._channel.transport.write(chunk)
+            self._finish(reusable=True)
 
     def end(self) -> None:
         """Complete the body; a body shorter than its announced length is cut visibly."""
@@ -188,7 +195,7 @@ class Exchange:
         last = self._held + b"0\r\n\r\n" if framing is _CHUNKED else self._held
         if last:
             self._held = b""
-            self._channel.transport.write(last)
+            self.channel.transport.write(last)
         self._finish(reusable=True)
 
     def abort(self) -> None:
@@ -199,22 +206,22 @@ class Exchange:
         if self.ended:
             return
         if self._held:
-            self._channel.transport.write(self._held)
+            self.channel.transport.write(self._held)
             self._held = b""
         if self._framing is _UNTIL_CLOSE:
-            self._channel.reset()
+            self.channel.reset()
         self._finish(reusable=False)
 
     def reset(self) -> None:
         """Close with a TCP reset, whatever was answered so far."""
         if not self.ended:
-            self._channel.reset()
+            self.channel.reset()
             self._finish(reusable=False)
 
     def break_off(self, data: bytes) -> None:
         """Write `data` as it is, HTTP or not, and close."""
         if not self.ended:
-            self._channel.transport.write(data)
+            self.channel.transport.write(data)
             self._finish(reusable=False)
 
     def reach_out(self) -> None:
@@ -232,7 +239,7 @@ class Exchange:
         elif self._framing is _CHUNKED:
             ahead = b"0"
         if ahead and not self.disconnected:
-            self._channel.transport.write(ahead)
+            self.channel.transport.write(ahead)
 
     def lost(self) -> None:
         """Learn from the connection that the client is gone; tells the handler once."""
@@ -252,8 +259,9 @@ class Exchange:
         request = self.request
         self.started = True
         self.scope.status = status
-        self._keep_alive = keep_alive = self._channel.keeps_alive(request)
-        lines = self._channel.date.line
+        channel = self.channel
+        self._keep_alive = keep_alive = request.keep_alive and not channel.last
+        lines = channel.date.line
         if status in _WITHOUT_BODY:
             self._framing = _BODILESS
         elif length is not None:
@@ -273,13 +281,15 @@ class Exchange:
             lines = b"connection: close\r\n" + lines
         elif request.http_1_0:
             lines = b"connection: keep-alive\r\n" + lines
-        head = b"%b%b%b\r\n" % (STATUS_LINES[status], block, lines)
+        head = b"".join((STATUS_LINES[status], block, lines, b"\r\n"))
         return head[self._begun :] if self._begun else head
 
     def _finish(self, *, reusable: bool) -> None:
         self._framing = _ENDED
         self.on_disconnect = self.on_pause = self.on_resume = None
-        channel = self._channel
+        channel = self.channel
+        if self.request.budget is None:
+            self.scope.last = None  # nothing is left to let go of
         try:
             channel.answered(reusable=reusable and self._keep_alive)
         except Exception:

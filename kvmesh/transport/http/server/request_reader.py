@@ -16,8 +16,8 @@ from kvmesh.transport.http.server.arriving_body import ArrivingBody
 from kvmesh.transport.http.server.budget import BodyBudget
 from kvmesh.transport.http.server.limits import COUNT_ABOVE, HttpLimits
 from kvmesh.transport.http.server.refusals import body_too_long, head_too_large, why_too_much
-from kvmesh.transport.http.server.request import RepeatedHead, Request
-from kvmesh.transport.http.wire.headers import Header
+from kvmesh.transport.http.server.request import RepeatedHead, Request, copied
+from kvmesh.transport.http.wire.headers import Header, match_head
 from kvmesh.transport.http.wire.problem import Problem
 
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
@@ -104,16 +104,30 @@ class RequestReader:
         self._parser = None
         self._fail(None)
 
+    def match(self, data: bytes) -> Request | None:
+        """Take `data` if it is one whole request with the head that is known here, and return it;
+        else None, and `data` is to be fed.
+        """
+        if self._repeated is None or self.phase is not IDLE or self._closing:
+            return None
+        repeated = self._repeated
+        body = match_head(data, repeated.before, repeated.behind, self._limits.max_body_bytes)
+        if body is None:
+            return None
+        request = copied(repeated.first)
+        request.body = body
+        size = len(body)
+        if size > COUNT_ABOVE and not self._counts(request):
+            return None
+        self._budget.used += size
+        return request
+
     def feed(self, data: bytes) -> None:
         """Take the next bytes; never raises."""
         phase = self.phase
-        if phase is IDLE and self._repeated is not None and not self._closing:
-            request = self._repeated.match(data, self._limits.max_body_bytes)
-            if request is not None and (len(request.body) <= COUNT_ABOVE or self._counts(request)):
-                self._budget.used += len(request.body)
-                request.budget = self._budget
-                self.ready.append(request)
-                return
+        if (request := self.match(data)) is not None:
+            self.ready.append(request)
+            return
         if phase is not BROKEN and not self._closing:
             before = len(self.ready)
             self._parse(data)

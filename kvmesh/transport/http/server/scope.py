@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from os import urandom
 from typing import Final, Literal, ParamSpec
 
+import msgspec
+
 from kvmesh.transport.http.wire.problem import Problem
 
 End = Literal["finished", "client_gone", "failed", "cut", "refused", "crashed"]
@@ -22,21 +24,21 @@ _P = ParamSpec("_P")
 class RequestIds:
     """Ids that are unique without asking the system for randomness each time."""
 
-    __slots__ = ("_count", "_prefix")
+    __slots__ = ("count", "prefix")
 
     def __init__(self) -> None:
-        self._prefix = urandom(8).hex().encode()
-        self._count = 0
+        self.prefix = urandom(8).hex().encode()
+        self.count = 0
 
     def accept(self, sent: bytes | None) -> bytes:
         """Return the id a client sent when it is short and plain, else a new one: `9f1c…-2a`."""
         if sent is not None and _REQUEST_ID.fullmatch(sent):
             return sent
-        self._count += 1
-        return b"%b-%x" % (self._prefix, self._count)
+        self.count += 1
+        return b"%b-%x" % (self.prefix, self.count)
 
 
-class Scope:
+class Scope(msgspec.Struct, eq=False):
     """Ends a request once, however it ends.
 
     What a request holds (a booking, a place in a queue, a timer, a call, a task) is put into `held`
@@ -47,20 +49,22 @@ class Scope:
     Whoever calls into a request from the event loop, a timer or another request does so by `enter`,
     or catches what it raises and passes it to `crash`.
 
+    `last`, if there is one, is called behind all of them.
+
+    A struct, because C makes it, in a third of the time.
+
     `kind` and `status` are how it ended and what the client got, 0 for nothing; `tell` tells the
     client, or whoever sent the request, of an error of ours.
     """
 
-    __slots__ = ("_report", "held", "kind", "over", "request_id", "status", "tell")
-
-    def __init__(self, request_id: bytes, report: Report) -> None:
-        self.request_id = request_id
-        self.kind: End = "refused"
-        self.status = 0
-        self.over = False
-        self.tell: Callable[[Problem], None] | None = None
-        self._report = report
-        self.held: list[Callable[[], object]] = []
+    request_id: bytes
+    report: Report
+    kind: End = "refused"
+    status: int = 0
+    over: bool = False
+    tell: Callable[[Problem], None] | None = None
+    last: Callable[[], object] | None = None
+    held: list[Callable[[], object]] = []
 
     def enter(self, entry: Callable[_P, object], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Call into the request from outside: not when it is over; what it raises ends it."""
@@ -80,7 +84,7 @@ class Scope:
 
     def crash(self, error: Exception) -> None:
         """End the request for an error of ours: reported, told to the client. Never raises."""
-        self._report(error, self.request_id)
+        self.report(error, self.request_id)
         if self.over:
             return
         self.kind = "crashed"
@@ -88,7 +92,7 @@ class Scope:
             try:
                 self.tell(_CRASHED)
             except Exception as another:  # noqa: BLE001  all that is held must be released
-                self._report(another, self.request_id)
+                self.report(another, self.request_id)
         self.end()
 
     def end(self) -> None:
@@ -103,7 +107,13 @@ class Scope:
             try:
                 release()
             except Exception as error:  # noqa: BLE001  the others must be released
-                self._report(error, self.request_id)
+                self.report(error, self.request_id)
+        last, self.last = self.last, None
+        if last is not None:
+            try:
+                last()
+            except Exception as error:  # noqa: BLE001  the end of a request never raises
+                self.report(error, self.request_id)
 
     def _work_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

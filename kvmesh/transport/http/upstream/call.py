@@ -11,10 +11,6 @@ from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamReq
 class Host(Protocol):
     """The origin, as a call needs it."""
 
-    def render(self, request: UpstreamRequest) -> bytes:
-        """Return the request's head."""
-        ...
-
     def connect(self, call: "UpstreamCall") -> None:
         """Open a connection for `call`."""
         ...
@@ -28,22 +24,17 @@ class Host(Protocol):
         ...
 
 
-class UpstreamCall:
-    """A request on its way, until its response begins."""
+class UpstreamCall(msgspec.Struct, eq=False):
+    """A request on its way, until its response begins. A struct, because C makes it."""
 
-    __slots__ = (
-        "_connection", "_fresh", "_head", "_host", "_paused", "_resent", "request", "sink",
-    )  # fmt: skip
-
-    def __init__(self, host: Host, request: UpstreamRequest, sink: UpstreamSink) -> None:
-        self._host = host
-        self._head = host.render(request)
-        self.request: UpstreamRequest | None = request
-        self.sink: UpstreamSink | None = sink
-        self._connection: UpstreamConnection | None = None
-        self._fresh = True
-        self._paused = False
-        self._resent = False
+    _host: Host
+    request: UpstreamRequest | None
+    head: bytes
+    sink: UpstreamSink | None
+    _connection: UpstreamConnection | None = None
+    _fresh: bool = True
+    _paused: bool = False
+    _resent: bool = False
 
     @property
     def waiting(self) -> bool:
@@ -72,23 +63,25 @@ class UpstreamCall:
             self._connection.resume(self)
 
     def send_on(self, connection: UpstreamConnection) -> None:
-        """Send the request on `connection`."""
+        """Send the request on `connection`, which is closed if that raises."""
         request, sink = self.request, self.sink
         assert request is not None
         assert sink is not None
         self._connection = connection
         self._fresh = connection.served == 0
-        message = self._head, request.body
-        connection.begin(message, self, sink, bodiless=request.method == "HEAD")
-        if self._paused:
-            connection.pause(self)
+        try:
+            connection.begin(self, request, sink)
+            if self._paused:
+                connection.pause(self)
+        except Exception:
+            connection.transport.abort()
+            raise
 
     def take(self, connection: UpstreamConnection) -> None:
         """Do as `send_on`, for a call that has waited: what that raises ends the call."""
         try:
             self.send_on(connection)
         except Exception as error:  # noqa: BLE001  the request's edge: it is told
-            connection.transport.abort()
             self.crash(error)
 
     def crash(self, error: Exception) -> None:
@@ -97,11 +90,6 @@ class UpstreamCall:
         self.sink = self.request = None
         if sink is not None:
             sink.crash(error)
-
-    def answered(self) -> None:
-        """Let go of the request: its body may be long, and streams are."""
-        self.request = None
-        self._head = b""
 
     def failed(self, failure: UpstreamFailure) -> None:
         """Send once more if the connection was closed while idle, else tell the sink.

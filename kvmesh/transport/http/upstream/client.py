@@ -59,7 +59,7 @@ class UpstreamHost:
         self._pool = pool
         own = pool.options.authorization
         credential = render(((b"authorization", own),)) if own else b""
-        self._first_line_end = b" HTTP/1.1\r\nhost: %b\r\n%b" % (origin.authority, credential)
+        self.first_line_end = b" HTTP/1.1\r\nhost: %b\r\n%b" % (origin.authority, credential)
         self.origin = origin
         self.idle: list[UpstreamConnection] = []
         self.connections: set[UpstreamConnection] = set()
@@ -69,32 +69,8 @@ class UpstreamHost:
         self.known_stream: StreamHead | None = None
         self._learnt_s = self._stream_learnt_s = NEVER
 
-    def render(self, request: UpstreamRequest) -> bytes:
-        """Return the request's head."""
-        length = b""
-        if request.body or request.method not in _LENGTHLESS:
-            length = b"content-length: %d\r\n" % len(request.body)
-        return b"%b %b%b%b%b%b\r\n" % (
-            request.method.encode(),
-            request.target,
-            self._first_line_end,
-            request.block,
-            render(request.headers) if request.headers else b"",
-            length,
-        )
-
     def send(self, call: UpstreamCall) -> None:
-        """Send on the most recently used idle connection, else on a new one, else wait."""
-        while self.idle:
-            connection = self.idle.pop()
-            if not connection.transport.is_closing():
-                self._pool.reuses += 1
-                try:
-                    call.send_on(connection)
-                except Exception:
-                    connection.transport.abort()
-                    raise
-                return
+        """Send on a new connection, or wait for one: none is idle."""
         if self._has_room():
             self.connect(call)
         else:
@@ -281,8 +257,31 @@ class UpstreamPool:
         if host is None:
             host = UpstreamHost(state, Origin.parse(request.origin))
             state.hosts[request.origin] = host
-        call = UpstreamCall(host, request, sink)
+        length = b""
+        if request.body or request.method not in _LENGTHLESS:
+            length = b"content-length: %d\r\n" % len(request.body)
+        head = b"".join(
+            (
+                request.method.encode(),
+                b" ",
+                request.target,
+                host.first_line_end,
+                request.block,
+                render(request.headers),
+                length,
+                b"\r\n",
+            )
+        )
+        call = UpstreamCall(host, request, head, sink)
+        idle = host.idle
         try:
+            # The most recently used idle connection, else a new one, else wait for one.
+            while idle:
+                connection = idle.pop()
+                if not connection.transport.is_closing():
+                    state.reuses += 1
+                    call.send_on(connection)
+                    return call
             host.send(call)
         except Exception:
             call.cancel()

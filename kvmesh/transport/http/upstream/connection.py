@@ -1,17 +1,20 @@
 """One connection to an upstream: a request out, its response's bytes in, how it failed."""
 
 import asyncio
-from typing import Literal, Protocol, cast
+from collections.abc import Callable
+from typing import Literal, ParamSpec, Protocol, cast
 
 import structlog
 
+from kvmesh.core.engines.event_stream import DUE, ENDED
 from kvmesh.transport.http.upstream.messages import (
     CarriedRequest,
     Deadlines,
     UpstreamFailure,
+    UpstreamRequest,
     UpstreamSink,
 )
-from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead
+from kvmesh.transport.http.upstream.response_head import ResponseHead, StreamHead, match_dated
 from kvmesh.transport.http.upstream.response_reader import (
     BODY,
     COMPLETE,
@@ -19,13 +22,14 @@ from kvmesh.transport.http.upstream.response_reader import (
     ResponseReader,
 )
 from kvmesh.transport.http.wire.deadlines import NEVER, DeadlineWheel
-from kvmesh.transport.http.wire.headers import HeadPattern
+from kvmesh.transport.http.wire.headers import HeadPattern, match_head
 from kvmesh.transport.http.wire.sockets import tune
 
 _JOIN_BELOW = 64 * 1024
 MAX_KNOWN_BODY = 64 * 1024
 OK = 200
 
+P = ParamSpec("P")
 KnownAnswer = tuple[HeadPattern, ResponseHead]
 """A head that an origin's responses repeat, and what it says."""
 
@@ -61,7 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
     """Carries one request at a time. `served` counts responses; a fresh connection has none."""
 
     __slots__ = (
-        "_attempt", "_deadlines", "_home", "_origin", "_paused", "_reader",
+        "_attempt", "_bodiless", "_deadlines", "_home", "_origin", "_paused", "_reader",
         "_responded", "_sink", "_state", "_wheel", "deadline_s", "sent_at_s", "served", "spoke",
         "transport",
     )  # fmt: skip
@@ -74,6 +78,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader = ResponseReader()
         self._attempt: CarriedRequest | None = None
         self._sink: UpstreamSink | None = None
+        self._bodiless = False
         self._responded = False
         self._paused = False
         self._state: Literal["new", "unwanted", "open", "lost"] = "new"
@@ -82,26 +87,21 @@ class UpstreamConnection(asyncio.Protocol):
         self.deadline_s = NEVER
         self.spoke = -1
 
-    def begin(
-        self,
-        message: tuple[bytes, bytes],
-        attempt: CarriedRequest,
-        sink: UpstreamSink,
-        *,
-        bodiless: bool,
-    ) -> None:
-        """Send head and body; the response goes to `sink`. `bodiless`: it will have no body."""
+    def begin(self, attempt: CarriedRequest, request: UpstreamRequest, sink: UpstreamSink) -> None:
+        """Send the request; the response goes to `sink`."""
         self._attempt = attempt
         self._sink = sink
         self._responded = False
-        self._reader.begin(expect_body=not bodiless)
+        self._bodiless = bodiless = request.method == "HEAD"
+        if bodiless or not self._reader.fresh:
+            self._reader.begin(expect_body=not bodiless)
         self.sent_at_s = self._wheel.now_s
         self.deadline_s = self.sent_at_s + self._deadlines.first_byte_s
-        head, body = message
+        body = request.body
         if len(body) < _JOIN_BELOW:
-            self.transport.write(head + body)
+            self.transport.write(attempt.head + body)
         else:
-            self.transport.write(head)
+            self.transport.write(attempt.head)
             self.transport.write(body)
 
     def cancel(self, attempt: CarriedRequest) -> None:
@@ -165,11 +165,25 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             if sink is None:
                 self.transport.abort()
-            elif sink.on_chunk is not None and (start := self._reader.whole_chunk(data)):
-                sink.on_chunk(data, start)
-                if not self._paused:
-                    self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
-            elif self._responded or not self._take_known(sink, data):
+                return
+            on_chunk, reader = sink.on_chunk, self._reader
+            if on_chunk is not None and reader.between_chunks:
+                take, write = on_chunk
+                if taken := take(data, reader.unseen):
+                    if taken < ENDED:
+                        # Writing may pause this connection, which suspends the deadline.
+                        self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+                        write(data)
+                        if taken & DUE:
+                            sink.on_due()
+                        return
+                    reader.take_end()
+                    if taken & DUE:
+                        sink.on_due()
+                    if self._sink is sink:
+                        self._complete(True, sink.on_last_chunks, data)
+                    return
+            if self._responded or not self._take_known(sink, data):
                 self._parse(sink, data)
         except Exception as error:  # noqa: BLE001  the request's edge: it is told
             self._crash(sink, error)
@@ -195,51 +209,44 @@ class UpstreamConnection(asyncio.Protocol):
             if self._sink is not sink:
                 return
         if after is COMPLETE:
-            self._complete(sink)
+            self._complete(reader.reusable, sink.on_end)
         elif not self._paused:
             self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
 
     def _take_known(self, sink: UpstreamSink, data: bytes) -> bool:
-        """Pass `data` on unparsed if it is a whole response with the head that is known here."""
+        """Pass `data` on unparsed if it is, or begins, a response with a head that is known here.
+
+        Behind the head of a stream its chunks are read as always.
+        """
         self._responded = True
-        known = self._home.known_answer
-        stream = self._home.known_stream
-        if stream is not None and (start := stream.match(data)):
-            return self._take_stream(sink, data, stream.head, start)
+        attempt, known, stream = self._attempt, self._home.known_answer, self._home.known_stream
+        if attempt is None or self._bodiless:
+            return False
+        if stream is not None and (start := match_dated(data, stream.before, stream.after)):
+            self._reader.take_head(data[:start], stream.head.status)
+            attempt.request, attempt.head = None, b""
+            sink.on_head(stream.head)
+            if self._sink is not sink:
+                return True
+            if start < len(data):
+                self._parse(sink, data[start:])
+            elif not self._paused:
+                self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+            return True
         if known is None:
             return False
         pattern, head = known
-        body = pattern.match(data, MAX_KNOWN_BODY)
-        if body is None or not self._reader.take_whole():
+        body = match_head(data, pattern.before, pattern.behind, MAX_KNOWN_BODY)
+        if body is None:
             return False
-        if self._attempt is not None:
-            self._attempt.answered()
+        attempt.request, attempt.head = None, b""
         head.length = len(body)
-        sink.on_head(head)
-        if self._sink is sink:
-            sink.on_body(body)
-        if self._sink is sink:
-            self._complete(sink)
-        return True
-
-    def _take_stream(self, sink: UpstreamSink, data: bytes, head: ResponseHead, start: int) -> bool:
-        """Begin a response in chunks unparsed; what follows the head is read as always."""
-        if not self._reader.take_head(data[:start], head.status):
-            return False
-        if self._attempt is not None:
-            self._attempt.answered()
-        sink.on_head(head)
-        if self._sink is not sink:
-            return True
-        if start < len(data):
-            self._parse(sink, data[start:])
-        elif not self._paused:
-            self.deadline_s = self._wheel.now_s + self._deadlines.idle_s
+        self._complete(True, sink.on_whole, head, body)
         return True
 
     def _begin_response(self, sink: UpstreamSink, data: bytes, body: bytes) -> None:
         if self._attempt is not None:
-            self._attempt.answered()
+            self._attempt.request, self._attempt.head = None, b""
         reader = self._reader
         headers, reader.headers = reader.headers, []
         head = ResponseHead(reader.status, headers)
@@ -278,22 +285,25 @@ class UpstreamConnection(asyncio.Protocol):
         """Give the connection up for an error of ours, and tell the request on it."""
         self._crash(self._sink, error)
 
-    def _complete(self, sink: UpstreamSink) -> None:
-        if self._paused and self._attempt is not None:
-            self.resume(self._attempt)
-        self._attempt = self._sink = None
-        self.served += 1
-        unsent = self.transport.get_write_buffer_size()
+    def _complete(
+        self, reusable: bool, tell: Callable[P, None], /, *told: P.args, **more: P.kwargs
+    ) -> None:
+        """Be free for another request, or close, then `tell` the sink."""
         try:
-            if self._reader.reusable and not unsent and not self.transport.is_closing():
-                self._home.released(self)
+            if self._paused and self._attempt is not None:
+                self.resume(self._attempt)
+            self._attempt = self._sink = None
+            self.served += 1
+            transport = self.transport
+            if not reusable or transport.get_write_buffer_size() or transport.is_closing():
+                transport.abort()
             else:
-                self.transport.abort()
+                self._home.released(self)
         except Exception:
             self.transport.abort()
             raise
         finally:
-            sink.on_end()
+            tell(*told, **more)
 
     def _closed(self, exc: Exception | None) -> None:
         sink = self._sink
@@ -301,7 +311,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             if self._reader.stage is BODY and self._reader.until_close and exc is None:
-                self._complete(sink)
+                self._complete(False, sink.on_end)
             elif self._responded:
                 self._fail("truncated", "connection closed in the middle of the response")
             else:

@@ -84,14 +84,17 @@ class UpstreamFailure(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
 
-OnChunk = Callable[[bytes, int], None]
-"""Takes one whole chunk as it was framed: size line, content from that position on, CRLF."""
+OnChunk = tuple[Callable[[bytes, object], int], Callable[[bytes], None]]
+"""`EventStream.take` looks at bytes that begin a chunk; what it takes goes as it is to the other,
+or with the last chunk to `UpstreamSink.on_last_chunks`. `on_due` is called when it says so.
+"""
 
 
 class UpstreamSink(Protocol):
     """Where a response goes: `on_head`, `on_body`s, then exactly one of `on_end`, `on_failure`.
 
-    While `on_chunk` is set, whole chunks of the body may go to it instead of `on_body`.
+    One that came whole may go to `on_whole`, which then is all. While `on_chunk` is set, chunks of
+    the body may go there instead of `on_body`, and the last to `on_last_chunks`, which is the end.
     `on_failure` may come at any point; nothing comes after `cancel`. What one of these raises is
     passed to `crash`, which is then the last.
     """
@@ -106,8 +109,20 @@ class UpstreamSink(Protocol):
         """Take body bytes, chunk framing removed."""
         ...
 
+    def on_due(self) -> None:
+        """Learn that `on_chunk` has something to tell."""
+        ...
+
     def on_end(self) -> None:
         """Learn that the response is complete for certain."""
+        ...
+
+    def on_last_chunks(self, data: bytes) -> None:
+        """Take the last chunks, which may be passed on as they are: the response is complete."""
+        ...
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Take a complete response: as `on_head`, `on_body` and `on_end`."""
         ...
 
     def on_failure(self, failure: UpstreamFailure) -> None:
@@ -123,11 +138,14 @@ class UpstreamSink(Protocol):
 
 
 class CarriedRequest(Protocol):
-    """The request a connection carries."""
+    """The request a connection carries.
 
-    def answered(self) -> None:
-        """Learn that a response began: the request will not be sent again."""
-        ...
+    `request` and `head` are let go of when a response begins: it will not be sent again, its body
+    may be long, and streams are.
+    """
+
+    request: UpstreamRequest | None
+    head: bytes
 
     def failed(self, failure: UpstreamFailure) -> None:
         """Learn that there will be no whole response."""

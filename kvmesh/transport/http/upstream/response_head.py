@@ -1,22 +1,22 @@
 """The beginning of a response: its head, heads that come again, and what is kept back of it."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
+from kvmesh.compiled import NATIVE
 from kvmesh.transport.http.wire.headers import Header, Headers, end_to_end, render
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 MAX_KEPT_BYTES: Final = 64 * 1024
 """Of a whole answer; a longer one is passed on from there."""
-_EVENT_END: Final = re.compile(rb"\n\n|\r\n\r\n|\r\r")
 _OURS: Final = b"x-kvmesh-"
 """Whoever adds such headers to an answer is the last word: an upstream's are dropped."""
 _DATE: Final = re.compile(
-    rb"\r\ndate: ([a-z]{3}, [0-9]{2} [a-z]{3} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT)\r\n",
-    re.IGNORECASE,
+    rb"[a-z]{3}, [0-9]{2} [a-z]{3} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT", re.IGNORECASE
 )
-_DATE_BYTES: Final = 29
+_DATE_LINE: Final = re.compile(rb"\r\ndate: (%b)\r\n" % _DATE.pattern, re.IGNORECASE)
 _REPLACED: Final = frozenset({b"content-length", b"date", b"x-request-id"})
 
 
@@ -25,10 +25,11 @@ class ResponseHead:
 
     `length` is that of the body, None when not told; `events`: the body is an event stream.
     One object may stand for responses that differ in their length or date alone: then `headers` do
-    not tell it, and what is made of them is made once.
+    not tell it, and what is made of them is made once: `all_lines` and `foreign_lines` are what
+    `lines` returned.
     """
 
-    __slots__ = ("_lines", "_lines_without_ours", "events", "headers", "length", "status")
+    __slots__ = ("all_lines", "events", "foreign_lines", "headers", "length", "status")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -40,8 +41,8 @@ class ResponseHead:
                 self.length = int(value)
             elif name == b"content-type":
                 self.events = value.startswith(_EVENT_STREAM)
-        self._lines: bytes | None = None
-        self._lines_without_ours: bytes | None = None
+        self.all_lines: bytes | None = None
+        self.foreign_lines: bytes | None = None
 
     def without_length(self) -> "ResponseHead":
         """Return the head of responses like this one; `length` is set for each."""
@@ -54,58 +55,66 @@ class ResponseHead:
 
         Raises `ValueError` for a header that holds a line break.
         """
-        lines = self._lines if ours else self._lines_without_ours
+        lines = self.all_lines if ours else self.foreign_lines
         if lines is None:
             kept = end_to_end(self.headers, _REPLACED)
             if self.events and _UNBUFFERED not in kept:
                 kept.append(_UNBUFFERED)
             if ours:
-                lines = self._lines = render(kept)
+                lines = self.all_lines = render(kept)
             else:
                 kept = [header for header in kept if not header[0].startswith(_OURS)]
-                lines = self._lines_without_ours = render(kept)
+                lines = self.foreign_lines = render(kept)
         return lines
+
+
+MatchDated = Callable[[bytes, bytes, bytes], int]
+
+
+def pure_match_dated(data: bytes, before: bytes, after: bytes) -> int:
+    """Return where the body begins if `data` begins with this head, else 0.
+
+    The head is `before` alone, or, with `after`, both with a date between them. Compiled in
+    kvmesh/native/heads.c.
+    """
+    end = len(before)
+    if not data.startswith(before):
+        return 0
+    if not after:
+        return end
+    dated = _DATE.match(data, end)
+    return dated.end() + len(after) if dated and data.startswith(after, dated.end()) else 0
+
+
+match_dated: Final[MatchDated] = NATIVE.match_dated if NATIVE else pure_match_dated
 
 
 class StreamHead:
     """The head of chunked answers, byte by byte the same but for the date, which is not passed on.
 
-    Comparing costs 0.3 us where parsing costs 5. Only what the parser took may be learnt.
+    `match_dated` finds it in 0.1 us where parsing costs 5. Only what the parser took may be learnt.
     """
 
-    __slots__ = ("_after", "_before", "_date_at", "head")
+    __slots__ = ("after", "before", "head")
 
     def __init__(self, data: bytes, head: ResponseHead) -> None:
-        date = _DATE.search(data)
+        date = _DATE_LINE.search(data)
         headers = [header for header in head.headers if header[0] != b"date"]
-        self._date_at = date.start() if date is not None else 0
-        self._before = data[: date.start(1)] if date is not None else data
-        self._after = data[date.end(1) :] if date is not None else b""
+        self.before = data[: date.start(1)] if date is not None else data
+        self.after = data[date.end(1) :] if date is not None else b""
         self.head = ResponseHead(head.status, headers)
-
-    def match(self, data: bytes) -> int:
-        """Return where the body begins if `data` begins with this head, else 0."""
-        end = len(self._before)
-        if not data.startswith(self._before):
-            return 0
-        if not self._after:
-            return end
-        end += _DATE_BYTES
-        dated = data.startswith(self._after, end) and _DATE.match(data, self._date_at)
-        return end + len(self._after) if dated else 0
 
 
 class HeldAnswer:
-    """The beginning of an answer: a head, and what came of its body.
+    """What came of an answer that is kept back until its end: no client can use less.
 
-    An event stream is kept back until its first event is whole, any other answer until its end: no
-    client can use less. So an upstream that dies before is one more that can be replaced.
+    So an upstream that dies before is one more that can be replaced. An event stream is kept back
+    by its gate, until its first event is whole.
     """
 
-    __slots__ = ("_pieces", "_size", "head")
+    __slots__ = ("_pieces", "_size")
 
-    def __init__(self, head: ResponseHead) -> None:
-        self.head = head
+    def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -113,12 +122,7 @@ class HeldAnswer:
         """Keep a piece; return all that was kept when it must be passed on now, else nothing."""
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > MAX_KEPT_BYTES:
-            return self.body()
-        if not self.head.events:
-            return b""
-        body = data if len(self._pieces) == 1 else self.body()
-        return body if _EVENT_END.search(body) else b""
+        return self.body() if self._size > MAX_KEPT_BYTES else b""
 
     def body(self) -> bytes:
         """Return what came of the body."""

@@ -55,11 +55,14 @@ class ResponseReader:
     `feed` returns the body bytes that arrived, chunk framing taken off. Once `stage` is BODY,
     `status` and `headers` are final (1xx are skipped). `reusable` after COMPLETE tells whether
     the connection may carry another request. `until_close`: only the connection's end ends it.
+    `between_chunks`: the parser, which stands between two chunks, need not see bytes that are whole
+    chunks. `unseen` is the head that it has not seen either, so it need not see the last chunk.
+    `fresh`: nothing was read since `begin`.
     """
 
     __slots__ = (
-        "_after_chunk", "_between_chunks", "_expect_body", "_head_bytes", "_interim",
-        "_keep_alive", "_parser", "_pieces", "_unseen", "headers", "reusable", "stage", "status",
+        "_after_chunk", "_expect_body", "_head_bytes", "_interim", "_keep_alive", "_parser",
+        "_pieces", "between_chunks", "fresh", "headers", "reusable", "stage", "status", "unseen",
         "until_close",
     )  # fmt: skip
 
@@ -70,14 +73,15 @@ class ResponseReader:
 
     def begin(self, *, expect_body: bool = True) -> None:
         """Await a response; `expect_body` False for HEAD."""
-        self._unseen = b""
+        self.fresh = expect_body
+        self.unseen = b""
         self._expect_body = expect_body
         self._head_bytes = 0
         self._interim = False
         self._keep_alive = False
         self.reusable = False
         self._after_chunk = False
-        self._between_chunks = False
+        self.between_chunks = False
         self.until_close = False
         self.stage = HEAD
         self.status = 0
@@ -86,32 +90,6 @@ class ResponseReader:
     def close(self) -> None:
         """Break the reference cycle with the C parser."""
         del self._parser
-
-    def whole_chunk(self, data: bytes) -> int:
-        """Return where the content of `data` begins if it is exactly one chunk; else 0: `feed` it.
-
-        A stream of tokens is one chunk a read. The parser, which stands between two chunks before
-        and after, need not see it; the content ends 2 before the end.
-        """
-        if self._between_chunks:
-            line = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
-            if (
-                line > 0
-                and len(data) == line + 4 + chunk_size(data[:line])
-                and data.endswith(b"\r\n")
-            ):
-                return line + 2
-        return 0
-
-    def take_whole(self) -> bool:
-        """Learn that the response came whole, unseen by the parser; False if it may have no body.
-
-        The parser, which stands between two responses, need not know.
-        """
-        if self._expect_body:
-            self.reusable = True
-            self.stage = COMPLETE
-        return self._expect_body
 
     def stream_head(self, data: bytes, headers: Headers) -> bytes:
         """Return the head that `data` began with, in which `headers` were just found.
@@ -129,14 +107,20 @@ class ResponseReader:
         )
         return data[: data.find(_HEAD_END) + len(_HEAD_END)] if fit else b""
 
-    def take_head(self, head: bytes, status: int) -> bool:
-        """Learn that a `stream_head` came again, but for its date; False if it has no body."""
-        if self._expect_body:
-            self._unseen = head
-            self._keep_alive = self._between_chunks = True
-            self.status = status
-            self.stage = BODY
-        return self._expect_body
+    def take_head(self, head: bytes, status: int) -> None:
+        """Learn that a `stream_head` came again, but for its date, of a response with a body."""
+        self.fresh = False
+        self.unseen = head
+        self._keep_alive = self.between_chunks = True
+        self.status = status
+        self.stage = BODY
+
+    def take_end(self) -> None:
+        """Learn that a response whose head is `unseen` has ended; be ready for another one."""
+        self.unseen = b""
+        self.between_chunks = False
+        self.stage = HEAD
+        self.fresh = True
 
     def feed(self, data: bytes) -> bytes:
         """Return the body bytes in `data`. Raises `ValueError` for what is not HTTP/1.1.
@@ -144,7 +128,7 @@ class ResponseReader:
         Behind a head that was known it looks for whole plain chunks itself; if `data` holds
         anything else, the parser gets the head and all of it.
         """
-        if self._unseen:
+        if self.unseen:
             at, length = 0, len(data)
             pieces: list[bytes] = []
             while at < length:
@@ -157,8 +141,8 @@ class ResponseReader:
             if at == length:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if length == at + len(_LAST_CHUNK) and data.endswith(_LAST_CHUNK):
-                self._between_chunks = False
-                self._unseen = b""
+                self.between_chunks = False
+                self.unseen = b""
                 self.reusable = self._keep_alive
                 self.stage = COMPLETE
                 return b"".join(pieces)
@@ -166,10 +150,11 @@ class ResponseReader:
 
     def _parse(self, data: bytes) -> bytes:
         parser = self._parser
-        if self._unseen:
+        self.fresh = False
+        if self.unseen:
             self.stage = HEAD
-            parser.feed_data(self._unseen)
-            self._unseen = b""
+            parser.feed_data(self.unseen)
+            self.unseen = b""
         self._after_chunk = False
         try:
             parser.feed_data(data)
@@ -185,7 +170,7 @@ class ResponseReader:
                 raise ValueError(f"response head exceeds {_MAX_HEAD_BYTES} bytes")
         # What a chunk's end or the head is followed by up to a line's end could only be the next
         # chunk's size, and that would have been told.
-        self._between_chunks = self._after_chunk and data.endswith(b"\r\n")
+        self.between_chunks = self._after_chunk and data.endswith(b"\r\n")
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         return body

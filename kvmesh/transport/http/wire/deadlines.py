@@ -142,17 +142,17 @@ class Timekept(Protocol):
 class ForwardClock:
     """The times of one forwarded exchange: its deadline, and comments while it waits.
 
-    Calls `expire` once, `deadline_s` from now, and `comment` each `comments_s` until then.
-    `answering` ends the comments.
+    Calls `expire` once, `deadline_s` from now, and `comment` each `comments_s` until then. With
+    `deadline_s` set to `expires_at_s` there are no more comments.
     """
 
     __slots__ = (
         "_comment_at_s",
         "_comments_s",
-        "_expires_at_s",
         "_kept",
         "_wheel",
         "deadline_s",
+        "expires_at_s",
         "spoke",
     )
 
@@ -168,17 +168,9 @@ class ForwardClock:
         self._wheel = wheel
         self._comments_s = comments_s or NEVER
         wheel.add(self)
-        self._expires_at_s = NEVER if deadline_s is None else wheel.now_s + deadline_s
+        self.expires_at_s = NEVER if deadline_s is None else wheel.now_s + deadline_s
         self._comment_at_s = wheel.now_s + self._comments_s
-        self.deadline_s = min(self._expires_at_s, self._comment_at_s)
-
-    def answering(self) -> bool:
-        """End the comments: the answer has begun. Return False when nothing is left to watch."""
-        self.deadline_s = self._expires_at_s
-        if self._expires_at_s is not NEVER:
-            return True
-        self._wheel.discard(self)
-        return False
+        self.deadline_s = min(self.expires_at_s, self._comment_at_s)
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -186,11 +178,11 @@ class ForwardClock:
 
     def on_deadline(self, now: float) -> None:
         """Do what is due."""
-        if now >= self._expires_at_s:
+        if now >= self.expires_at_s:
             self._kept.expire()
             return
         self._comment_at_s = now + self._comments_s
-        self.deadline_s = min(self._expires_at_s, self._comment_at_s)
+        self.deadline_s = min(self.expires_at_s, self._comment_at_s)
         self._kept.comment()
 
     def crash(self, error: Exception) -> None:

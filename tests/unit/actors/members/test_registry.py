@@ -23,7 +23,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import LoadReport, Trust
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from tests.unit.actors.effects import of, sent
 
 A = WorkerId("a")
@@ -41,7 +41,7 @@ def router(name: str = "r2", epoch: int = 1) -> RouterHeartbeat:
 
 class Driver:
     def __init__(self, *, speaks: bool = True, kv_events: bool = True) -> None:
-        self.workers = WorkerRegistry(Membership(), ActiveSequences(16))
+        self.workers = WorkerRegistry(Membership(), new_sequences(16))
         self.routers = Membership()
         self.registry = Registry(
             RegistryOptions(

@@ -38,7 +38,7 @@ from kvmesh.core.routing.booking_events import (
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from tests.unit.actors.effects import of
 
 W = WorkerId("w")
@@ -46,7 +46,7 @@ W = WorkerId("w")
 
 class Driver:
     def __init__(self, router: str = "r1", max_events: int = 256, max_bytes: int = 65536) -> None:
-        self.sequences = ActiveSequences(4, lease_s=10.0)
+        self.sequences = new_sequences(4, lease_s=10.0)
         self.scheduler = Scheduler(
             RouterOptions(block_size=4),
             random.Random(1),

@@ -14,7 +14,7 @@ from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 BEAT = WorkerHeartbeat(
     worker=WorkerId("w1"),
@@ -32,7 +32,7 @@ def make_router(secret_mark: int = 0, block_size: int | None = 16) -> Router:
         RouterOptions(block_size=16),
         random.Random(1),
         membership=Membership(),
-        sequences=ActiveSequences(block_size=16),
+        sequences=new_sequences(block_size=16),
     )
     router = Router(scheduler, block_size, secret_mark=secret_mark)
     router.resized.append(scheduler.resize)

@@ -18,7 +18,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import LoadReport, Trust
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from tests.unit.actors.effects import of, sent
 
 W = WorkerId("w")
@@ -27,7 +27,7 @@ BEAT = WorkerHeartbeat(W, "b", 1, 0, "http://w", ("m",), 16, WorkerLoad(1, 2, 3,
 
 class Driver:
     def __init__(self, index: KvIndex | None = None) -> None:
-        self.workers = WorkerRegistry(Membership(), ActiveSequences(block_size=16))
+        self.workers = WorkerRegistry(Membership(), new_sequences(block_size=16))
         self.registry = StaticRegistry(self.workers, index, router="router")
 
     def panics(self) -> bool:
@@ -150,7 +150,7 @@ def test_the_index_is_cleaned_in_slices_as_long_as_there_is_something() -> None:
         index.store(W, 0, pack_hashes(list(range(start * 64, start * 64 + 1000))))
     index.remove_worker(W)
     registry = StaticRegistry(
-        WorkerRegistry(Membership(), ActiveSequences(block_size=16)), index, router="r"
+        WorkerRegistry(Membership(), new_sequences(block_size=16)), index, router="r"
     )
 
     waits = [_wait(registry, Started())]
@@ -224,7 +224,7 @@ def test_a_slow_engine_that_begins_to_refuse_or_leaves_ends_the_panic() -> None:
 
 
 def test_panic_can_be_turned_off() -> None:
-    workers = WorkerRegistry(Membership(), ActiveSequences(block_size=16))
+    workers = WorkerRegistry(Membership(), new_sequences(block_size=16))
     registry = StaticRegistry(workers, None, router="router", may_panic=False)
     registry.receive(BEAT, 0.0)
 

@@ -23,6 +23,9 @@ class Waiting:
     def proceed(self) -> None:
         """Nothing waits here."""
 
+    def usage(self) -> None:
+        """Nothing was answered."""
+
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         assert (failure.kind, failure.origin) == ("hung", self.worker)
         self.given_up.append(failure.message)

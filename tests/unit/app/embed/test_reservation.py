@@ -15,7 +15,7 @@ from kvmesh.core.health.outcomes import SERVED, UNKNOWN, status_attempt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 WORKER = WorkerId("w0")
 
@@ -30,7 +30,7 @@ class Bookings:
             RouterOptions(),
             random.Random(1),
             membership=membership,
-            sequences=ActiveSequences(16),
+            sequences=new_sequences(16),
         )
         self.told: list[Message] = []
         request = RouteRequest("r", BlockHashes([1] * 32, 16), 32, pinned_worker=WORKER)

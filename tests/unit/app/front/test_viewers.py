@@ -65,8 +65,8 @@ class Plan:
     def on_head(self, status: int, headers: Headers) -> Headers:
         return [*headers, (b"x-kvmesh-worker", b"%d" % status), (b"x-kvmesh-overlap-blocks", b"7")]
 
-    def on_body(self, data: bytes) -> None:
-        self.asked.append(data.decode())
+    def on_tokens(self, tokens: int) -> None:
+        self.asked.append(str(tokens))
 
     def on_finish(self, outcome: Outcome) -> None:
         self.asked.append(outcome.kind)
@@ -88,9 +88,9 @@ def test_a_veiled_plan_is_the_plan_but_for_the_overlap() -> None:
     assert veiled.next_target() is None
     assert veiled.on_attempt_failed(UpstreamFailure("before_send", "refused", "why", "o"))
     assert veiled.on_head(200, ()) == [(b"x-kvmesh-worker", b"200")]
-    veiled.on_body(b"body")
+    veiled.on_tokens(7)
     veiled.on_finish(Outcome("finished", 200, 1))
-    assert plan.asked == ["next_target", "why", "body", "finished"]
+    assert plan.asked == ["next_target", "why", "7", "finished"]
 
 
 def test_viewers_are_of_the_settings() -> None:

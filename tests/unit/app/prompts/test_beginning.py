@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kvmesh.app.prompts import beginning
 from kvmesh.app.prompts.beginning import beginning_of, cut_string
-from kvmesh.transport.http.openai import ENDPOINTS, PASSTHROUGH, InferenceRequest, parse_request
+from kvmesh.core.chat.inference import InferenceRequest
+from kvmesh.transport.http.openai import ENDPOINTS, PASSTHROUGH, parse_request
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 TEXT = ENDPOINTS["/v1/completions"]

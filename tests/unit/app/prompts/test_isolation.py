@@ -6,9 +6,10 @@ import pytest
 
 from kvmesh.app.prompts.isolation import REFUSED_FIELDS, Isolation, isolation_of
 from kvmesh.core.admission.tenant_salt import TenantSalts, parse_sharing
+from kvmesh.core.chat.inference import read_chat
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.settings.requests import TenantSettings
-from kvmesh.transport.http.openai import ENDPOINTS, parse_request, read_chat
+from kvmesh.transport.http.openai import ENDPOINTS, parse_request
 from kvmesh.transport.http.server.request import Request
 
 SECRET = b"0123456789abcdef"

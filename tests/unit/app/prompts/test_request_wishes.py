@@ -11,10 +11,11 @@ from kvmesh.app.prompts.request_wishes import (
     read_timeout_s,
 )
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.chat.inference import Extension, InferenceRequest
 from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.errors import RequestError
-from kvmesh.transport.http.openai import Extension, InferenceRequest, find_endpoint, parse_request
+from kvmesh.transport.http.openai import find_endpoint, parse_request
 from kvmesh.transport.http.server.request import Request
 
 CHAT = find_endpoint("POST", "/v1/chat/completions", passthrough=True)

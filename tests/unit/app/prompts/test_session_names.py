@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh.app.prompts.session_names import PARENT_HEADERS, SESSION_HEADERS, SessionNames
-from kvmesh.transport.http.openai import Extension
+from kvmesh.core.chat.inference import Extension
 from kvmesh.transport.http.server.request import Request
 
 OWN = "x-kvmesh-session"

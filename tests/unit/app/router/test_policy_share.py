@@ -11,7 +11,7 @@ from kvmesh.core.rollout.change import PolicyChange
 from kvmesh.core.rollout.policy_spec import PolicySpec
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError, RequestError
 
 CHANGE = PolicyChange(PolicySpec("lmetric"), (0.5, 1.0), 20)
@@ -43,7 +43,7 @@ def router_of(**options: object) -> Router:
         RouterOptions(**options),  # type: ignore[arg-type]  # any option
         random.Random(1),
         membership=Membership(),
-        sequences=ActiveSequences(block_size=16),
+        sequences=new_sequences(block_size=16),
     )
     return Router(scheduler, 16)
 

@@ -27,7 +27,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.upstream.client import UpstreamFailure
@@ -50,7 +50,7 @@ class Routing:
             RouterOptions(),
             random.Random(1),
             membership=membership,
-            sequences=ActiveSequences(16),
+            sequences=new_sequences(16),
             routed=ApproxIndex(),
         )
         for worker in (W1, W2):

@@ -134,11 +134,11 @@ async def test_a_client_that_reads_slowly_gets_nothing_more_and_then_everything_
         lambda: any(one.paused for one in feeding.feed._clients.values()), what="a pause"
     )
     (client,) = feeding.feed._clients.values()
-    held = client.exchange._channel.transport.get_write_buffer_size()
+    held = client.exchange.channel.transport.get_write_buffer_size()
     seen = feeding.view.version
 
     await eventually(lambda: feeding.view.version > seen + 20, what="the feed goes on")
-    assert client.exchange._channel.transport.get_write_buffer_size() <= held
+    assert client.exchange.channel.transport.get_write_buffer_size() <= held
 
     feeding.view.words = "short"
     received = bytearray()

@@ -2,6 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from kvmesh.core.chat.opaque_text import SENTINEL, Slot
+from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ContentFormat, TemplateCall
 from kvmesh.errors import ConfigError, RequestError
@@ -157,3 +159,36 @@ def test_each_engines_content_format_is_looked_for_once() -> None:
     assert [template.content_format(detect) for _ in range(2)] == ["openai", "openai"]
     assert template.content_format(lambda _: "string") == "string"
     assert looked == ["{{ messages }}"]
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("a{{ messages[0].content }}", Skeleton(("a", Slot(0)))),
+        ("a", Skeleton(("a",))),
+        ("{{ messages[0].content | upper }}", "uses filter upper on a text"),
+        ("{{ [1][messages[0].content] }}", "uses __str__ of a text"),
+        ("{{ raise_exception('no') }}", ""),
+        (f"{SENTINEL}{{{{ messages[0].content }}}}", "handles texts in a way not understood"),
+        ("{{ strftime_now('%Y') }}", Skeleton(("2026",), clock=(("%Y", "2026"),))),
+        ("{{ 'x' in messages[0].content }}", Skeleton(("False",), absent=((0, "x"),))),
+    ],
+)
+def test_what_is_printed_around_texts_is_told(source: str, wanted: Skeleton | str) -> None:
+    call = TemplateCall([{"role": "user", "content": "key", "name": None}])
+
+    assert compile_template(source).outline(call, ["key"]) == wanted
+
+
+def test_one_thread_at_a_time_learns_what_is_printed() -> None:
+    call = TemplateCall([{"role": "user", "content": "key"}])
+    inner: list[object] = []
+
+    def clock() -> datetime:
+        inner.append(template.outline(call, ["key"]))
+        return datetime(2026, 7, 4, tzinfo=UTC)
+
+    template = ChatTemplate("{{ strftime_now('%d') }}", {}, clock, origin="here")
+
+    assert template.outline(call, ["key"]) == Skeleton(("04",), clock=(("%d", "04"),))
+    assert inner == [None]

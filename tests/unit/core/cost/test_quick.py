@@ -11,7 +11,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import WorkerInfo
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.core.workers.state import WorkerState
 
@@ -39,7 +39,7 @@ class Case:
         table = self.cost.weights
         own = {name: number for name, number in WEIGHTS.items() if name in table}
         self.weights = table.make(own, "test")
-        self.sequences = ActiveSequences(SIZE, stride=STRIDE)
+        self.sequences = new_sequences(SIZE, stride=STRIDE)
         self.speeds = Speeds()
         self.speeds.steps.step_tokens = 48.0
         self.registry = WorkerRegistry(Membership(), self.sequences, self.speeds)
@@ -135,7 +135,7 @@ NAMES = tuple(WorkerId(f"w{number}") for number in range(6))
 class Fleet:
     def __init__(self, cost: str) -> None:
         self.cost = COSTS[cost]
-        self.sequences = ActiveSequences(SIZE)
+        self.sequences = new_sequences(SIZE)
         self.speeds = Speeds()
         membership = Membership()
         for name in NAMES:

@@ -23,7 +23,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import Trust, WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError, RequestError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -41,7 +41,7 @@ class Routers:
             RouterOptions(),
             random.Random(1),
             membership=membership,
-            sequences=ActiveSequences(16),
+            sequences=new_sequences(16),
             index=self.index,
             routed=ApproxIndex(),
         )

@@ -137,3 +137,22 @@ def test_sglang_ignores_part_types_it_does_not_print() -> None:
     assert render({"messages": [{"role": "user", "content": parts}]}, "sglang", CHATML) == (
         "<s>user:yes</s><s>assistant:"
     )
+
+
+@pytest.mark.parametrize("engine", get_args(EngineKind))
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+def test_of_a_text_shapes_see_only_blanks_and_their_marks(engine: EngineKind, role: str) -> None:
+    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    texts = ("plain", " blanks \n", "{ } < >", "\u00fc", "0", "none", '{"a": 1}')
+
+    prompts = {
+        render({"messages": [{"role": role, "content": text}, USER]}, engine, template).replace(
+            f":{text}<", ":<"
+        )
+        for text in texts
+    }
+
+    assert len(prompts) == 1
+    for mark in engine_of(engine).chat_marks:
+        marked = {"messages": [{"role": "system", "content": f"{mark}: 1\nBe kind"}, USER]}
+        assert mark not in render(marked, engine, template)

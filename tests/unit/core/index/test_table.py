@@ -1,5 +1,3 @@
-from itertools import combinations
-
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index.slots import Slots
@@ -92,33 +90,3 @@ def test_names_are_decoded_also_when_there_are_many_masks() -> None:
     for mask in range(1 << 13):
         expected = tuple(name for slot, name in enumerate(names) if mask >> slot & 1)
         assert slots.decode(mask) == expected == slots.decode(mask)
-
-
-def test_spreading_a_depth_gives_each_caller_its_own_answer() -> None:
-    slots = Slots()
-    mask = slots.assign(A) | slots.assign(B)
-
-    first = slots.spread(mask, 3)
-    first[A] = 99
-
-    assert slots.spread(mask, 3) == {A: 3, B: 3}
-    assert slots.spread(mask, 5) == {A: 5, B: 5}
-    assert slots.spread(slots.bits[B], 7) == {B: 7}
-
-
-def test_spreading_forgets_nothing_that_matters() -> None:
-    slots = Slots()
-    bits = [slots.assign(WorkerId(f"w{number}")) for number in range(30)]
-    pairs = [one | other for one, other in combinations(bits, 2)]
-
-    for depth, mask in enumerate(pairs, 1):
-        assert slots.spread(mask, depth) == dict.fromkeys(slots.decode(mask), depth)
-
-    mask = pairs[-1]
-    for worker in slots.decode(mask):
-        slots.release(worker)
-    slots.begin_reclaim()
-    slots.end_reclaim()
-    for worker in (A, B):
-        slots.assign(worker)
-    assert slots.spread(mask, len(pairs)) == {A: len(pairs), B: len(pairs)}

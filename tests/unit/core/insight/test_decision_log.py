@@ -15,7 +15,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.left_out import LeftOut, WorkerLeftOut
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 HASHES = BlockHashes(list(range(160)), 16)
 
@@ -25,7 +25,7 @@ def scheduler(workers: int = 3) -> Scheduler:
         RouterOptions(),
         random.Random(1),
         membership=Membership(),
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     for number in range(workers):

@@ -19,7 +19,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 PROMPT = BlockHashes(list(range(1600)), 16)
 
@@ -30,7 +30,7 @@ def decide(*held: int, **asked: object) -> Decision:
         RouterOptions(),
         random.Random(1),
         membership=Membership(),
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     for number, blocks in enumerate(held):

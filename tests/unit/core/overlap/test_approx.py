@@ -2,7 +2,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 
 pytestmark = pytest.mark.usefixtures("each_core")
 
@@ -15,7 +15,7 @@ def prompt(depth: int, start: int = 0) -> BlockHashes:
 
 
 def test_a_routed_prompt_counts_as_cached() -> None:
-    index = ApproxIndex()
+    index = new_approx()
 
     index.record(A, prompt(300), 0.0)
     index.record(B, PROMPT[:20], 1.0)
@@ -30,7 +30,7 @@ def test_a_routed_prompt_counts_as_cached() -> None:
 
 
 def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
-    index = ApproxIndex(ttl_s=120.0)
+    index = new_approx(ttl_s=120.0)
     index.record(A, prompt(300), 1000.3)
 
     assert index.expire(1120.3)
@@ -43,7 +43,7 @@ def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
 
 
 def test_an_entry_whose_time_is_over_now_is_gone() -> None:
-    index = ApproxIndex(ttl_s=64.0)
+    index = new_approx(ttl_s=64.0)
     index.record(A, prompt(30), 0.0)
 
     assert index.expire(64.0)
@@ -52,7 +52,7 @@ def test_an_entry_whose_time_is_over_now_is_gone() -> None:
 
 
 def test_a_short_ttl_is_kept_as_closely_as_a_long_one() -> None:
-    index = ApproxIndex(ttl_s=0.5)
+    index = new_approx(ttl_s=0.5)
     index.record(A, prompt(30), 0.0)
 
     index.expire(0.499)
@@ -62,7 +62,7 @@ def test_a_short_ttl_is_kept_as_closely_as_a_long_one() -> None:
 
 
 def test_a_clock_may_start_anywhere() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
 
     index.record(A, prompt(30), -1000.0)
 
@@ -72,7 +72,7 @@ def test_a_clock_may_start_anywhere() -> None:
 
 
 def test_a_further_prompt_prolongs_what_it_covers() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(300), 0.0)
     index.record(A, prompt(100), 5.0)
 
@@ -84,7 +84,7 @@ def test_a_further_prompt_prolongs_what_it_covers() -> None:
 
 @pytest.mark.parametrize("known", range(10))
 def test_a_longer_prompt_prolongs_and_adds_whatever_was_believed_before(known: int) -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(known), 0.0)
     index.record(A, prompt(9), 5.0)
 
@@ -100,7 +100,7 @@ def test_a_longer_prompt_prolongs_and_adds_whatever_was_believed_before(known: i
 
 
 def test_each_prompt_may_have_its_own_ttl() -> None:
-    index = ApproxIndex(ttl_s=120.0)
+    index = new_approx(ttl_s=120.0)
     index.record(A, prompt(100), 0.0, 120.0)
     index.record(A, prompt(300), 1.0, 5.0)
     index.record(B, prompt(300), 1.0, 0.0)
@@ -113,7 +113,7 @@ def test_each_prompt_may_have_its_own_ttl() -> None:
 
 
 def test_expiry_can_be_taken_in_slices_and_stays_prefix_closed() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(300), 0.0)
     index.record(A, prompt(500), 0.01)
     index.record(B, prompt(300), 0.02)
@@ -127,7 +127,7 @@ def test_expiry_can_be_taken_in_slices_and_stays_prefix_closed() -> None:
 
 
 def test_recording_drops_what_ended_meanwhile() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(300), 0.0)
 
     index.record(B, prompt(10), 100.0)
@@ -136,7 +136,7 @@ def test_recording_drops_what_ended_meanwhile() -> None:
 
 
 def test_recording_drops_a_slice_of_much_that_ended_meanwhile() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(3000), 0.0)
 
     index.record(B, prompt(10), 100.0)
@@ -147,7 +147,7 @@ def test_recording_drops_a_slice_of_much_that_ended_meanwhile() -> None:
 
 
 def test_expiry_goes_on_however_small_the_slices() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(3), 0.0)
 
     assert [index.expire(100.0, budget=1) for _ in range(4)] == [False, False, True, True]
@@ -155,7 +155,7 @@ def test_expiry_goes_on_however_small_the_slices() -> None:
 
 
 def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
-    index = ApproxIndex(max_entries=1000, prune_target=0.8)
+    index = new_approx(max_entries=1000, prune_target=0.8)
 
     for number in range(11):
         index.record(A if number % 2 else B, prompt(100, number * 1000), float(8 * number))
@@ -170,7 +170,7 @@ def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
 
 
 def test_nothing_is_pruned_below_the_cap() -> None:
-    index = ApproxIndex(max_entries=1000, prune_target=0.8)
+    index = new_approx(max_entries=1000, prune_target=0.8)
 
     index.record(A, prompt(1000), 0.0)
 
@@ -178,7 +178,7 @@ def test_nothing_is_pruned_below_the_cap() -> None:
 
 
 def test_a_long_prompt_prunes_twice_its_own_length() -> None:
-    index = ApproxIndex(max_entries=20_000, prune_target=0.5)
+    index = new_approx(max_entries=20_000, prune_target=0.5)
     for number in range(2):
         index.record(A, prompt(10_000, number * 20_000), float(2 * number))
 
@@ -189,7 +189,7 @@ def test_a_long_prompt_prunes_twice_its_own_length() -> None:
 
 @pytest.mark.parametrize("blocks", [5999, 6000, 6001])
 def test_pruning_ends_where_removals_left_no_more_than_the_target(blocks: int) -> None:
-    index = ApproxIndex(max_entries=20_000, prune_target=0.5)
+    index = new_approx(max_entries=20_000, prune_target=0.5)
     for number in range(9):
         index.record(A, prompt(2000, number * 10_000), float(2 * number))
     for number in range(9, 12):
@@ -205,7 +205,7 @@ def test_pruning_ends_where_removals_left_no_more_than_the_target(blocks: int) -
 
 
 def test_pruning_is_over_when_one_slice_was_just_enough() -> None:
-    index = ApproxIndex(max_entries=2100, prune_target=0.48)
+    index = new_approx(max_entries=2100, prune_target=0.48)
     index.record(A, prompt(2050), 0.0)
     index.record(A, prompt(1006, 10**6), 2.0)
     assert index.statistics().entries == 1008
@@ -216,7 +216,7 @@ def test_pruning_is_over_when_one_slice_was_just_enough() -> None:
 
 
 def test_pruning_goes_on_with_the_next_prompts_when_there_is_much_to_do() -> None:
-    index = ApproxIndex(max_entries=20_000, prune_target=0.5)
+    index = new_approx(max_entries=20_000, prune_target=0.5)
 
     for number in range(11):
         index.record(A, prompt(2000, number * 10_000), float(2 * number))
@@ -230,7 +230,7 @@ def test_pruning_goes_on_with_the_next_prompts_when_there_is_much_to_do() -> Non
 
 
 def test_pruning_ends_when_expiry_was_quicker() -> None:
-    index = ApproxIndex(ttl_s=10.0, max_entries=20_000, prune_target=0.5)
+    index = new_approx(ttl_s=10.0, max_entries=20_000, prune_target=0.5)
     for number in range(11):
         index.record(A, prompt(2000, number * 10_000), number / 100)
     assert index.statistics().pruned == 4000
@@ -242,7 +242,7 @@ def test_pruning_ends_when_expiry_was_quicker() -> None:
 
 
 def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
-    index = ApproxIndex(ttl_s=86_400.0, worker_blocks=250)
+    index = new_approx(ttl_s=86_400.0, worker_blocks=250)
     index.record(A, prompt(100), 0.0)
     index.record(A, prompt(100, 5000), 10.0)
     index.record(A, prompt(50), 20.0)
@@ -260,7 +260,7 @@ def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
 
 
 def test_least_recently_used_is_meant_to_the_second() -> None:
-    index = ApproxIndex(ttl_s=86_400.0, worker_blocks=20)
+    index = new_approx(ttl_s=86_400.0, worker_blocks=20)
     index.record(A, prompt(10), 0.0)
     index.record(A, prompt(10, 5000), 2.0)
     index.record(A, prompt(10), 4.0)
@@ -272,7 +272,7 @@ def test_least_recently_used_is_meant_to_the_second() -> None:
 
 
 def test_a_removed_worker_leaves_nothing_behind() -> None:
-    index = ApproxIndex(ttl_s=10.0)
+    index = new_approx(ttl_s=10.0)
     index.record(A, prompt(300), 0.0)
     index.record(B, prompt(100), 0.0)
 
@@ -294,7 +294,7 @@ def test_a_removed_worker_leaves_nothing_behind() -> None:
 
 
 def test_cleaning_up_stops_when_its_budget_is_spent_and_gets_to_an_end() -> None:
-    index = ApproxIndex()
+    index = new_approx()
     index.record(A, [1], 0.0)
     index.remove_worker(A)
 
@@ -304,7 +304,7 @@ def test_cleaning_up_stops_when_its_budget_is_spent_and_gets_to_an_end() -> None
 
 
 def test_blocks_of_workers_that_come_and_go_are_not_kept_until_somebody_sweeps() -> None:
-    index = ApproxIndex()
+    index = new_approx()
 
     for number in range(1000):
         index.record(WorkerId(f"w{number}"), [number], 0.0)
@@ -314,7 +314,7 @@ def test_blocks_of_workers_that_come_and_go_are_not_kept_until_somebody_sweeps()
 
 
 def test_workers_that_come_and_go_do_not_use_up_slots() -> None:
-    index = ApproxIndex()
+    index = new_approx()
 
     for number in range(1000):
         index.record(WorkerId(f"w{number}"), [1], 0.0)
@@ -327,7 +327,7 @@ def test_workers_that_come_and_go_do_not_use_up_slots() -> None:
 
 
 def test_a_full_worker_gives_up_what_ends_first_even_if_it_is_newest() -> None:
-    index = ApproxIndex(worker_blocks=3)
+    index = new_approx(worker_blocks=3)
     index.record(WorkerId("w0"), [1, 2], 0.0, 120.0)
 
     index.record(WorkerId("w0"), [8, 9], 1.0, 5.0)
@@ -338,7 +338,7 @@ def test_a_full_worker_gives_up_what_ends_first_even_if_it_is_newest() -> None:
 
 
 def test_a_removed_block_ends_the_belief_in_what_follows_it() -> None:
-    index = ApproxIndex()
+    index = new_approx()
     index.record(A, PROMPT[:10], 0.0)
     index.record(B, PROMPT[:10], 0.0)
 
@@ -352,7 +352,7 @@ def test_a_removed_block_ends_the_belief_in_what_follows_it() -> None:
 
 
 def test_branches_that_come_and_go_leave_nothing_behind_at_what_they_share() -> None:
-    index = ApproxIndex()
+    index = new_approx()
     for number in range(100):
         branch = [*PROMPT[:4], 10_000 + number]
         index.record(A, branch, float(number))
@@ -369,7 +369,7 @@ def test_branches_that_come_and_go_leave_nothing_behind_at_what_they_share() -> 
 
 
 def test_what_follows_a_revoked_block_goes_with_it_however_it_came() -> None:
-    index = ApproxIndex()
+    index = new_approx()
     paths = [[1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 5], *([1, 2, 10 + n] for n in range(10))]
     for number, path in enumerate(paths):
         for now in (float(number), 30.0 + number):

@@ -4,8 +4,10 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.overlap.thinned import STRIDE, WHOLE_BLOCKS, Thinned, thin
+
+pytestmark = pytest.mark.usefixtures("each_core")
 
 A, B = WorkerId("a"), WorkerId("b")
 LONG = sequence_hashes(list(range(2000)), 1)
@@ -22,7 +24,7 @@ def fork(depth: int, blocks: int) -> list[int]:
 
 @pytest.mark.parametrize("blocks", [1, 255, 256, 257, 271, 272, 273, 1000, 2000])
 def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
-    index = ApproxIndex(thinned=True)
+    index = new_approx(thinned=True)
     index.record(A, LONG[:blocks], 0.0, 5.0)
 
     lazy = BlockHashes(list(range(blocks)), 1)
@@ -36,7 +38,7 @@ def test_a_prompt_that_comes_again_is_found_whole(blocks: int) -> None:
 def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_stride(
     depth: int, recorded: int
 ) -> None:
-    index = ApproxIndex(thinned=True)
+    index = new_approx(thinned=True)
     index.record(A, LONG[:recorded], 0.0, 5.0)
     shared = min(depth, recorded)
 
@@ -49,7 +51,7 @@ def test_a_longer_shorter_or_forking_prompt_is_found_to_less_than_a_stride(
 
 
 def test_workers_are_told_apart_by_how_much_they_have() -> None:
-    index = ApproxIndex(thinned=True)
+    index = new_approx(thinned=True)
     index.record(A, LONG[:512], 0.0, 5.0)
     index.record(B, LONG[:1024], 0.0, 5.0)
 
@@ -58,7 +60,7 @@ def test_workers_are_told_apart_by_how_much_they_have() -> None:
 
 
 def test_long_prompts_take_few_entries() -> None:
-    index = ApproxIndex(thinned=True)
+    index = new_approx(thinned=True)
 
     index.record(A, LONG, 0.0, 5.0)
 
@@ -66,7 +68,7 @@ def test_long_prompts_take_few_entries() -> None:
 
 
 def test_what_was_removed_ended_or_left_is_believed_no_longer() -> None:
-    index = ApproxIndex(thinned=True)
+    index = new_approx(thinned=True)
     for worker in (A, B):
         index.record(worker, LONG, 0.0, 5.0)
 
@@ -81,7 +83,7 @@ def test_what_was_removed_ended_or_left_is_believed_no_longer() -> None:
 
 @pytest.mark.parametrize("blocks", [256, 257, 271, 272, 273, 2000])
 def test_what_is_looked_for_is_as_much_as_was_kept(blocks: int) -> None:
-    index = ApproxIndex(thinned=True)
+    index = new_approx(thinned=True)
 
     index.record(A, LONG[:blocks], 0.0, 5.0)
 

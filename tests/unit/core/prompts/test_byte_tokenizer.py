@@ -89,3 +89,15 @@ def test_an_id_outside_the_vocabulary_is_refused_with_its_position() -> None:
 def test_bytes_are_never_worth_a_thread() -> None:
     assert TOKENIZER.inline_characters >= 1_000_000
     assert TOKENIZER.inline_characters < 10_000_000
+
+
+def test_a_chat_of_texts_alone_is_packed_as_any_other() -> None:
+    tokenizer = ByteTokenizer()
+
+    packed = tokenizer.pack_messages([("system", "be kind"), ("user", "h\u00e9")])
+
+    assert packed == tokenizer.pack_chat(
+        ChatInput(
+            [{"role": "system", "content": "be kind"}, {"role": "user", "content": "h\u00e9"}]
+        )
+    )

@@ -74,28 +74,61 @@ def test_templates_are_looked_into_before_the_first_chat(
     assert text(tokenizer, chat(tools=[{"type": "function", "function": {"name": "f"}}]))
 
 
-def test_a_repeated_chat_is_neither_rendered_nor_tokenised_again() -> None:
+NAMED = [{"role": "user", "content": "Hi", "name": "ann"}]
+
+
+@pytest.mark.parametrize("fields", [{}, {"messages": NAMED}])
+def test_a_repeated_chat_is_neither_rendered_nor_tokenised_again(fields: dict[str, object]) -> None:
     characters = Characters()
     tokenizer = make(characters, {"default": TEMPLATE})
 
-    first = tokenizer.encode_chat(chat())
+    first = tokenizer.encode_chat(chat(**fields))
     first_calls = characters.calls
     first.append(7)
-    second = tokenizer.encode_chat(chat())
+    second = tokenizer.encode_chat(chat(**fields))
 
     assert tokenizer.decode(second) == "<s>user:Hi</s><s>assistant:"
     assert characters.calls == first_calls
-    assert tokenizer.statistics().prompts.hits == 1
-    assert tokenizer.statistics().backend == "characters"
-    assert tokenizer.statistics().note == "a note"
+    statistics = tokenizer.statistics()
+    plain = 0 if fields else 2
+    assert (statistics.plain_chats, statistics.other_chats) == (plain, 2 - plain)
+    assert statistics.prompts.hits == (1 if fields else 0)
+    assert (statistics.backend, statistics.note, statistics.unlike) == ("characters", "a note", "")
 
 
 def test_a_template_with_the_date_is_rendered_each_time() -> None:
     tokenizer = make(Characters(), {"default": "{{ strftime_now('%Y') }}"})
+    request = chat(messages=NAMED)
 
-    assert text(tokenizer, chat()) == text(tokenizer, chat()) == "2026"
+    assert text(tokenizer, request) == text(tokenizer, request) == "2026"
     assert tokenizer.statistics().prompts.entries == 0
-    assert tokenizer.statistics().segments.hits == 1
+    assert tokenizer.statistics().segments.hits > 0
+
+
+@pytest.mark.parametrize("texts", [["Hi"], [" "], ["Hi", "ho"]])
+@pytest.mark.parametrize("domain", ["", "ann"])
+def test_a_chat_of_texts_alone_is_packed_from_its_texts(texts: list[str], domain: str) -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE})
+    messages = [{"role": "user", "content": text} for text in texts]
+
+    packed = tokenizer.pack_messages([("user", text) for text in texts], domain)
+
+    assert packed == tokenizer.pack_chat(chat(messages=messages), domain)
+
+
+def test_texts_that_have_no_ids_are_the_clients_error() -> None:
+    with pytest.raises(RequestError, match="lone surrogate"):
+        make(Characters(), {"default": TEMPLATE}).pack_messages([("user", "\ud800")])
+    with pytest.raises(RequestError, match="has no chat template"):
+        make(Characters(), {}).pack_messages([("user", "Hi")])
+
+
+def test_a_template_that_looks_at_texts_is_run_for_each_chat_and_told() -> None:
+    tokenizer = make(Characters(), {"default": "{{ messages[0].content | upper }}"})
+
+    assert text(tokenizer, chat()) == "HI"
+    assert tokenizer.statistics().unlike == "user: uses filter upper on a text"
+    assert tokenizer.statistics().other_chats == 1
 
 
 def test_a_chat_msgpack_cannot_hold_is_tokenised_without_the_cache() -> None:
@@ -167,8 +200,9 @@ def test_a_lone_surrogate_is_the_clients_error() -> None:
     tokenizer = make(Characters(), {"default": TEMPLATE})
     messages = [{"role": "user", "content": "\ud800"}]
 
-    with pytest.raises(RequestError, match="lone surrogate"):
-        tokenizer.encode_chat(chat(messages=messages))
+    for refused in (messages, [{**messages[0], "name": "ann"}]):
+        with pytest.raises(RequestError, match="lone surrogate"):
+            tokenizer.encode_chat(chat(messages=refused))
 
 
 def test_ids_and_lengths_are_judged_by_the_backend() -> None:
@@ -185,7 +219,9 @@ def test_a_chat_seen_in_one_domain_is_rendered_and_tokenised_anew_in_another() -
     characters = Characters()
     tokenizer = make(characters, {"default": TEMPLATE})
 
-    packed = {tokenizer.pack_chat(chat(), domain) for domain in ("", "ann", "ben", "", "ann")}
+    other = chat(messages=NAMED)
+    packed = {tokenizer.pack_chat(other, domain) for domain in ("", "ann", "ben", "", "ann")}
+    packed |= {tokenizer.pack_chat(chat(), domain) for domain in ("", "ann", "ben", "", "ann")}
     calls = characters.calls
     texts = {
         tokenizer.pack("hi", add_special_tokens=False, domain=domain)

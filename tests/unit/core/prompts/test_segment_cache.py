@@ -3,6 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvmesh.core.chat.opaque_text import Piece, Slot
 from kvmesh.core.prompts.segment_cache import (
     ENTRY_OVERHEAD,
     AddedToken,
@@ -127,3 +128,45 @@ def test_what_one_domain_sent_is_new_in_every_other() -> None:
     # No domain's entry is found by a text that begins like it.
     cache.encode("3:ann" + "a")
     assert encoder.asked[-1] == "3:anna"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "wanted"),
+    [
+        (["<|s|>a", Slot(0), "b<|s|>c"], [["<|s|>a", Slot(0), "b"], ["<|s|>c"]]),
+        (["a", Slot(0), "<|s|>", Slot(1)], [["a", Slot(0)], ["<|s|>", Slot(1)]]),
+        ([Slot(0)], [[Slot(0)]]),
+        (["a<|s|>", Slot(0)], [["a"], ["<|s|>", Slot(0)]]),
+        (["<|s|>a<|s|>"], [["<|s|>a"], ["<|s|>"]]),
+        (["a"], [["a"]]),
+        ([], []),
+        ([Slot(0), Slot(1)], None),
+        (["a<|s", Slot(0)], None),
+        ([Slot(0), "|>"], None),
+        ([Slot(0), "<", Slot(1)], None),
+        (["<", Slot(0), "b"], None),
+    ],
+)
+def test_literals_around_texts_are_cut_where_a_whole_text_would_be(
+    pieces: list[Piece], wanted: list[list[Piece]] | None
+) -> None:
+    cache = SegmentCache([START], Encoder(), capacity=1 << 20)
+
+    assert cache.cut(pieces) == wanted
+
+
+def test_without_a_token_to_cut_at_all_is_one_segment() -> None:
+    cache = SegmentCache([], Encoder(), capacity=1 << 20)
+
+    assert cache.cut(["a", Slot(0), Slot(1)]) == [["a", Slot(0), Slot(1)]]
+    assert cache.cut([]) == []
+
+
+@pytest.mark.parametrize(
+    ("token", "safe"), [("\n\n", True), ("\n<|s|>", False), ("<|s|>x", False), ("x<", False)]
+)
+def test_a_token_that_may_hide_another_on_a_border_forbids_the_cut(token: str, safe: bool) -> None:
+    other = AddedToken(token, normalized=False)
+    cache = SegmentCache([START, other], Encoder(), capacity=1 << 20)
+
+    assert (cache.cut(["<|s|>", Slot(0), "<|s|>\n", Slot(1), "\n<|s|>"]) is not None) is safe

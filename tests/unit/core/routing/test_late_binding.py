@@ -15,7 +15,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import MOST_RESERVED, LateBinding, Released
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import BusyThresholds
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -30,7 +30,7 @@ def make_binding(*workers: WorkerId, **options: object) -> tuple[LateBinding, Sc
         RouterOptions(),
         random.Random(1),
         membership=membership,
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     return LateBinding(scheduler, AdmissionOptions(**options)), scheduler  # type: ignore[arg-type]  # any option

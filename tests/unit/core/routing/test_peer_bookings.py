@@ -21,7 +21,7 @@ from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 W = WorkerId("w")
 
@@ -30,7 +30,7 @@ class Heard:
     """One replica that hears of another's bookings."""
 
     def __init__(self) -> None:
-        self.sequences = ActiveSequences(4, lease_s=10.0, stride=2)
+        self.sequences = new_sequences(4, lease_s=10.0, stride=2)
         self.scheduler = Scheduler(
             RouterOptions(block_size=4),
             random.Random(1),

@@ -10,7 +10,7 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.workers.info import BusyThresholds, LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 from kvmesh.core.workers.speeds import Speeds
 from kvmesh.errors import NoWorkerError
 
@@ -18,7 +18,7 @@ W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 
 
 def make_registry(*workers: WorkerId) -> tuple[WorkerRegistry, ActiveSequences]:
-    membership, sequences = Membership(), ActiveSequences(16)
+    membership, sequences = Membership(), new_sequences(16)
     for worker in workers:
         membership.add(worker, 0.0)
     return WorkerRegistry(membership, sequences), sequences
@@ -265,7 +265,7 @@ def test_blocks_in_use_are_known_from_a_fresh_report_that_tells_them() -> None:
 
 
 def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:
-    membership, sequences, speeds = Membership(), ActiveSequences(16), Speeds()
+    membership, sequences, speeds = Membership(), new_sequences(16), Speeds()
     membership.add(W1, 0.0)
     registry = WorkerRegistry(membership, sequences, speeds)
     speeds.first_token(W1, 1000, 0.1, now=0.0)
@@ -291,7 +291,7 @@ def test_waiting_tokens_count_as_the_engine_tells_them_less_what_is_booked() -> 
 
 
 def test_an_engines_measured_prefill_is_learned() -> None:
-    membership, sequences, speeds = Membership(), ActiveSequences(16), Speeds()
+    membership, sequences, speeds = Membership(), new_sequences(16), Speeds()
     registry = WorkerRegistry(membership, sequences, speeds)
 
     registry.report(W1, LoadReport(prefilled_tokens=50_000, prefill_busy_us=10_000_000))

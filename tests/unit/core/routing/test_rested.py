@@ -12,7 +12,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 NAMES = [WorkerId(f"w{number}") for number in range(4)]
 BLOCKS = 100
@@ -26,7 +26,7 @@ def make_scheduler(seed: int, **options: object) -> tuple[Scheduler, KvIndex]:
         RouterOptions(**options),  # type: ignore[arg-type]  # any option
         random.Random(seed),
         membership=membership,
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         index=index,
         routed=None,
     )

@@ -34,7 +34,7 @@ from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.workers.loads import MOST_TOKENS, Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
@@ -52,7 +52,7 @@ def make_scheduler(
         RouterOptions(**options),  # type: ignore[arg-type]  # any option
         random.Random(seed),
         membership=membership,
-        sequences=ActiveSequences(16, stride=2),
+        sequences=new_sequences(16, stride=2),
         index=index,
         routed=ApproxIndex() if routed else None,
     )

@@ -12,7 +12,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions, session_key
 from kvmesh.core.workers.info import BusyThresholds
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 W1, W2, W3 = (WorkerId(f"w{number}") for number in range(1, 4))
@@ -26,7 +26,7 @@ def make_scheduler(affinity: Affinity, *workers: WorkerId) -> Scheduler:
         RouterOptions(),
         random.Random(1),
         membership=membership,
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     scheduler.sessions = Sessions(SessionOptions(affinity=affinity, slack_ms=100.0))

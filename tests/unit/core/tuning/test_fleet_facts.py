@@ -13,7 +13,7 @@ from kvmesh.core.routing.disaggregation import PREFILL
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.tuning.fleet_facts import fleet_facts, obstacle
 from kvmesh.core.workers.info import WorkerInfo
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import new_sequences
 
 W0, W1 = WorkerId("w0"), WorkerId("w1")
 
@@ -23,7 +23,7 @@ def scheduler(*infos: WorkerInfo, options: RouterOptions | None = None) -> Sched
         options or RouterOptions(),
         random.Random(1),
         membership=Membership(),
-        sequences=ActiveSequences(16),
+        sequences=new_sequences(16),
         routed=ApproxIndex(),
     )
     for number, info in enumerate(infos):

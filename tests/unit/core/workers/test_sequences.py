@@ -2,23 +2,23 @@ import pytest
 
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.loads import Demand, Loads
-from kvmesh.core.workers.sequences import HALF_LIFE_S, ActiveSequences, Arrivals
+from kvmesh.core.workers.loads import Demand
+from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
 @pytest.fixture(params=["pure", "native"], autouse=True)
 def _each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test with the pure sums, and with the compiled ones where there are such."""
+    """Run each test with the pure sequences, and with the compiled ones where there are such."""
     if request.param == "pure":
-        monkeypatch.setattr("kvmesh.core.workers.sequences.new_loads", Loads)
+        monkeypatch.setitem(globals(), "new_sequences", ActiveSequences)
     elif NATIVE is None:
         pytest.skip(CORE)
 
 
 def make_sequences(*, stride: int = 1, lease_s: float = 60.0) -> ActiveSequences:
-    return ActiveSequences(16, stride=stride, lease_s=lease_s)
+    return new_sequences(16, stride=stride, lease_s=lease_s)
 
 
 def test_a_booking_loads_its_worker_until_it_ends() -> None:
@@ -186,10 +186,10 @@ def test_shared_blocks_are_whole_strides_within_the_overlap(
     stride: int, held: int, overlap: int
 ) -> None:
     keys = tuple(range(1, 8))
-    loads = Loads(W1)
-    loads.hold(keys[:held])
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(held * 16, 0, keys=keys[:held]), now=0.0)
 
-    shared = loads.shared_blocks(keys, stride, overlap)
+    shared = sequences.loads(W1).shared_blocks(keys, stride, overlap)
 
     assert shared == min(held, overlap // stride) * stride
 
@@ -350,43 +350,6 @@ def test_impossible_demands_are_made_possible() -> None:
     loads = sequences.loads(W1)
     assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (64, 64, 4)
     assert loads.expected_blocks == 0
-
-
-def test_a_steady_stream_is_counted_as_it_comes() -> None:
-    arrivals = Arrivals()
-
-    for number in range(2000):
-        arrivals.fold(number * 0.05)
-
-    assert arrivals.per_ms(100.0) == pytest.approx(0.02, rel=0.02)
-    assert arrivals.per_ms(100.0 + HALF_LIFE_S) == pytest.approx(0.01, rel=0.02)
-
-
-def test_the_rate_of_a_stream_just_begun_is_known_within_seconds() -> None:
-    arrivals = Arrivals()
-
-    for number in range(100):
-        arrivals.fold(1e6 + number * 0.05)
-
-    assert arrivals.per_ms(1e6 + 5.0) == pytest.approx(0.02, rel=0.1)
-
-
-def test_a_first_request_tells_of_no_high_rate() -> None:
-    arrivals = Arrivals()
-
-    arrivals.fold(1e6)
-
-    assert arrivals.per_ms(1e6) == pytest.approx(0.002, rel=0.05)
-
-
-def test_nothing_came_at_first_and_a_clock_that_steps_back_stands_still() -> None:
-    arrivals = Arrivals()
-    assert arrivals.per_ms(5.0) == 0.0
-
-    arrivals.fold(100.0)
-    arrivals.fold(50.0)
-
-    assert arrivals.per_ms(50.0) == arrivals.per_ms(100.0) > 0.0
 
 
 def test_after_another_block_size_everything_still_ends_at_nothing() -> None:

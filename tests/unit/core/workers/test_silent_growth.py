@@ -2,7 +2,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.workers.loads import Demand
-from kvmesh.core.workers.sequences import ActiveSequences
+from kvmesh.core.workers.sequences import ActiveSequences, new_sequences
 from kvmesh.core.workers.silent_growth import MOST_S, UnseenSpeeds, UnseenWork, grow_unseen
 
 W = WorkerId("w")
@@ -10,7 +10,7 @@ TOKEN_S = 0.01
 
 
 def make(*, used: int | None = None) -> tuple[ActiveSequences, UnseenWork]:
-    return ActiveSequences(16), UnseenWork(lambda _: TOKEN_S * 1000.0, lambda _: used)
+    return new_sequences(16), UnseenWork(lambda _: TOKEN_S * 1000.0, lambda _: used)
 
 
 def whole(tokens: int = 100, expected: int = 64) -> Demand:

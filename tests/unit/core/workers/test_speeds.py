@@ -1,12 +1,18 @@
-import random
+from collections.abc import Callable
 from math import inf, nan
 
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.workers.speeds import MAX_STEP_TOKENS, PRIOR_MS_PER_TOKEN, Speeds, StepTimes
+from kvmesh.core.workers.speeds import PRIOR_MS_PER_TOKEN, Speeds, new_speeds
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
+
+
+@pytest.fixture(params=[Speeds, new_speeds], ids=["pure", "native"])
+def speeds(request: pytest.FixtureRequest) -> Speeds:
+    make: Callable[[], Speeds] = request.param
+    return make()
 
 
 def feed(speeds: Speeds, worker: WorkerId, ms_per_token: float, prompts: int) -> None:
@@ -15,26 +21,20 @@ def feed(speeds: Speeds, worker: WorkerId, ms_per_token: float, prompts: int) ->
         speeds.first_token(worker, tokens, tokens * ms_per_token / 1000.0, now=10.0 * number)
 
 
-def test_without_history_everyone_has_the_prior() -> None:
-    speeds = Speeds()
-
+def test_without_history_everyone_has_the_prior(speeds: Speeds) -> None:
     assert speeds.ms_per_token(W1) == pytest.approx(PRIOR_MS_PER_TOKEN)
     assert speeds.ms_per_output_token(W1) == 0.0
     assert speeds.residence_ms(W1) == 0.0
 
 
 @pytest.mark.parametrize("true", [0.001, 0.05, 0.3, 20.0])
-def test_the_true_speed_is_learned_from_any_prior(true: float) -> None:
-    speeds = Speeds()
-
+def test_the_true_speed_is_learned_from_any_prior(speeds: Speeds, true: float) -> None:
     feed(speeds, W1, true, prompts=40)
 
     assert speeds.ms_per_token(W1) == pytest.approx(true, rel=0.2)
 
 
-def test_mixed_speeds_are_told_apart_and_strangers_get_the_fleets() -> None:
-    speeds = Speeds()
-
+def test_mixed_speeds_are_told_apart_and_strangers_get_the_fleets(speeds: Speeds) -> None:
     for _ in range(40):
         feed(speeds, W1, 0.1, prompts=1)
         feed(speeds, W2, 0.2, prompts=1)
@@ -44,8 +44,7 @@ def test_mixed_speeds_are_told_apart_and_strangers_get_the_fleets() -> None:
     assert 0.1 < speeds.ms_per_token(WorkerId("new")) < 0.2
 
 
-def test_a_worker_believed_slow_that_gets_no_prompts_is_tried_again() -> None:
-    speeds = Speeds()
+def test_a_worker_believed_slow_that_gets_no_prompts_is_tried_again(speeds: Speeds) -> None:
     for _ in range(40):
         feed(speeds, W1, 0.1, prompts=1)
         feed(speeds, W2, 0.3, prompts=1)
@@ -60,8 +59,7 @@ def test_a_worker_believed_slow_that_gets_no_prompts_is_tried_again() -> None:
     assert speeds.ms_per_token(W2) > 2.0 * speeds.ms_per_token(W1)
 
 
-def test_a_slow_worker_that_gets_a_few_prompts_stays_known_as_slow() -> None:
-    speeds = Speeds()
+def test_a_slow_worker_that_gets_a_few_prompts_stays_known_as_slow(speeds: Speeds) -> None:
     for _ in range(100):
         feed(speeds, W1, 0.1, prompts=10)
         feed(speeds, W2, 0.3, prompts=1)
@@ -69,8 +67,7 @@ def test_a_slow_worker_that_gets_a_few_prompts_stays_known_as_slow() -> None:
     assert speeds.ms_per_token(W2) > 2.0 * speeds.ms_per_token(W1)
 
 
-def test_one_stall_moves_little_and_is_reported() -> None:
-    speeds = Speeds()
+def test_one_stall_moves_little_and_is_reported(speeds: Speeds) -> None:
     feed(speeds, W1, 0.1, prompts=60)
     before = speeds.ms_per_token(W1)
 
@@ -81,17 +78,14 @@ def test_one_stall_moves_little_and_is_reported() -> None:
     assert speeds.report(W1).clipped_samples >= 1
 
 
-def test_a_changed_speed_is_followed() -> None:
-    speeds = Speeds()
+def test_a_changed_speed_is_followed(speeds: Speeds) -> None:
     feed(speeds, W1, 0.1, prompts=60)
     feed(speeds, W1, 0.3, prompts=200)
 
     assert speeds.ms_per_token(W1) == pytest.approx(0.3, rel=0.2)
 
 
-def test_first_tokens_of_one_step_count_together() -> None:
-    speeds = Speeds()
-
+def test_first_tokens_of_one_step_count_together(speeds: Speeds) -> None:
     for step in range(60):
         now = 10.0 * step
         speeds.first_token(W1, 100, 0.2, now)
@@ -100,9 +94,7 @@ def test_first_tokens_of_one_step_count_together() -> None:
     assert speeds.ms_per_token(W1) == pytest.approx(0.1, rel=0.1)
 
 
-def test_short_prompts_teach_nothing() -> None:
-    speeds = Speeds()
-
+def test_short_prompts_teach_nothing(speeds: Speeds) -> None:
     for number in range(50):
         speeds.first_token(W1, 256, 1.0, now=10.0 * number)
 
@@ -111,9 +103,7 @@ def test_short_prompts_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-5.0, 0.0, nan, inf, 1e300])
-def test_broken_clocks_leave_finite_positive_speeds(wrong: float) -> None:
-    speeds = Speeds()
-
+def test_broken_clocks_leave_finite_positive_speeds(speeds: Speeds, wrong: float) -> None:
     for number in range(2000):
         speeds.first_token(W1, 1000, wrong, now=10.0 * number)
         speeds.output(W1, 3, wrong)
@@ -125,9 +115,7 @@ def test_broken_clocks_leave_finite_positive_speeds(wrong: float) -> None:
     assert 0.0 <= speeds.residence_ms(W1) < 1e7
 
 
-def test_decode_speed_and_residence_are_learned_per_worker_and_fleet() -> None:
-    speeds = Speeds()
-
+def test_decode_speed_and_residence_are_learned_per_worker_and_fleet(speeds: Speeds) -> None:
     for _ in range(300):
         speeds.output(W1, 16, 0.32)
         speeds.finished(W1, 4.0, 200)
@@ -142,8 +130,7 @@ def test_decode_speed_and_residence_are_learned_per_worker_and_fleet() -> None:
     assert speeds.residence_ms(W2) == pytest.approx(4000.0)
 
 
-def test_a_worker_that_left_is_believed_to_be_as_fast_as_the_fleet() -> None:
-    speeds = Speeds()
+def test_a_worker_that_left_is_believed_to_be_as_fast_as_the_fleet(speeds: Speeds) -> None:
     for _ in range(20):
         feed(speeds, W1, 0.02, prompts=1)
         feed(speeds, W2, 0.08, prompts=1)
@@ -155,8 +142,7 @@ def test_a_worker_that_left_is_believed_to_be_as_fast_as_the_fleet() -> None:
     assert speeds.ms_per_token(W1) < speeds.fleet_ms_per_token
 
 
-def test_an_engines_own_totals_are_its_speed_and_first_tokens_count_no_more() -> None:
-    speeds = Speeds()
+def test_an_engines_own_totals_are_its_speed_and_first_tokens_count_no_more(speeds: Speeds) -> None:
     for report in range(1, 30):
         speeds.measured(W1, 10_000 * report, 2_000_000 * report)
         speeds.first_token(W1, 1000, 50.0, now=10.0 * report)
@@ -165,8 +151,9 @@ def test_an_engines_own_totals_are_its_speed_and_first_tokens_count_no_more() ->
     assert speeds.ms_per_token(W1) == pytest.approx(0.2, rel=0.05)
 
 
-def test_totals_of_a_long_life_weigh_no_more_than_what_a_worker_is_remembered_by() -> None:
-    speeds = Speeds()
+def test_totals_of_a_long_life_weigh_no_more_than_what_a_worker_is_remembered_by(
+    speeds: Speeds,
+) -> None:
     speeds.measured(W1, 10**9, 10**9)
     for report in range(1, 40):
         speeds.measured(W1, 10**9 + 20_000 * report, 10**9 + 10_000_000 * report)
@@ -174,8 +161,9 @@ def test_totals_of_a_long_life_weigh_no_more_than_what_a_worker_is_remembered_by
     assert speeds.ms_per_token(W1) == pytest.approx(0.5, rel=0.05)
 
 
-def test_small_steps_of_the_totals_are_taken_together_and_a_new_engine_begins_anew() -> None:
-    speeds = Speeds()
+def test_small_steps_of_the_totals_are_taken_together_and_a_new_engine_begins_anew(
+    speeds: Speeds,
+) -> None:
     for report in range(1, 11):
         speeds.measured(W1, 100 * report, 10_000 * report)
     assert speeds.report(W1).prefill_evidence_tokens > 800
@@ -189,8 +177,7 @@ def test_small_steps_of_the_totals_are_taken_together_and_a_new_engine_begins_an
     assert 0.1 < ratio.ms / ratio.tokens < 0.2
 
 
-def test_short_prompts_teach_the_steps_fixed_time_not_a_dearer_token() -> None:
-    speeds = Speeds()
+def test_short_prompts_teach_the_steps_fixed_time_not_a_dearer_token(speeds: Speeds) -> None:
     for number in range(600):
         tokens = (20, 300, 1500, 8000)[number % 4]
         worker, slow = ((W1, 1.0), (W2, 2.0))[number % 2 ^ (number // 4) % 2]
@@ -199,50 +186,3 @@ def test_short_prompts_teach_the_steps_fixed_time_not_a_dearer_token() -> None:
     assert speeds.steps.step_tokens == pytest.approx(1000.0, rel=0.2)
     assert speeds.ms_per_token(W1) == pytest.approx(0.02, rel=0.15)
     assert speeds.ms_per_token(W2) == pytest.approx(0.04, rel=0.15)
-
-
-def test_a_fixed_time_is_told_from_a_time_per_token() -> None:
-    steps, rng = StepTimes(), random.Random(1)
-
-    for _ in range(200):
-        tokens = rng.choice((30, 300, 3000, 8192))
-        steps.fold(tokens, 20.0 + 0.02 * tokens + rng.uniform(-5.0, 5.0))
-
-    assert steps.step_tokens == pytest.approx(1000.0, rel=0.25)
-
-
-def test_nothing_is_believed_of_few_steps_or_steps_of_one_size() -> None:
-    steps = StepTimes()
-    for tokens in (100, 5000) * 3:
-        steps.fold(tokens, 20.0 + 0.02 * tokens)
-    assert steps.step_tokens == 0.0
-
-    alike = StepTimes()
-    for _ in range(500):
-        alike.fold(1000, 40.0)
-    assert alike.step_tokens == 0.0
-
-
-def test_no_fixed_time_is_below_none_or_beyond_belief() -> None:
-    none, huge, backwards = StepTimes(), StepTimes(), StepTimes()
-    for _ in range(50):
-        for tokens in (100, 5000):
-            none.fold(tokens, 0.02 * max(0, tokens - 90))
-            huge.fold(tokens, 5000.0 + 0.02 * tokens)
-            backwards.fold(tokens, 500.0 - 0.02 * tokens)
-
-    assert none.step_tokens == 0.0
-    assert huge.step_tokens == MAX_STEP_TOKENS
-    assert backwards.step_tokens == 0.0
-
-
-def test_what_a_step_costs_is_followed_when_it_changes() -> None:
-    steps = StepTimes()
-    for _ in range(300):
-        for tokens in (100, 5000):
-            steps.fold(tokens, 40.0 + 0.02 * tokens)
-    for _ in range(1500):
-        for tokens in (100, 5000):
-            steps.fold(tokens, 10.0 + 0.02 * tokens)
-
-    assert steps.step_tokens == pytest.approx(500.0, rel=0.05)

@@ -3,15 +3,14 @@ import gzip
 import msgspec
 import pytest
 
+from kvmesh.core.chat.inference import Extension
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
     ApiEndpoint,
-    Extension,
     find_endpoint,
     first_prompt,
     parse_request,
-    read_chat,
     read_request,
 )
 from kvmesh.transport.http.server.request import Request
@@ -176,34 +175,6 @@ def test_a_compressed_body_is_told_to_come_uncompressed() -> None:
         read_request(broken, CHAT)
     assert caught.value.status == 415
     assert bytes(read_request(plain, CHAT).messages) == b"[]"
-
-
-def test_a_chat_is_decoded_with_its_messages() -> None:
-    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[1],"max_tokens":5}'
-
-    chat = read_chat(body)
-
-    assert chat is not None
-    assert chat.messages == [{"role": "user", "content": "hi"}]
-    assert (chat.model, chat.output_limit, bytes(chat.tools)) == ("m", 5, b"[1]")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{",
-        b"{}",
-        b'{"messages":null}',
-        b'{"messages":[1]}',
-        b'{"messages":[],"n":0}',
-        b'{"messages":[],"max_tokens":-1}',
-        b'{"messages":[{"content":"\xff"}]}',
-        b'{"messages":[],"model":' + b"[" * 100_000,
-    ],
-    ids=["cut", "none", "null", "no objects", "n", "limit", "no UTF-8", "deep"],
-)
-def test_a_chat_with_something_wrong_is_left_to_others(body: bytes) -> None:
-    assert read_chat(body) is None
 
 
 @pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\x80", b"\xf0\x9f", b"\xc0\x80"])

@@ -108,32 +108,27 @@ def test_what_is_no_http_1_1_response_is_an_error(data: bytes) -> None:
         read(data)
 
 
-def test_exactly_one_chunk_between_others_may_pass_by_the_parser() -> None:
+@pytest.mark.parametrize(
+    ("data", "between"),
+    [
+        (b"3\r\nabc\r\n", True),
+        (b"1\r\ne\r\n1\r\nf\r\n", True),
+        (b"1;ext\r\nh\r\n", True),
+        (b"1\r\ng\r", False),
+        (b"2", False),
+        (b"2\r\nx", False),
+        (b"2\r\n\r\n", False),
+        (b"1\r\nh\r\n0\r\n", False),
+        (b"0\r\n\r\n", False),
+    ],
+)
+def test_a_reader_knows_when_it_stands_between_two_chunks(data: bytes, *, between: bool) -> None:
     reader, _ = read(OK + b"Transfer-Encoding: chunked\r\n\r\n")
-    body = b""
-    passed = []
+    before = reader.between_chunks
 
-    for data in (
-        b"3\r\nabc\r\n",
-        b"3\r\nd\r\n\r\n",
-        b"1\r\ne\r\n1\r\nf\r\n",
-        b"1\r\ng\r",
-        b"\n",
-        b"00A\r\n0123456789\r\n",
-        b"2",
-        b"1\r\nx",
-        b"y" * 31,
-        b"z\r\n",
-        b"1;ext\r\nh\r\n",
-        b"0\r\n\r\n",
-    ):
-        start = reader.whole_chunk(data)
-        passed.append(bool(start))
-        body += data[start:-2] if start else reader.feed(data)
+    reader.feed(data)
 
-    assert body == b"abcd\r\nefg0123456789x" + b"y" * 31 + b"zh"
-    assert [number for number, one in enumerate(passed) if one] == [0, 1]
-    assert (reader.stage, reader.reusable) == (ReadStage.COMPLETE, True)
+    assert (before, reader.between_chunks) == (True, between)
 
 
 STREAM = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -153,17 +148,27 @@ def test_a_known_head_needs_no_parser_until_something_odd_comes(pieces: tuple[by
 
     reader.feed(b"0\r\n\r\n")
     reader.begin()
-    assert reader.take_head(STREAM, 200)
+    reader.take_head(STREAM, 200)
     assert b"".join([reader.feed(piece) for piece in pieces]) == b"abc"
 
     assert (reader.stage, reader.status, reader.reusable) == (ReadStage.COMPLETE, 200, True)
 
 
-def test_a_known_head_says_nothing_to_a_head_request() -> None:
+def test_a_reader_is_fresh_until_it_reads() -> None:
     reader = ResponseReader()
-    reader.begin(expect_body=False)
+    fresh = [reader.fresh]
 
-    assert not reader.take_head(STREAM, 200)
+    reader.begin(expect_body=False)
+    fresh.append(reader.fresh)
+    reader.begin()
+    fresh.append(reader.fresh)
+    reader.feed(b"H")
+    fresh.append(reader.fresh)
+    reader.begin()
+    reader.take_head(STREAM, 200)
+    fresh.append(reader.fresh)
+
+    assert fresh == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize(

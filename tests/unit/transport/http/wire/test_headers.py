@@ -1,11 +1,18 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
 from kvmesh.bounds import MAX_SECONDS
+from kvmesh.compiled import NATIVE
 from kvmesh.transport.http.server.request import Request, forwarded_block
 from kvmesh.transport.http.wire.headers import (
     STATUS_LINES,
     HttpDate,
     end_to_end,
+    match_head,
+    pure_match_head,
+    pure_render,
     render,
     retry_after_s,
 )
@@ -16,15 +23,37 @@ def test_a_status_line_needs_no_registered_reason() -> None:
     assert STATUS_LINES[299] == b"HTTP/1.1 299 \r\n"
 
 
-def test_header_lines_are_rendered_in_order() -> None:
+@pytest.mark.parametrize("render", [render, pure_render])
+def test_header_lines_are_rendered_in_order(
+    render: Callable[[Sequence[tuple[bytes, bytes]]], bytes],
+) -> None:
     assert render([(b"a", b"1"), (b"b", b"")]) == b"a: 1\r\nb: \r\n"
     assert render([]) == b""
 
 
+@pytest.mark.parametrize("render", [render, pure_render])
 @pytest.mark.parametrize("value", [b"a\r\nx: y", b"a\nb", b"a\rb"])
-def test_a_line_break_in_a_header_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueError, match="line break"):
-        render([(b"a", b"1"), (b"b", value)])
+def test_a_line_break_in_a_header_is_refused(
+    value: bytes, render: Callable[[Sequence[tuple[bytes, bytes]]], bytes]
+) -> None:
+    for header in ((b"b", value), (value, b"b")):
+        with pytest.raises(ValueError, match="header with a line break in b'a: 1"):
+            render([(b"a", b"1"), header])
+
+
+@pytest.mark.parametrize("render", [render, pure_render])
+@pytest.mark.parametrize("headers", [[(b"a", "b")], [(b"a", object())], [1], None, [(None, b"a")]])
+def test_what_is_no_header_is_an_error(render: Any, headers: Any) -> None:
+    with pytest.raises(TypeError):
+        render([(b"a", b"1"), *headers] if headers is not None else 1)
+
+
+@pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
+def test_misuse_of_the_compiled_functions_is_an_error() -> None:
+    match: Any = match_head
+    for wrong in (("a", b"", b"", 0), (b"", b"", b"", "0"), (b"", 1, b"", 0), (b"", b"")):
+        with pytest.raises((TypeError, AttributeError)):
+            match(*wrong)
 
 
 def test_headers_of_one_hop_are_dropped_with_those_connection_names() -> None:
@@ -113,3 +142,41 @@ def test_requests_of_one_twin_share_their_block() -> None:
 )
 def test_no_upstream_is_left_alone_for_longer_than_can_be(value: bytes) -> None:
     assert 0.0 <= retry_after_s([(b"retry-after", value)]) <= MAX_SECONDS
+
+
+BEFORE, BEHIND = b"POST / HTTP/1.1\r\nl: ", b" \r\nx: y\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "most"),
+    [
+        (b"3", b"abc", 3),
+        (b"3", b"abc", 2),
+        (b"03", b"abc", 9),
+        (b"000000000003", b"abc", 9),
+        (b"0000000000003", b"abc", 9),
+        (b"", b"", 9),
+        (b"0", b"", 9),
+        (b"0", b"", -1),
+        (b"2", b"abc", 9),
+        (b"4", b"abc", 9),
+        (b"+3", b"abc", 9),
+        (b"3x", b"abc", 9),
+        (b"\xb2", b"ab", 9),
+        (b"999999999999", b"abc", 1 << 60),
+    ],
+)
+def test_a_repeated_head_is_found_alike_by_both_twins(
+    length: bytes, body: bytes, most: int
+) -> None:
+    whole = BEFORE + length + BEHIND + body
+    wanted = {b"3": b"abc", b"03": b"abc", b"000000000003": b"abc", b"0": b""}.get(length)
+    for data in (whole, whole[:-1], whole[1:], whole + b"x", BEFORE, BEFORE[:-1], b""):
+        for behind in (BEHIND, None):
+            assert match_head(data, BEFORE, behind, most) == pure_match_head(
+                data, BEFORE, behind, most
+            )
+
+    assert match_head(whole, BEFORE, BEHIND, most) == (wanted if len(body) <= most else None)
+    assert match_head(whole, whole, None, most) == b""
+    assert match_head(whole + b"x", whole, None, most) is None

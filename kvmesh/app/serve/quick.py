@@ -1,0 +1,155 @@
+"""A request that the compiled core decided: watched, answered, released by it as long as all goes
+well; as any other request from its first failure on.
+"""
+
+from logging import DEBUG
+
+from kvmesh.actors.messages import Booked, Finished, FirstToken
+from kvmesh.app.serve.placement import Placement, told_headers
+from kvmesh.app.serve.routed import RoutedRequest, say_accessed
+from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.routing_lines import say_routed
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import SERVED, SUCCESS
+from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.upstream.client import UpstreamFailure
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import Problem
+
+
+class QuickRequest(RoutedRequest):
+    """The forwarding plan of a request that was decided by the compiled core.
+
+    `_placed` is None from its first failure on, or whatever else is unusual: then all is as if it
+    had been decided by `Dispatch`.
+    """
+
+    __slots__ = ("_compiled", "_placed", "_sent")
+
+    def __init__(
+        self,
+        context: RoutingContext,
+        compiled: CompiledDispatch,
+        placed: Placed,
+        forwarding: Forwarding,
+    ) -> None:
+        self.forwarding = forwarding
+        self._context = context
+        self._compiled = compiled
+        self._placed: Placed | None = placed
+        self._sent = False
+        self._status = 0
+        self._ended = False
+        context.counters.requests += 1
+        context.budget.deposit()
+        forwarding.scope.held.append(self._give_back)
+
+    def next_target(self) -> Target | Problem | Wait | None:
+        """Return the worker decided on; later on choose another."""
+        placed, context = self._placed, self._context
+        if placed is None or self._sent:
+            self._leave()
+            return super().next_target()
+        self._sent = True
+        heartbeat = context.router.heartbeats.get(placed.record.worker)
+        if heartbeat is None:
+            self._leave()
+            self.give_back()
+            return None
+        request_id = placed.request_id
+        context.open_requests.add(request_id)
+        if context.tell is not None:
+            context.tell(Booked(request_id))
+        context.hangs.waiting[self] = None
+        if context.log.is_enabled_for(DEBUG):
+            say_routed(context.log, placed.record.decision)
+        return target_of(heartbeat)
+
+    def on_attempt_failed(self, failure: UpstreamFailure) -> bool | Problem:
+        """Do as any other request does."""
+        self._leave()
+        return super().on_attempt_failed(failure)
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the first byte is long overdue while the worker serves nobody else."""
+        if self._placed is not None and now - self.sent_s <= self._context.hang_s:
+            return False
+        self._leave()
+        return super().is_overdue(now)
+
+    @property
+    def sent_s(self) -> float:
+        """Return when the present attempt began."""
+        return super().sent_s if self._placed is None else self._placed.record.decided_s
+
+    @property
+    def worker(self) -> WorkerId:
+        """Return the worker chosen last."""
+        return super().worker if self._placed is None else self._placed.record.worker
+
+    def on_head(self, status: int, headers: Headers) -> Headers:
+        """Take that this answer is the client's, and tell the client whose it is."""
+        placed, context = self._placed, self._context
+        if placed is None:
+            return super().on_head(status, headers)
+        self._status = status
+        context.hangs.waiting.pop(self, None)
+        record = placed.record
+        return told_headers(context, record.worker, record.overlap_blocks)
+
+    def answer_headers(self) -> Headers:
+        """Return what is told to the client of the decision."""
+        self._leave()
+        return super().answer_headers()
+
+    def progress(self, tokens: int) -> None:
+        """Take the tokens so far: the first ends the prefill, the others grow the booking."""
+        placed, context = self._placed, self._context
+        if placed is None:
+            super().progress(tokens)
+        elif self._compiled.seen(placed, tokens, context.clock()):
+            if context.gate.waiting:
+                context.gate.load_fell()
+            if context.tell is not None:
+                context.tell(FirstToken(placed.request_id))
+
+    def finish(self, outcome: Outcome, usage: Usage | None) -> None:
+        """Release what was served, and learn from it."""
+        placed, context = self._placed, self._context
+        if placed is None or outcome.kind != "finished" or self._status not in SUCCESS:
+            self._leave()
+            super().finish(outcome, usage)
+            return
+        request_id = placed.request_id
+        context.hangs.waiting.pop(self, None)
+        context.open_requests.discard(request_id)
+        if context.tell is not None:
+            context.tell(Finished(request_id, SERVED))
+        booking = self._compiled.finish(placed, outcome.status, usage, context.clock())
+        self._ended = True
+        if booking is not None and context.released is not None:
+            context.released(booking)
+        if context.gate.waiting:
+            context.gate.load_fell()
+        if context.log.is_enabled_for(DEBUG):
+            say_accessed(context, placed.record.worker, request_id, usage)
+
+    @property
+    def request_id(self) -> str:
+        """Return the id of its bookings."""
+        return super().request_id if self._placed is None else self._placed.request_id
+
+    def _leave(self) -> None:
+        """Be from now on as if `Dispatch` had decided, and booked."""
+        placed, self._placed = self._placed, None
+        if placed is None:
+            return
+        self._one = self._compiled.continued(placed)
+        self._whole = None
+        self._attempts = 1
+        self._blame = None
+        self._failed = frozenset()
+        self._refusal = None
+        self._placement = Placement(self._context, self._one, placed.record.decision)

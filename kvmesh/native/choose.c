@@ -1,0 +1,194 @@
+/* Which worker takes a request: core.routing.chooser.Chooser for what needs nothing unusual. */
+#include "decide.h"
+#include "xxh3.h"
+
+#define NEW_SHARE 0.5 /* core.routing.chooser.NEW_SHARE */
+
+/* Draw one of `count`, all equally likely; nothing is drawn when there is one. -1: an error. */
+static Py_ssize_t pick(Decider *self, Py_ssize_t count) {
+    if (count < 2) {
+        return 0;
+    }
+    PyObject *drawn = PyObject_CallNoArgs(self->random);
+    double mark = drawn == NULL ? -1.0 : PyFloat_AsDouble(drawn);
+    Py_XDECREF(drawn);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    mark *= (double)count;
+    return mark < 0.0 ? 0 : mark < (double)count ? (Py_ssize_t)mark : count - 1;
+}
+
+static long long most_of(const Question *asked, const Py_ssize_t *ties, Py_ssize_t count) {
+    long long most = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        long long overlap = overlap_of(&asked->asked, asked->states[ties[i]]);
+        most = overlap > most ? overlap : most;
+    }
+    return most;
+}
+
+/* core.cost.selection.find_home of those with `most`; -2 with an error set. */
+static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ssize_t count,
+                            long long most) {
+    Py_ssize_t home = -1, size;
+    uint64_t heaviest = 0;
+    if (most >= asked->blocks) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const WorkerState *state = asked->states[ties[i]];
+        if (overlap_of(&asked->asked, state) != most) {
+            continue;
+        }
+        const char *name = PyUnicode_AsUTF8AndSize(state->worker, &size);
+        if (name == NULL) {
+            return -2;
+        }
+        uint64_t weight = xxh3_64(name, (size_t)size, asked->hashes[most]);
+        if (home < 0 || weight > heaviest) {
+            heaviest = weight;
+            home = i;
+        }
+    }
+    return home;
+}
+
+/* Return which of some ties to take: core.routing.chooser._settle_tie. -1 with an error set. */
+static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *ties,
+                             Py_ssize_t count) {
+    if (self->margin == 0.0) {
+        Py_ssize_t drawn = pick(self, count);
+        return drawn < 0 ? -1 : ties[drawn];
+    }
+    long long most = most_of(asked, ties, count);
+    Py_ssize_t best = 0, home = find_home(asked, ties, count, most);
+    if (home != -1) {
+        return home < 0 ? -1 : ties[home];
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (overlap_of(&asked->asked, asked->states[ties[i]]) == most) {
+            ties[best++] = ties[i];
+        }
+    }
+    Py_ssize_t drawn = pick(self, best);
+    return drawn < 0 ? -1 : ties[drawn];
+}
+
+/* core.routing.chooser.Chooser._settle */
+static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
+                         Py_ssize_t count) {
+    double longest = 0.0;
+    Py_ssize_t rested = 0, equal = 0;
+    if (self->margin == 0.0 || NEW_SHARE * (double)asked->asked.request_blocks <=
+                                   (double)most_of(asked, ties, count)) {
+        return settle_tie(self, asked, ties, count);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Loads *loads = asked->states[ties[i]]->loads;
+        if (loads->active_requests == 0) {
+            longest = rested++ == 0 || loads->progress_s < longest ? loads->progress_s : longest;
+        }
+    }
+    for (Py_ssize_t i = 0; rested && i < count; i++) {
+        const Loads *loads = asked->states[ties[i]]->loads;
+        if (loads->active_requests == 0 && loads->progress_s == longest) {
+            ties[equal++] = ties[i];
+        }
+    }
+    return settle_tie(self, asked, ties, rested ? equal : count);
+}
+
+Py_ssize_t choose_by_cost(Decider *self, const Question *asked) {
+    double limit = 0.0;
+    Py_ssize_t count = 0;
+    if (formula_costs(self->formula, &asked->asked, asked->states, asked->count, self->costs) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < asked->count; i++) {
+        limit = i == 0 || self->costs[i] < limit ? self->costs[i] : limit;
+    }
+    limit = limit * (1.0 + self->margin);
+    for (Py_ssize_t i = 0; i < asked->count; i++) {
+        if (self->costs[i] <= limit) {
+            self->ties[count++] = i;
+        }
+    }
+    if (count == 0) {
+        PyErr_SetString(PyExc_ArithmeticError, "a cost formula gives no numbers");
+        return -1;
+    }
+    return count > 1 ? settle(self, asked, self->ties, count) : self->ties[0];
+}
+
+/* Return one of the least loaded of some, which `ties` are. */
+static Py_ssize_t choose_least(Decider *self, const Question *asked, Py_ssize_t *ties,
+                               Py_ssize_t count) {
+    long long least = 0;
+    Py_ssize_t equal = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        long long requests = asked->states[ties[i]]->loads->active_requests;
+        least = i == 0 || requests < least ? requests : least;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (asked->states[ties[i]]->loads->active_requests == least) {
+            ties[equal++] = ties[i];
+        }
+    }
+    Py_ssize_t drawn = pick(self, equal);
+    return drawn < 0 ? -1 : ties[drawn];
+}
+
+static PyObject *next_name;
+
+int decider_ready(void) {
+    next_name = PyUnicode_InternFromString("next");
+    return next_name == NULL ? -1 : 0;
+}
+
+/* Ask core.workers.turns.WorkerTurns whose turn it is. */
+static Py_ssize_t choose_in_turn(Decider *self, const Question *asked) {
+    PyObject *names = PyTuple_New(asked->count);
+    for (Py_ssize_t i = 0; names != NULL && i < asked->count; i++) {
+        PyTuple_SET_ITEM(names, i, Py_NewRef(asked->states[i]->worker));
+    }
+    PyObject *next = names == NULL ? NULL
+                                   : PyObject_CallMethodObjArgs(self->sequences->turns, next_name,
+                                                                names, self->replica, NULL);
+    Py_ssize_t found = -1;
+    for (Py_ssize_t i = 0; next != NULL && i < asked->count; i++) {
+        if (PyTuple_GET_ITEM(names, i) == next) {
+            found = i;
+            break;
+        }
+    }
+    if (next != NULL && found < 0) {
+        PyErr_SetString(PyExc_LookupError, "it is the turn of none of these workers");
+    }
+    Py_XDECREF(names);
+    Py_XDECREF(next);
+    return found;
+}
+
+Py_ssize_t choose_blind(Decider *self, const Question *asked) {
+    Py_ssize_t count = asked->count;
+    if (self->mode == MODE_ROUND_ROBIN) {
+        return choose_in_turn(self, asked);
+    }
+    if (self->mode == MODE_RANDOM) {
+        return pick(self, count);
+    }
+    if (self->mode == MODE_POWER_OF_TWO && count > 1) {
+        Py_ssize_t first = pick(self, count), second = first < 0 ? -1 : pick(self, count - 1);
+        if (second < 0) {
+            return -1;
+        }
+        self->ties[0] = first;
+        self->ties[1] = second < first ? second : second + 1;
+        return choose_least(self, asked, self->ties, 2);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        self->ties[i] = i;
+    }
+    return choose_least(self, asked, self->ties, count);
+}

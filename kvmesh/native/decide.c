@@ -1,0 +1,413 @@
+/* The decision in one call: hashes, overlaps, costs, choice, booking, belief, record. */
+#include "decide.h"
+#include "xxh3.h"
+
+#include <string.h>
+#include <time.h>
+
+#define OUTPUT_CAP 4.0        /* core.routing.chooser.OUTPUT_CAP */
+#define MAX_TOKENS (1LL << 30) /* kvmesh.bounds.MAX_TOKENS */
+#define BYTES_A_TOKEN 4       /* core.blocks.byte_blocks */
+
+static uint64_t clock_ns(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (uint64_t)at.tv_sec * 1000000000U + (uint64_t)at.tv_nsec;
+}
+
+/* Make room for `wanted` items of a growing array; -1 with MemoryError set. */
+static int make_room(void **at, Py_ssize_t *room, Py_ssize_t wanted, size_t size) {
+    if (wanted <= *room) {
+        return 0;
+    }
+    Py_ssize_t more = wanted + wanted / 2;
+    void *grown = PyMem_Realloc(*at, (size_t)more * size);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *at = grown;
+    *room = more;
+    return 0;
+}
+
+/* The request's own numbers, which stand before anybody is looked at. */
+typedef struct {
+    Scanned *scanned;
+    PyObject *request_id, *tenant, *states;
+    double now;
+    int whole;
+    long long prompt_tokens, expected;
+    Forecast forecast;
+} Request;
+
+/* Hash the prompt; 1, 0 for what Python has to look at, -1 with an error set. */
+static int hash_prompt(Decider *self, Request *request, PyObject *packed, Question *question) {
+    const uint32_t *ids;
+    Py_ssize_t count;
+    Py_buffer view = {.obj = NULL};
+    if (packed == Py_None) {
+        const Scan *scan = &request->scanned->scan;
+        int made = request->scanned->chat ? scan_chat_tokens(scan, &self->ids)
+                                          : scan_prompt_tokens(scan, &self->ids);
+        if (made < 1) {
+            return made < 0 ? (PyErr_NoMemory(), -1) : 0;
+        }
+        ids = self->ids.ids;
+        count = self->ids.count;
+    } else {
+        if (PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE) < 0) {
+            return -1;
+        }
+        ids = view.buf;
+        count = view.len / (Py_ssize_t)sizeof *ids;
+    }
+    /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
+    Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
+    int failed = make_room((void **)&self->hashes, &self->hash_room, blocks, sizeof *self->hashes);
+    uint64_t seed = self->root;
+    for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
+        self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
+    }
+    if (view.obj != NULL) {
+        PyBuffer_Release(&view);
+    }
+    request->prompt_tokens = count;
+    question->blocks = blocks;
+    question->hashes = self->hashes;
+    return failed ? -1 : 1;
+}
+
+/* core.dispatch.dispatch.Dispatch.enter: how long the answer is expected to be. */
+static void foresee(Decider *self, Request *request, const Question *question) {
+    const Scan *scan = &request->scanned->scan;
+    long long limit = scan->limit > 0 ? scan->limit : 0, asked = limit * scan->choices;
+    request->expected = asked < MAX_TOKENS ? asked : MAX_TOKENS;
+    lengths_forecast(self->lengths, question->hashes, question->blocks, &request->forecast);
+    if (request->forecast.samples) {
+        long long tokens = (long long)nearbyint(request->forecast.tokens);
+        tokens = tokens > 1 ? tokens : 1;
+        if (request->expected < 1 || request->expected > tokens) {
+            request->expected = tokens;
+        }
+    }
+}
+
+static int speed_of(void *context, Loads *loads, double *ms_per_token) {
+    Speeds *speeds = context;
+    const WorkerSpeed *known = speeds_worker(speeds, loads->worker);
+    if (known == NULL) {
+        return -1;
+    }
+    *ms_per_token = speeds_ms_per_token(speeds, known);
+    return 0;
+}
+
+/* What core.routing.chooser.Chooser._weigh puts together. */
+static void fill_question(Decider *self, const Request *request, Question *question) {
+    Asked *asked = &question->asked;
+    long long size = self->block_size, stride = self->sequences->stride;
+    long long usual = (long long)(OUTPUT_CAP * self->speeds->output_tokens);
+    usual = usual ? usual : MOST_TOKENS;
+    long long output = request->expected < usual ? request->expected : usual;
+    Py_ssize_t count = PyTuple_GET_SIZE(request->states);
+    asked->keys = question->hashes;
+    asked->key_step = (Py_ssize_t)stride;
+    asked->key_count = question->deepest ? question->blocks / asked->key_step : 0;
+    asked->memory_wait = NULL;
+    asked->speeds = self->speeds;
+    asked->block_size = size;
+    asked->prompt_tokens = request->prompt_tokens;
+    asked->request_blocks = (request->prompt_tokens + size - 1) / size;
+    asked->output_blocks = (output + size - 1) / size;
+    asked->stride = stride;
+    asked->now = request->now;
+    asked->fleet = self->speeds->fleet_ms_per_token;
+    asked->step_tokens = self->speeds->steps->step_tokens;
+    asked->arrivals_per_ms =
+        sequences_arrivals_per_ms(self->sequences, request->now) / (double)count;
+    asked->margin = self->margin;
+    asked->weights_count = self->weights_count;
+    memcpy(asked->weights, self->weights, sizeof asked->weights);
+    asked_facts(asked);
+}
+
+/* Book the request at a worker, and believe its prompt cached there; NULL with an error set. */
+static Placed *book(Decider *self, const Request *request, const Question *question,
+                    WorkerState *state, const CandidateTerms *terms, Record *record) {
+    Placed *placed = PyObject_New(Placed, &placed_type);
+    if (placed == NULL) {
+        return NULL;
+    }
+    placed->record = (Record *)Py_NewRef(record);
+    placed->booking = NULL;
+    placed->hashes = NULL;
+    placed->model = Py_NewRef(request->scanned->model);
+    placed->request_id = PyUnicode_DecodeLatin1(PyBytes_AS_STRING(request->request_id),
+                                                PyBytes_GET_SIZE(request->request_id), NULL);
+    placed->forecast = request->forecast;
+    placed->prompt_tokens = request->prompt_tokens;
+    placed->expected_output_tokens = request->expected;
+    placed->choices = request->scanned->scan.choices;
+    placed->told_tokens = UNKNOWN;
+    placed->streams = request->scanned->scan.stream;
+    placed->waiting = 1;
+    placed->unseen_s = 0.0;
+    if (placed->request_id == NULL) {
+        Py_DECREF(placed);
+        return NULL;
+    }
+    double ttl_s = self->approx_ttl_s;
+    if (self->index != NULL) {
+        int doubted = PySet_GET_SIZE(self->distrusted)
+                          ? PySet_Contains(self->distrusted, state->worker)
+                          : 0;
+        ttl_s = doubted ? self->approx_ttl_s : self->predict_ttl_s;
+    }
+    DemandC demand = {
+        .prompt_tokens = request->prompt_tokens,
+        .uncached_tokens = terms->uncached_tokens,
+        .expected_output_tokens = request->expected,
+        .sequence_hashes = question->hashes,
+        .known = question->blocks,
+        .streams = placed->streams,
+        .turn = self->mode == MODE_ROUND_ROBIN,
+    };
+    int failed = 0;
+    if (question->blocks) {
+        placed->hashes = hashed_new(question->blocks);
+        failed = placed->hashes == NULL;
+    }
+    if (!failed && placed->hashes != NULL) {
+        memcpy(placed->hashes->at, question->hashes,
+               (size_t)question->blocks * sizeof *question->hashes);
+        if (self->mode == MODE_KV && self->routed != NULL && ttl_s > 0.0) {
+            demand.hashes = (PyObject *)placed->hashes;
+            failed = approx_record(self->routed, state->worker, question->hashes,
+                                   question->blocks, request->now, ttl_s) < 0;
+        }
+    }
+    if (!failed) {
+        placed->booking = sequences_book(self->sequences, placed->request_id, state->worker,
+                                         &demand, request->now);
+        failed = placed->booking == NULL && PyErr_Occurred() != NULL;
+    }
+    if (failed) {
+        Py_CLEAR(placed);
+    }
+    return placed;
+}
+
+/* Keep every candidate with what it would have cost, for people. */
+static int keep_all(Decider *self, const Question *question, Record *record, PyObject *states) {
+    size_t count = (size_t)question->count;
+    record->weighed_terms = PyMem_Calloc(count, sizeof *record->weighed_terms);
+    record->scores = PyMem_Calloc(count, sizeof *record->scores);
+    record->workers = PyTuple_New(question->count);
+    if (record->weighed_terms == NULL || record->scores == NULL || record->workers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < question->count; i++) {
+        WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(states, i);
+        record->scores[i] = self->costs[i];
+        PyTuple_SET_ITEM(record->workers, i, Py_NewRef(state->worker));
+        if (write_terms(self, question, state, record->weighed_terms + i) < 0) {
+            return -1;
+        }
+    }
+    record->weighed = question->count;
+    record->kept_candidates = question->count > 1 ? question->count : 0;
+    return 0;
+}
+
+static long long told_of(const Decider *self, const Cohort *cohort, const WorkerState *state) {
+    for (Py_ssize_t i = 0; i < self->told_drops.count; i++) {
+        const Drop *drop = self->told_drops.drops + i;
+        for (uint32_t word = drop->start; word < drop->size; word++) {
+            for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
+                uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
+                if (slot < cohort->told_count && cohort->told[slot] == state) {
+                    return drop->depth;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+/* Fill the record and append it; -1 with an error set. */
+static int record_decision(Decider *self, const Request *request, const Question *question,
+                           WorkerState *state, const CandidateTerms *terms, Placed *placed,
+                           double score) {
+    Record *record = placed->record;
+    record->request_id = Py_NewRef(request->request_id);
+    record->worker = Py_NewRef(state->worker);
+    record->policy = Py_NewRef(self->policy);
+    record->maker = Py_NewRef(self->maker);
+    record->tenant = PyUnicode_GET_LENGTH(request->tenant) ? Py_NewRef(request->tenant) : NULL;
+    record->hashes = Py_XNewRef((PyObject *)placed->hashes);
+    record->block_count = question->blocks;
+    record->chosen = *terms;
+    record->score = score;
+    record->prompt_tokens = request->prompt_tokens;
+    record->block_size = self->block_size;
+    record->considered = question->count;
+    record->best_overlap_blocks = question->deepest;
+    record->by_cache = self->mode == MODE_KV;
+    record->estimated = !self->looks;
+    record->decided_s = request->now;
+    record->forecast_tokens = request->forecast.tokens;
+    record->forecast_samples = request->forecast.samples;
+    record->forecast_family = request->forecast.family_tokens;
+    if (ring_append(self->ring, record) < 0) {
+        return -1;
+    }
+    return totals_decided(self->totals, request->now);
+}
+
+/* Release what was booked of a request that cannot be placed after all, keeping the error. */
+static void unbook(Decider *self, Placed *placed) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (placed->booking != NULL && sequences_finish(self->sequences, placed->booking) < 0) {
+        PyErr_Clear();
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+static int tell_health(Decider *self, const Placed *placed, WorkerState *state, double now) {
+    if (!PySet_GET_SIZE(self->out)) {
+        return 0;
+    }
+    PyObject *told = PyObject_CallMethod(self->health, "chosen", "OdO", state->worker, now,
+                                         placed->request_id);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static int note_match(Decider *self, const Cohort *cohort, const Placed *placed) {
+    if (cohort->view == NULL || cohort->view->old == NULL || !self->told_drops.count) {
+        return 0;
+    }
+    PyObject *noted = PyObject_CallMethod(self->index, "note_match", "On", placed->hashes,
+                                          self->told_drops.drops[0].depth);
+    Py_XDECREF(noted);
+    return noted == NULL ? -1 : 0;
+}
+
+/* Say what the formula would have made of those whom nothing but a turn or a draw chose. */
+static int price_blind(Decider *self, const Question *question, Py_ssize_t chosen, int whole) {
+    Py_ssize_t first = whole ? 0 : chosen, count = whole ? question->count : 1;
+    return formula_costs(self->formula, &question->asked, question->states + first, count,
+                         self->costs + first);
+}
+
+/* Choose, book and record; a new reference, None: Python has to. */
+static PyObject *place(Decider *self, Request *request, Question *question) {
+    Py_ssize_t count = PyTuple_GET_SIZE(request->states);
+    double now = request->now;
+    if (sequences_settle(self->sequences, now, speed_of, self->speeds) < 0) {
+        return NULL;
+    }
+    Cohort *cohort = decider_cohort(self, request->states);
+    if (cohort == NULL || find_overlaps(self, question, cohort, now) < 0) {
+        return NULL;
+    }
+    fill_question(self, request, question);
+    if (count > self->cost_room) {
+        Py_ssize_t room = self->cost_room;
+        if (make_room((void **)&self->ties, &room, count, sizeof *self->ties) < 0 ||
+            make_room((void **)&self->costs, &self->cost_room, count, sizeof *self->costs) < 0) {
+            return NULL;
+        }
+    }
+    question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
+    question->count = count;
+    Py_ssize_t chosen =
+        self->mode == MODE_KV ? choose_by_cost(self, question) : choose_blind(self, question);
+    if (chosen < 0) {
+        return NULL;
+    }
+    WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
+    CandidateTerms terms;
+    if (write_terms(self, question, state, &terms) < 0) {
+        return NULL;
+    }
+    if (self->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
+        return NULL;
+    }
+    Record *record = record_new();
+    if (record == NULL ||
+        (request->whole && keep_all(self, question, record, request->states) < 0)) {
+        Py_XDECREF(record);
+        return NULL;
+    }
+    record->told_blocks = told_of(self, cohort, state);
+    Placed *placed = book(self, request, question, state, &terms, record);
+    Py_DECREF(record);
+    if (placed == NULL) {
+        return NULL;
+    }
+    if (note_match(self, cohort, placed) < 0 || tell_health(self, placed, state, now) < 0 ||
+        record_decision(self, request, question, state, &terms, placed, self->costs[chosen]) < 0) {
+        unbook(self, placed);
+        Py_DECREF(placed);
+        return NULL;
+    }
+    self->decisions++;
+    self->overlap_blocks += terms.overlap_blocks;
+    self->request_blocks += question->asked.request_blocks;
+    return (PyObject *)placed;
+}
+
+/* decide(scanned, packed, request_id, tenant, states, now, whole) -> Placed | None */
+PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 7) {
+        return PyErr_Format(PyExc_TypeError, "decide takes 7 arguments, not %zd", nargs);
+    }
+    if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
+        !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4])) {
+        return PyErr_Format(PyExc_TypeError,
+                            "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple "
+                            "of states, a time and a bool");
+    }
+    if (self->formula == NULL) {
+        return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy yet");
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
+    }
+    Request request = {
+        .scanned = (Scanned *)args[0],
+        .request_id = args[2],
+        .tenant = args[3],
+        .states = args[4],
+        .now = PyFloat_AsDouble(args[5]),
+        .whole = PyObject_IsTrue(args[6]),
+    };
+    if (PyErr_Occurred() || PyTuple_GET_SIZE(request.states) == 0) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    Question question = {.hashes = NULL};
+    uint64_t began = clock_ns();
+    int hashed = 1;
+    self->busy = 1;
+    if (self->looks) {
+        hashed = hash_prompt(self, &request, args[1], &question);
+    } else {
+        request.prompt_tokens = PyBytes_GET_SIZE(request.scanned->body) / BYTES_A_TOKEN;
+    }
+    PyObject *placed = NULL;
+    if (hashed == 1) {
+        foresee(self, &request, &question);
+        placed = place(self, &request, &question);
+    } else if (hashed == 0) {
+        placed = Py_NewRef(Py_None);
+    }
+    self->busy = 0;
+    if (self->decide_s != NULL && placed != NULL && placed != Py_None) {
+        histogram_observe(self->decide_s, (double)(clock_ns() - began) / 1e9);
+    }
+    return placed;
+}

@@ -1,0 +1,147 @@
+/* Decider: the compiled way of a request through routing, one call to decide and one to finish.
+ *
+ * What it does is what core.dispatch.Dispatch does with a request that wishes nothing unusual, over
+ * the same state, to the last bit; all else goes that way.
+ */
+#ifndef KVMESH_DECIDE_H
+#define KVMESH_DECIDE_H
+
+#include "approx.h"
+#include "costs.h"
+#include "lengths.h"
+#include "records.h"
+#include "scan.h"
+#include "sequences.h"
+#include "speeds.h"
+#include "totals.h"
+#include "view.h"
+
+enum { COHORTS = 8 };
+
+/* A prompt's sequence hashes, all of them: core.blocks.hashing.Hashes. */
+typedef struct {
+    PyObject_VAR_HEAD
+    uint64_t at[];
+} Hashed;
+
+/* A request body that was scanned, and keeps it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *body; /* bytes */
+    PyObject *model; /* str */
+    int chat;       /* else a completion */
+    Scan scan;
+} Scanned;
+
+/* Which of the workers that may take a request is behind which slot. */
+typedef struct {
+    PyObject *states; /* tuple of WorkerState; NULL: nothing here */
+    View *view;       /* NULL: no index */
+    uint64_t routed_changes;
+    WorkerState **told, **routed; /* by slot, of `states`; NULL where it is none of them */
+    uint32_t told_count, routed_count;
+    uint64_t used; /* when, in questions */
+} Cohort;
+
+enum { MODE_KV, MODE_ROUND_ROBIN, MODE_RANDOM, MODE_LEAST_LOADED, MODE_POWER_OF_TWO, MODES };
+
+typedef struct {
+    PyObject_HEAD
+    Sequences *sequences;
+    Speeds *speeds;
+    Lengths *lengths;
+    Approx *routed;  /* NULL: none */
+    Ring *ring;
+    Totals *totals;
+    TokenCounts *counts;
+    Formula *formula;
+    PyObject *index;      /* core.index.KvIndex, NULL: no events */
+    PyObject *distrusted; /* set of workers whose events do not count */
+    PyObject *out;        /* set of workers that something speaks against */
+    PyObject *health;     /* core.health.Health */
+    PyObject *random;     /* draws from [0, 1) */
+    PyObject *unseen;     /* core.workers.silent_growth.UnseenSpeeds */
+    PyObject *policy;     /* str */
+    PyObject *maker;      /* makes a Decision of a Record */
+    PyObject *replica;    /* str */
+    double weights[MOST_WEIGHTS], margin, predict_ttl_s, approx_ttl_s;
+    Py_ssize_t weights_count;
+    long long block_size;
+    uint64_t root;
+    int mode, looks; /* looks: caches count, in mode kv */
+    int busy;        /* a decision is under way */
+    Histogram *decide_s; /* NULL: nobody counts */
+    long long decisions, overlap_blocks, request_blocks;
+    Cohort cohorts[COHORTS];
+    uint64_t question; /* of cohorts */
+    /* Scratch, kept from call to call. */
+    Drops told_drops, routed_drops;
+    ScanTokens ids;
+    uint64_t *hashes;
+    double *costs;
+    Py_ssize_t *ties;
+    Py_ssize_t hash_room, cost_room;
+} Decider;
+
+/* A request that was decided and is on its way. */
+typedef struct {
+    PyObject_HEAD
+    Record *record;
+    Booking *booking;     /* live or not; NULL: another one has its id */
+    PyObject *request_id; /* str */
+    PyObject *model;      /* str */
+    Hashed *hashes;       /* NULL: nothing was hashed, or let go with the first token */
+    Forecast forecast;
+    long long prompt_tokens, expected_output_tokens, choices, told_tokens; /* told UNKNOWN: none */
+    char streams, waiting;
+    double unseen_s;
+} Placed;
+
+extern PyTypeObject decider_type, placed_type, hashed_type, scanned_type;
+extern PyMethodDef native_scanned_methods[];
+
+/* Return hashes of `count` blocks, not yet written; NULL with MemoryError. */
+Hashed *hashed_new(Py_ssize_t count);
+
+int hashed_ready(void);
+int decider_ready(void);
+
+/* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
+ * error set. Borrowed until the next call.
+ */
+Cohort *decider_cohort(Decider *self, PyObject *states);
+
+void cohort_clear(Cohort *cohort);
+
+/* What is asked of all workers of a cohort. */
+typedef struct {
+    Asked asked;
+    WorkerState *const *states;
+    Py_ssize_t count;
+    const uint64_t *hashes;
+    Py_ssize_t blocks;
+    Py_ssize_t deepest;
+    long long estimated;
+} Question;
+
+/* Return the place among the states of the worker to take; -1 with an error set. Writes `costs` of
+ * the decider in mode kv.
+ */
+Py_ssize_t choose_by_cost(Decider *self, const Question *question);
+Py_ssize_t choose_blind(Decider *self, const Question *question);
+
+/* Note how much of the prompt each worker has; -1 with an error set. */
+int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now);
+
+/* Write every term of one worker; -1 with an error set. */
+int write_terms(Decider *self, const Question *question, WorkerState *state, CandidateTerms *out);
+
+PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+
+static inline long long overlap_of(const Asked *asked, const WorkerState *state) {
+    return state->asked == asked->question ? state->overlap : 0;
+}
+
+#endif

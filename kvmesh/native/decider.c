@@ -1,0 +1,259 @@
+/* The types Decider and Placed. */
+#include "decide.h"
+
+#include <string.h>
+#include <structmember.h>
+
+static const char *const modes[MODES] = {
+    [MODE_KV] = "kv",
+    [MODE_ROUND_ROBIN] = "round-robin",
+    [MODE_RANDOM] = "random",
+    [MODE_LEAST_LOADED] = "least-loaded",
+    [MODE_POWER_OF_TWO] = "power-of-two",
+};
+
+/* What a decider owns. */
+static PyObject **decider_owned(Decider *self, size_t place) {
+    PyObject **owned[] = {
+        (PyObject **)&self->sequences, (PyObject **)&self->speeds, (PyObject **)&self->lengths,
+        (PyObject **)&self->routed,    (PyObject **)&self->ring,   (PyObject **)&self->totals,
+        (PyObject **)&self->formula,   &self->index,               &self->distrusted,
+        &self->out,                    &self->health,              &self->random,
+        &self->unseen,                 &self->policy,              &self->maker,
+        &self->replica,                (PyObject **)&self->decide_s,
+        (PyObject **)&self->counts,
+    };
+    return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
+}
+
+static int decider_traverse(Decider *self, visitproc visit, void *arg) {
+    PyObject **owned;
+    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
+        Py_VISIT(*owned);
+    }
+    return 0;
+}
+
+static int decider_clear(Decider *self) {
+    PyObject **owned;
+    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
+        Py_CLEAR(*owned);
+    }
+    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
+        cohort_clear(one);
+    }
+    return 0;
+}
+
+static void decider_dealloc(Decider *self) {
+    PyObject_GC_UnTrack(self);
+    decider_clear(self);
+    drops_free(&self->told_drops);
+    drops_free(&self->routed_drops);
+    scan_release(&self->ids);
+    PyMem_Free(self->hashes);
+    PyMem_Free(self->costs);
+    PyMem_Free(self->ties);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Keep an optional object of a type; -1 with TypeError set. */
+static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, const char *name) {
+    if (given == NULL || given == Py_None) {
+        return 0;
+    }
+    if (type != NULL && !Py_IS_TYPE(given, type)) {
+        PyErr_Format(PyExc_TypeError, "%s is a %s or None, not %.100s", name, type->tp_name,
+                     Py_TYPE(given)->tp_name);
+        return -1;
+    }
+    *place = Py_NewRef(given);
+    return 0;
+}
+
+static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"sequences", "speeds", "lengths", "ring",   "totals",  "tokens", "distrusted",
+                            "out",       "health", "random",  "unseen", "replica", "routed",
+                            "index",     "decide_s", NULL};
+    PyObject *sequences, *speeds, *lengths, *ring, *totals, *distrusted, *out, *health, *random;
+    PyObject *tokens, *unseen, *replica, *routed, *index, *decide_s;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, keywords, "$O!O!O!O!O!O!O!O!OOOUOOO", names, &sequences_type, &sequences,
+            &speeds_type, &speeds, &lengths_type, &lengths, &ring_type, &ring, &totals_type,
+            &totals, &token_counts_type, &tokens, &PySet_Type, &distrusted, &PySet_Type, &out, &health, &random, &unseen,
+            &replica, &routed, &index, &decide_s)) {
+        return NULL;
+    }
+    Decider *self = (Decider *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->sequences = (Sequences *)Py_NewRef(sequences);
+    self->speeds = (Speeds *)Py_NewRef(speeds);
+    self->lengths = (Lengths *)Py_NewRef(lengths);
+    self->ring = (Ring *)Py_NewRef(ring);
+    self->totals = (Totals *)Py_NewRef(totals);
+    self->counts = (TokenCounts *)Py_NewRef(tokens);
+    self->distrusted = Py_NewRef(distrusted);
+    self->out = Py_NewRef(out);
+    self->health = Py_NewRef(health);
+    self->random = Py_NewRef(random);
+    self->unseen = Py_NewRef(unseen);
+    self->replica = Py_NewRef(replica);
+    self->block_size = self->sequences->block_size;
+    if (keep_optional((PyObject **)&self->routed, routed, &approx_type, "routed") < 0 ||
+        keep_optional(&self->index, index, NULL, "index") < 0 ||
+        keep_optional((PyObject **)&self->decide_s, decide_s, &histogram_type, "decide_s") < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int find_mode(const char *name) {
+    int mode = 0;
+    while (mode < MODES && strcmp(name, modes[mode]) != 0) {
+        mode++;
+    }
+    return mode < MODES ? mode : -1;
+}
+
+/* follow(mode, formula, weights, margin, policy, maker, predict_ttl_s, approx_ttl_s, root) */
+static PyObject *decider_follow(Decider *self, PyObject *args) {
+    const char *name;
+    PyObject *formula, *weights, *policy, *maker;
+    double margin, predict_ttl_s, approx_ttl_s, read[MOST_WEIGHTS] = {0.0};
+    unsigned long long root;
+    if (!PyArg_ParseTuple(args, "sO!O!dUOddK", &name, &formula_type, &formula, &PyTuple_Type,
+                          &weights, &margin, &policy, &maker, &predict_ttl_s, &approx_ttl_s,
+                          &root)) {
+        return NULL;
+    }
+    int mode = find_mode(name);
+    Py_ssize_t count = PyTuple_GET_SIZE(weights);
+    if (mode < 0 || count > MOST_WEIGHTS || count < ((Formula *)formula)->weights) {
+        return PyErr_Format(PyExc_ValueError, "mode %.40s with %zd weights cannot be followed", name,
+                            count);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        read[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
+    }
+    memcpy(self->weights, read, sizeof read);
+    self->weights_count = count;
+    self->margin = margin;
+    self->predict_ttl_s = predict_ttl_s;
+    self->approx_ttl_s = approx_ttl_s;
+    self->root = root;
+    self->mode = mode;
+    self->looks = mode == MODE_KV;
+    Py_XSETREF(self->formula, (Formula *)Py_NewRef(formula));
+    Py_XSETREF(self->policy, Py_NewRef(policy));
+    Py_XSETREF(self->maker, Py_NewRef(maker));
+    Py_RETURN_NONE;
+}
+
+static PyObject *decider_resize(Decider *self, PyObject *size) {
+    long long block_size = PyLong_AsLongLong(size);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (block_size < 1 || self->busy) {
+        return PyErr_Format(PyExc_ValueError, "a block has one token at least, not %lld", block_size);
+    }
+    self->block_size = block_size;
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef decider_members[] = {
+    {"decisions", T_LONGLONG, offsetof(Decider, decisions), READONLY, "Made here."},
+    {"overlap_blocks", T_LONGLONG, offsetof(Decider, overlap_blocks), READONLY, "Found cached."},
+    {"request_blocks", T_LONGLONG, offsetof(Decider, request_blocks), READONLY, "Of prompts."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef decider_methods[] = {
+    {"follow", (PyCFunction)decider_follow, METH_VARARGS, "Decide by this policy from now on."},
+    {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
+    {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
+     "decide(scanned, packed, request_id, tenant, states, now, whole) -> Placed | None"},
+    {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
+     "seen(placed, tokens, now) -> whether these were the first"},
+    {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,
+     "finish(placed, status, usage, now) -> (booking | None, well)"},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject decider_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Decider",
+    .tp_doc = "Decides a request in one call.",
+    .tp_basicsize = sizeof(Decider),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = decider_new,
+    .tp_dealloc = (destructor)decider_dealloc,
+    .tp_traverse = (traverseproc)decider_traverse,
+    .tp_clear = (inquiry)decider_clear,
+    .tp_members = decider_members,
+    .tp_methods = decider_methods,
+};
+
+static void placed_dealloc(Placed *self) {
+    Py_XDECREF(self->record);
+    Py_XDECREF(self->booking);
+    Py_XDECREF(self->request_id);
+    Py_XDECREF(self->model);
+    Py_XDECREF(self->hashes);
+    PyObject_Free(self);
+}
+
+static PyObject *placed_families(Placed *self, void *closure) {
+    (void)closure;
+    PyObject *made = PyTuple_New(self->forecast.families);
+    for (int i = 0; made != NULL && i < self->forecast.families; i++) {
+        PyObject *one = Py_BuildValue("LK", self->forecast.family[i].tokens,
+                                      (unsigned long long)self->forecast.family[i].key);
+        if (one == NULL) {
+            Py_CLEAR(made);
+        } else {
+            PyTuple_SET_ITEM(made, i, one);
+        }
+    }
+    return made;
+}
+
+static PyMemberDef placed_members[] = {
+    {"record", T_OBJECT, offsetof(Placed, record), READONLY, "What the log keeps of it."},
+    {"booking", T_OBJECT, offsetof(Placed, booking), READONLY, "Live or not."},
+    {"request_id", T_OBJECT, offsetof(Placed, request_id), READONLY, "Of its booking."},
+    {"model", T_OBJECT, offsetof(Placed, model), READONLY, "The model's name."},
+    {"hashes", T_OBJECT, offsetof(Placed, hashes), READONLY, "None after the first token."},
+    {"prompt_tokens", T_LONGLONG, offsetof(Placed, prompt_tokens), READONLY, NULL},
+    {"expected_output_tokens", T_LONGLONG, offsetof(Placed, expected_output_tokens), READONLY, NULL},
+    {"choices", T_LONGLONG, offsetof(Placed, choices), READONLY, NULL},
+    {"told_tokens", T_LONGLONG, offsetof(Placed, told_tokens), 0, NULL},
+    {"streams", T_BOOL, offsetof(Placed, streams), READONLY, NULL},
+    {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
+    {"unseen_s", T_DOUBLE, offsetof(Placed, unseen_s), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef placed_getters[] = {
+    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject placed_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "kvmesh._native.Placed",
+    .tp_doc = "A request that was decided.",
+    .tp_basicsize = sizeof(Placed),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)placed_dealloc,
+    .tp_members = placed_members,
+    .tp_getset = placed_getters,
+};

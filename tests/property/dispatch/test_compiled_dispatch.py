@@ -1,0 +1,344 @@
+"""The compiled way of a request holds against `Dispatch`: the same decisions, the same state."""
+
+import json
+import random
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kvmesh.compiled import NATIVE
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
+from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
+from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
+from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.sequences import new_sequences
+from kvmesh.errors import NoWorkerError
+
+pytestmark = pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
+
+WORKERS = [WorkerId(f"w{number}") for number in range(6)]
+COSTS = ("predicted-time", "dynamo", "prefill-decode", "lmetric", "overlap-load")
+MODES: tuple[RouterMode, ...] = ("kv", "round-robin", "random", "least-loaded", "power-of-two")
+MODEL = "m"
+SIZE = 4
+TEXTS = ["a" * 40, "a" * 40 + "b" * 90, "a" * 40 + "c" * 33, "x" * 200, "short", "é" * 30]
+
+tokenizer = ByteTokenizer()
+
+
+def ids_of(text: str) -> str:
+    return tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}]))
+
+
+def hashes_of(text: str) -> BlockHashes:
+    ids = ids_of(text)
+    return BlockHashes(ids if len(ids) % SIZE else ids[:-1], SIZE)
+
+
+class Side:
+    """One router core with its own state, equal to the other's as long as both do the same."""
+
+    def __init__(
+        self, options: RouterOptions, seed: int, *, events: bool, whole_per_s: int
+    ) -> None:
+        membership = Membership()
+        self.index = KvIndex() if events else None
+        self.routed = new_approx(thinned=True)
+        self.scheduler = Scheduler(
+            options,
+            random.Random(seed),
+            membership=membership,
+            sequences=new_sequences(SIZE, stride=2),
+            index=self.index,
+            routed=self.routed,
+        )
+        self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
+        self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
+        self.doubts: list[tuple[WorkerId, Doubt]] = []
+        self.dispatch = Dispatch(
+            self.scheduler,
+            self.log,
+            map(float, count()).__next__,
+            lambda worker, doubt: self.doubts.append((worker, doubt)),
+            follows_events=events,
+        )
+
+    def view(self, now: float) -> dict[str, Any]:
+        """Return everything that later decisions depend on, and what people see."""
+        scheduler = self.scheduler
+        sequences, speeds = scheduler.sequences, scheduler.speeds
+        found: dict[str, Any] = {}
+        for worker in WORKERS:
+            loads = sequences.loads(worker)
+            found[worker] = (
+                [
+                    getattr(loads, name)
+                    for name in (
+                        "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks",
+                        "expected_blocks", "silent", "progress_s",
+                    )
+                ],
+                list(loads.prefilling),
+                dict(loads.shared),
+                speeds.report(worker),
+            )  # fmt: skip
+        found["bookings"] = {
+            name: [
+                getattr(one, field)
+                for field in (
+                    "worker", "owner", "prompt_tokens", "uncached_tokens", "service_tokens",
+                    "booked_s", "renewed_s", "output_s", "streams", "keys", "private_blocks",
+                    "expected_blocks", "foreseen_blocks", "output_tokens", "prefilling",
+                    "service_s", "turn",
+                )
+            ]
+            + [None if one.hashes is None else list(one.hashes.upto(1 << 40))]
+            for name, one in sequences.bookings.items()
+        }  # fmt: skip
+        found["held"] = [scheduler.overlaps.find(hashes_of(text), now) for text in TEXTS]
+        found["routed"] = self.routed.statistics()
+        found["speeds"] = (
+            speeds.fleet_ms_per_token,
+            speeds.output_tokens,
+            speeds.steps.step_tokens,
+        )
+        found["lengths"] = scheduler.lengths.statistics()
+        found["statistics"] = scheduler.statistics()
+        found["tokens"] = [
+            getattr(self.dispatch.tokens, name)
+            for name in ("prompt", "reported", "predicted", "cached")
+        ]
+        found["accesses"] = self.dispatch.accesses.reports
+        found["doubts"] = self.doubts
+        found["log"] = self.log.statistics()
+        return found
+
+
+def told(decision: Decision) -> dict[str, Any]:
+    return {name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "cost"}
+
+
+def seen_of(record: Any) -> dict[str, Any]:
+    names = (
+        "request_id", "worker", "policy", "overlap_blocks", "request_blocks", "considered",
+        "best_overlap_blocks", "by_cache", "prompt_tokens", "block_size", "capacity_blocks",
+        "ms_per_token", "decided_s", "first_token_s", "ended_s", "state", "status", "attempts",
+        "output_tokens", "reported", "forecast", "tenant", "kept", "ttft_ms",
+    )  # fmt: skip
+    return {name: getattr(record, name) for name in names}
+
+
+class Asked(msgspec.Struct):
+    """One request on both sides; `placed` None: both went through `Dispatch`."""
+
+    placed: Placed | None
+    one: Dispatched
+    twin: Dispatched | None
+    tokens: int = 0
+
+
+@settings(max_examples=40, stateful_step_count=30, deadline=None)
+class TwoWays(RuleBasedStateMachine):
+    """Sends each request through `Dispatch` on one side, compiled on the other."""
+
+    @initialize(
+        mode=st.sampled_from([*MODES, "kv", "kv", "kv"]),
+        cost=st.sampled_from(COSTS),
+        events=st.booleans(),
+        seed=st.integers(0, 9),
+        whole=st.sampled_from([0, 3, 1000]),
+        predict=st.sampled_from([0.0, 5.0]),
+    )
+    def begin(
+        self, mode: Any, cost: str, events: bool, seed: int, whole: int, predict: float
+    ) -> None:
+        options = RouterOptions(
+            mode=mode, cost=cost, block_size=SIZE, predict_ttl_s=predict, replica="r"
+        )
+        self.spec = Side(options, seed, events=events, whole_per_s=whole)
+        self.quick = Side(options, seed, events=events, whole_per_s=whole)
+        self.compiled = CompiledDispatch(self.quick.dispatch)
+        self.now = 100.0
+        self.asked: list[Asked] = []
+        self.numbers = count()
+        self.blind = mode != "kv"
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.spec, self.quick
+
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        models=st.sampled_from([(), (MODEL,), ("other",)]),
+        blocks=st.sampled_from([0, 20, 10_000]),
+        trust=st.sampled_from([Trust.EXACT, Trust.EXACT, Trust.DEGRADED]),
+    )
+    def join(self, worker: WorkerId, models: Any, blocks: int, trust: Trust) -> None:
+        for side in self.sides:
+            side.scheduler.workers.membership.add(worker, self.now)
+            info = WorkerInfo(models=models, total_blocks=blocks, trust=trust)
+            side.scheduler.workers.describe(worker, info)
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def leave(self, worker: WorkerId) -> None:
+        for side in self.sides:
+            side.scheduler.workers.membership.remove(worker)
+            side.scheduler.remove_worker(worker)
+            if side.index is not None:
+                side.index.remove_worker(worker)
+
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        running=st.integers(0, 5),
+        waiting=st.integers(0, 3),
+        used=st.integers(0, 40),
+    )
+    def report(self, worker: WorkerId, running: int, waiting: int, used: int) -> None:
+        report = LoadReport(running, waiting, used, 50)
+        for side in self.sides:
+            side.scheduler.workers.report(worker, report)
+
+    @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), share=st.floats(0, 1))
+    def store(self, worker: WorkerId, text: str, share: float) -> None:
+        hashes = hashes_of(text).upto(1 << 40)
+        for side in self.sides:
+            if side.index is not None:
+                side.index.store(worker, ROOT, pack_hashes(hashes[: int(share * len(hashes))]))
+
+    @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), clear=st.booleans())
+    def remove(self, worker: WorkerId, text: str, clear: bool) -> None:
+        hashes = hashes_of(text).upto(1 << 40)
+        for side in self.sides:
+            if side.index is not None and clear:
+                side.index.clear(worker)
+            elif side.index is not None:
+                side.index.remove(worker, pack_hashes(hashes[-3:]))
+
+    @rule(
+        text=st.sampled_from(TEXTS),
+        stream=st.booleans(),
+        limit=st.sampled_from([None, 0, 1, 16, 500]),
+        model=st.sampled_from([MODEL, "", "other"]),
+        choices=st.sampled_from([None, 2]),
+    )
+    def ask(
+        self, text: str, stream: bool, limit: int | None, model: str, choices: int | None
+    ) -> None:
+        name = f"r{next(self.numbers)}"
+        body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
+        body |= {} if limit is None else {"max_tokens": limit}
+        body |= {} if choices is None else {"n": choices}
+        assert NATIVE is not None
+        scanned = NATIVE.scan(json.dumps(body).encode(), True)
+        assert scanned is not None
+        placed = self.compiled.decide(scanned, None, name.encode(), "", self.now)
+        size = len(json.dumps(body).encode())
+        request = RouteRequest(
+            request_id=name,
+            hashes=BlockHashes.of((), SIZE) if self.blind else hashes_of(text),
+            prompt_tokens=size // 4 if self.blind else len(ids_of(text)),
+            expected_output_tokens=(limit or 0) * (choices or 1),
+            model=model,
+            streams=stream,
+            choices=choices or 1,
+        )
+        one, error = self._decide(self.spec, request)
+        if placed is None:
+            twin, twin_error = self._decide(self.quick, request)
+            assert str(error) == str(twin_error)
+            if one is not None:
+                self.asked.append(Asked(None, one, twin))
+            return
+        assert one is not None, error
+        assert one.decision is not None
+        assert told(placed.record.decision) == told(one.decision)
+        self.asked.append(Asked(placed, one, None))
+
+    def _decide(
+        self, side: Side, request: RouteRequest
+    ) -> tuple[Dispatched | None, NoWorkerError | None]:
+        one = side.dispatch.enter(request, request.request_id.encode())
+        try:
+            side.dispatch.decide(one, self.now)
+        except NoWorkerError as error:
+            return None, error
+        return one, None
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), more=st.sampled_from([1, 1, 5, 40]))
+    def tokens(self, data: Any, more: int) -> None:
+        asked = data.draw(st.sampled_from(self.asked))
+        asked.tokens += more
+        first = self.spec.dispatch.seen(asked.one, asked.tokens, self.now)
+        if asked.placed is not None:
+            assert self.compiled.seen(asked.placed, asked.tokens, self.now) == first
+        else:
+            self.quick.dispatch.seen(asked.twin, asked.tokens, self.now)
+
+    @precondition(lambda self: self.asked)
+    @rule(
+        data=st.data(),
+        usage=st.sampled_from([None, Usage(7, 3, None), Usage(42, 9, 20), Usage(42, 0, 0)]),
+    )
+    def serve(self, data: Any, usage: Usage | None) -> None:
+        asked = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        self._end(self.spec, asked.one, SERVED, usage)
+        if asked.placed is not None:
+            self.compiled.finish(asked.placed, 200, usage, self.now)
+            assert seen_of(asked.placed.record) == seen_of(asked.one.record)
+        else:
+            assert asked.twin is not None
+            self._end(self.quick, asked.twin, SERVED, usage)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), attempt=st.sampled_from([UNKNOWN, failed_attempt("reset", 0.5)]))
+    def fail(self, data: Any, attempt: Attempt) -> None:
+        asked = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        twin = asked.twin
+        if asked.placed is not None:
+            twin = self.compiled.continued(asked.placed)
+            assert twin.waiting == asked.one.waiting
+            assert twin.forecast == asked.one.forecast
+            assert twin.families == asked.one.families
+        assert twin is not None
+        self._end(self.spec, asked.one, attempt, None)
+        self._end(self.quick, twin, attempt, None)
+
+    def _end(self, side: Side, one: Dispatched, attempt: Attempt, usage: Usage | None) -> None:
+        side.dispatch.release(one, attempt, self.now)
+        state = "finished" if attempt is SERVED else "failed"
+        status = 200 if attempt is SERVED else 502
+        side.dispatch.finished(one, attempt, state, status, usage, self.now)  # type: ignore[arg-type]
+
+    @rule(seconds=st.sampled_from([0.001, 0.02, 0.5, 3.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for side in self.sides:
+            side.scheduler.sequences.expire(self.now)
+            side.scheduler.grow_unseen(self.now)
+            side.log.settle()
+
+    @invariant()
+    def agree(self) -> None:
+        if hasattr(self, "spec"):
+            assert self.quick.view(self.now) == self.spec.view(self.now)
+
+
+TestTwoWays = TwoWays.TestCase

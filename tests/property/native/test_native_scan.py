@@ -1,0 +1,269 @@
+"""The compiled scan of a body against the pure one, the strict parser and an engine's `json.loads`.
+
+The compiled scan may leave a body to the strict parser; what it answers must be the same.
+"""
+
+import json
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kvmesh.app.prompts.prompt_reader import PromptReader
+from kvmesh.app.prompts.tokenizer import ByteTokenizer
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.chat.inference import read_chat
+from kvmesh.core.prompts.body_scan import (
+    MOST_DEPTH,
+    Scanned,
+    pure_scan_body,
+    pure_scan_messages,
+    pure_scan_tokens,
+    scan_body,
+    scan_messages,
+    scan_tokens,
+)
+from kvmesh.core.prompts.segment_cache import unpack_ids
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.openai import ENDPOINTS, parse_request
+from tests.property.support.bodies import anything, chats, damaged
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+CHAT = ENDPOINTS["/v1/chat/completions"]
+COMPLETION = ENDPOINTS["/v1/completions"]
+READER = PromptReader(ByteTokenizer(), 16)
+
+texts = st.text(st.characters(codec="utf-8"))
+usual_messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "critic"]), "content": texts}
+    ),
+    min_size=1,
+)
+usual_fields = st.fixed_dictionaries(
+    {"model": st.text(st.characters(codec="utf-8"), max_size=20), "messages": usual_messages},
+    optional={
+        "stream": st.booleans(),
+        "max_tokens": st.integers(0, 10**6),
+        "n": st.integers(1, 9),
+        "temperature": st.floats(0, 2),
+        "stop": st.none() | st.lists(texts),
+        "user": texts,
+        "stream_options": st.just({"include_usage": True}),
+    },
+)
+
+
+def same(body: bytes) -> None:
+    """Whatever the compiled scan answers, the pure one does, too."""
+    for compiled, pure in (
+        (scan_body, pure_scan_body),
+        (scan_tokens, pure_scan_tokens),
+        (scan_messages, pure_scan_messages),
+    ):
+        found: Any = compiled(body)
+        assert found is None or found == pure(body), compiled
+
+
+@given(chats())
+@example(b'{"messages":[{"role":"user","content":"a","role":"system","content":"b"}]}')
+@example(b'{"messages":[{"role":"user","content":"a"}],"tools":[{"a":1,"a":2}]}')
+@example(b'{"messages":[{"role":"user","content":"a","name":" "}],"tools":[{"a":"\\u0001\\/"}]}')
+@example(b'{"messages":[{"role":"user","content":"a"}],"tools":[{"a":[-0.0,0.5,12.25,0.0001]}]}')
+@example(b'{"model":"a","model":null,"messages":[{}],"max_tokens":5,"max_tokens":null}')
+@example(b'{"prompt":"a","prompt":["b"]}')
+@example(b'{"messages":null,"messages":[{"role":"user","content":"a"}]}')
+@example(b'{"messages":[{"role":"\\u0075ser","content":"a"}]}')
+@example(b'{"model":"%b","model":"m"}' % (b"m" * 513))
+def test_chats_are_read_as_by_the_pure_scan(body: bytes) -> None:
+    same(body)
+
+
+@given(anything)
+def test_any_fields_are_read_as_by_the_pure_scan(body: bytes) -> None:
+    same(body)
+
+
+@given(damaged())
+def test_damaged_bodies_are_read_as_by_the_pure_scan(body: bytes) -> None:
+    same(body)
+
+
+@given(st.binary(max_size=60) | st.text('{}[]",:\\ue\t0.', max_size=20).map(str.encode))
+def test_bytes_are_read_as_by_the_pure_scan(body: bytes) -> None:
+    same(body)
+
+
+@given(chats() | anything)
+def test_what_is_scanned_is_what_the_router_reads(body: bytes) -> None:
+    """The request and the prompt's ids, as today's way from the body to both has them."""
+    scanned = scan_body(body)
+    if scanned is None:
+        return
+    chat = read_chat(body) if scanned.messages is not None else None
+    endpoint = COMPLETION if chat is None else CHAT
+    parsed = chat or parse_request(body, ENDPOINTS["/v1/models"])
+    assert (parsed.model, bool(parsed.stream)) == (scanned.model, scanned.stream)
+    assert (parsed.output_limit, parsed.choices) == (scanned.limit, scanned.choices)
+    assert (parsed.urgency, parsed.user) == (scanned.urgency, scanned.user)
+    assert (parsed.cache_salt, parsed.lora_path) == (scanned.cache_salt, scanned.lora_path)
+    ids = scan_tokens(body)
+    if ids is not None:
+        packed = READER._pack(body, endpoint, parsed, scanned.prompt or "")[0]
+        assert unpack_ids(ids) == unpack_ids(packed)
+
+
+@given(chats() | anything)
+def test_what_the_strict_parser_refuses_is_not_scanned(body: bytes) -> None:
+    scanned = scan_body(body)
+    try:
+        parse_request(body, ENDPOINTS["/v1/models"])
+    except RequestError:
+        assert scanned is None
+
+
+@given(chats() | anything)
+def test_keys_that_come_twice_are_read_as_engines_read_them(body: bytes) -> None:
+    scanned = scan_body(body)
+    if scanned is None:
+        return
+    read = json.loads(body)
+    assert read.get("model") == scanned.model
+    assert bool(read.get("stream")) == scanned.stream
+    prompt = read.get("prompt")
+    assert (prompt if isinstance(prompt, str) else None) == scanned.prompt
+    limits = (read.get(f"max_{kind}tokens") for kind in ("completion_", "output_", ""))
+    assert scanned.limit == min(
+        next((one for one in limits if one is not None), -1), 2**31 - 1
+    ) or (scanned.limit is None)
+    assert len(read.get("messages") or ()) == scanned.message_count
+    said = scan_messages(body)
+    if said is not None:
+        assert said == [(one["role"], one["content"]) for one in read["messages"]]
+
+
+@given(usual_fields, st.booleans(), st.sampled_from([None, 2]))
+def test_a_usual_chat_is_never_left_to_the_strict_parser(
+    fields: dict[str, Any], escaped: bool, indent: int | None
+) -> None:
+    body = json.dumps(fields, ensure_ascii=escaped, indent=indent).encode()
+
+    scanned = scan_body(body)
+
+    assert isinstance(scanned, Scanned)
+    assert scanned.model == fields["model"]
+    assert scanned.limit == fields.get("max_tokens")
+    assert scan_messages(body) == [(one["role"], one["content"]) for one in fields["messages"]]
+    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=80), st.booleans())
+def test_a_text_prompt_is_its_bytes(prompt: str, escaped: bool) -> None:
+    body = json.dumps({"prompt": prompt}, ensure_ascii=escaped).encode()
+
+    assert scan_tokens(body) == array("I", list(prompt.encode())).tobytes()
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": 'In °C: "now"\n',
+            "parameters": {"type": "object", "properties": {"a": {"minimum": 0.5, "max": -3}}},
+        },
+    }
+]
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"a": 1}'}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": TOOLS, "tool_choice": "auto"},
+        {"documents": [{"title": "a", "text": "b"}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL]}]},
+        {"messages": [{"role": "tool", "tool_call_id": "c1", "content": "21"}]},
+        {"messages": [{"role": "user", "name": "bob", "content": [{"type": "text", "text": "é"}]}]},
+        {"messages": [{"role": "user", "content": ["a", {"text": "b"}]}]},
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {"reasoning_effort": "low", "chat_template_kwargs": {"thinking": True}},
+    ],
+)
+def test_agents_are_not_left_to_the_tokenizer(fields: dict[str, Any]) -> None:
+    said = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+    body = json.dumps(said, ensure_ascii=False).encode()
+
+    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+
+
+@pytest.mark.parametrize("size", [*range(70), 4095, 100_000])
+@pytest.mark.parametrize("last", ["x", "é", "\n", '"', "😀"])
+def test_texts_of_every_length_are_read_whole(size: int, last: str) -> None:
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "a" * size + last + "b" * (size % 17)}]},
+        ensure_ascii=False,
+    ).encode()
+
+    assert scan_body(body) == pure_scan_body(body) is not None
+    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+
+
+@pytest.mark.parametrize("place", range(0, 40, 3))
+@pytest.mark.parametrize("byte", [0x00, 0x1F, 0x80, 0xC0, 0xED, 0xF5, 0xFF])
+def test_a_byte_that_no_string_may_have_is_found_anywhere(place: int, byte: int) -> None:
+    text = b"a" * place + bytes([byte]) + b"a" * (40 - place)
+    for body in (b'{"prompt":"%b"}' % text, b'{"other":["%b"]}' % text, b'{"%b":1}' % text):
+        assert scan_body(body) is None
+        assert pure_scan_body(body) is None
+
+
+@pytest.mark.parametrize(("depth", "scanned"), [(MOST_DEPTH - 1, True), (MOST_DEPTH, False)])
+def test_nesting_is_followed_so_far(depth: int, scanned: bool) -> None:
+    body = b'{"x":' + b"[" * depth + b"]" * depth + b"}"
+
+    assert (scan_body(body) is not None) is scanned
+    assert pure_scan_body(body) is not None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{}",
+        '{"name":"x"}',
+        '{"name":"x","tool_call_id":"y","tool_calls":[{}]}',
+        '{"role":"","content":"","name":"\\\\"}',
+        '{"content":["",""],"tool_calls":[{"a":"\\u0001"}]}',
+    ],
+)
+def test_many_messages_of_little_text_have_room(message: str) -> None:
+    """Markers are more than the bytes that they stand for: the sanitizers watch where they go."""
+    body = b'{"messages":[%b],"tools":[{}]}' % ",".join([message] * 3000).encode()
+
+    assert scan_tokens(body) == pure_scan_tokens(body) is not None
+
+
+def test_nesting_does_not_end_the_process() -> None:
+    for opening in (b"[", b'{"a":', b'{"messages":[{"content":['):
+        assert scan_body(b'{"x":' + opening * 100_000) is None
+        assert scan_tokens(b'{"messages":[{"content":' + opening * 100_000) is None
+
+
+def test_the_body_may_be_any_buffer() -> None:
+    body = b'{"prompt":"abc"}'
+    for one in (bytearray(body), memoryview(b"xx" + body)[2:]):
+        scan: Any = scan_body
+        assert scan(one) == scan_body(body)
+
+
+@pytest.mark.parametrize("name", ["scan_body", "scan_tokens", "scan_messages"])
+def test_what_is_no_buffer_is_an_error(name: str) -> None:
+    for argument in ("text", None, 1, [1]):
+        with pytest.raises(TypeError):
+            getattr(NATIVE, name)(argument)
+    with pytest.raises((BufferError, TypeError)):
+        getattr(NATIVE, name)(memoryview(b"abcd")[::2])

@@ -1,0 +1,283 @@
+"""The compiled bookings do what the pure ones do, to the last bit."""
+
+import random
+from typing import cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kvmesh.compiled import CORE, NATIVE, Native
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.workers.arrivals import Arrivals
+from kvmesh.core.workers.loads import MOST_TOKENS, Booking, Demand
+from kvmesh.core.workers.sequences import LOCAL, ActiveSequences, new_sequences
+from kvmesh.core.workers.silent_growth import UnseenWork, grow_unseen
+from kvmesh.core.workers.turns import WorkerTurns, new_turns
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+WORKERS = [WorkerId("w1"), WorkerId("w2"), WorkerId("w3")]
+FIELDS = tuple(one.name for one in msgspec.structs.fields(Booking))
+SUMS = (
+    "worker", "prefill_tokens", "prompt_tokens", "active_requests", "active_blocks",
+    "expected_blocks", "silent", "unseen_requests", "unseen_blocks", "unseen_tokens", "progress_s",
+    "shared", "waiting_requests", "booked_requests", "booked_blocks", "booked_tokens",
+)  # fmt: skip
+
+ids = st.integers(0, 12).map(lambda number: f"r{number}")
+workers = st.sampled_from(WORKERS)
+owners = st.sampled_from([LOCAL, "router-b", "router-c"])
+amounts = st.integers(-3, 90) | st.sampled_from(
+    [0, MOST_TOKENS, MOST_TOKENS + 1, 1 << 70, -(1 << 70)]
+)
+hashes = st.builds(
+    lambda family, count: [family * 1000 + depth for depth in range(count)],
+    st.integers(0, 2),
+    st.integers(0, 30) | st.just(300),
+)  # fmt: skip
+
+
+class Names(str):
+    """Text, but not of the type itself."""
+
+    __slots__ = ()
+
+
+def seen(bookings: Booking | list[Booking] | None) -> object:
+    """Return what can be read of bookings."""
+    if isinstance(bookings, list):
+        return [seen(one) for one in bookings]
+    return bookings and [getattr(bookings, name) for name in FIELDS]
+
+
+class BothSequences(RuleBasedStateMachine):
+    """The same requests, kept twice."""
+
+    @initialize(stride=st.integers(1, 5), size=st.sampled_from([1, 4, 16]))
+    def begin(self, stride: int, size: int) -> None:
+        self.pure = ActiveSequences(size, lease_s=5.0, stride=stride)
+        self.native = new_sequences(size, lease_s=5.0, stride=stride)
+        assert type(self.native) is not type(self.pure)
+        self.now = 1000.0
+
+    @property
+    def twins(self) -> tuple[ActiveSequences, ActiveSequences]:
+        return self.pure, self.native
+
+    @rule(pause=st.floats(-2.0, 4.0) | st.sampled_from([0.0, 1e-3, 60.0]))
+    def wait(self, pause: float) -> None:
+        self.now += pause
+
+    @rule(
+        request_id=ids,
+        worker=workers,
+        owner=owners,
+        tokens=st.tuples(amounts, amounts, amounts),
+        known=hashes,
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    )
+    def add(
+        self,
+        *,
+        request_id: str,
+        worker: WorkerId,
+        owner: str,
+        tokens: tuple[int, int, int],
+        known: list[int],
+        flags: tuple[bool, bool, bool],
+    ) -> None:
+        streams, believed, turn = flags
+        kept = BlockHashes.of(known, 4) if believed else None
+        keys = [tuple(twin.sharing_keys(known)) for twin in self.twins]
+        assert keys[0] == keys[1]
+        demand = Demand(*tokens, keys[0], streams=streams, hashes=kept, turn=turn)
+        pure, native = (
+            twin.add(request_id, worker, demand, self.now, owner=owner) for twin in self.twins
+        )
+        assert pure == native
+
+    @rule(request_id=ids, tokens=amounts)
+    def grow(self, request_id: str, tokens: int) -> None:
+        for twin in self.twins:
+            twin.grow(request_id, tokens, self.now)
+
+    @rule(request_id=ids, text=st.sampled_from([str, Names]))
+    def first_token(self, request_id: str, text: type[str]) -> None:
+        pure, native = (twin.first_token(text(request_id), self.now) for twin in self.twins)
+        assert seen(pure) == seen(native)
+
+    @rule(request_id=ids, text=st.sampled_from([str, Names]))
+    def finish(self, request_id: str, text: type[str]) -> None:
+        pure, native = (twin.finish(text(request_id)) for twin in self.twins)
+        assert seen(pure) == seen(native)
+
+    @rule(speeds=st.tuples(*[st.floats(0.0, 1e3)] * 3))
+    def settle(self, speeds: tuple[float, ...]) -> None:
+        asked: list[list[WorkerId]] = []
+        for twin in self.twins:
+            asked.append([])
+
+            def ms_per_token(worker: WorkerId, asked: list[WorkerId] = asked[-1]) -> float:
+                asked.append(worker)
+                return speeds[WORKERS.index(worker)]
+
+            twin.settle(self.now, ms_per_token)
+        assert asked[0] == asked[1]
+
+    @rule(request_id=ids, blocks=st.integers(-9, 99))
+    def foresee(self, request_id: str, blocks: int) -> None:
+        for twin in self.twins:
+            if request_id in twin.bookings:
+                twin.foresee(twin.bookings[request_id], blocks)
+
+    @rule(reported=st.dictionaries(workers, st.integers(0, 60)))
+    def grow_unseen(self, reported: dict[WorkerId, int]) -> None:
+        for twin in self.twins:
+            grow_unseen(twin, UnseenWork(lambda _: 17.0, reported.get), self.now)
+
+    @rule(worker=workers, figures=st.tuples(amounts, amounts, amounts))
+    def correct(self, worker: WorkerId, figures: tuple[int, int, int]) -> None:
+        requests, blocks, tokens = (max(0, one) for one in figures)
+        for twin in self.twins:
+            twin.correct(worker, requests, blocks, tokens)
+
+    @rule(size=st.sampled_from([1, 4, 16, 64]))
+    def resize(self, size: int) -> None:
+        for twin in self.twins:
+            twin.resize(size)
+
+    @rule(request_ids=st.lists(ids, max_size=4))
+    def renew(self, request_ids: list[str]) -> None:
+        for twin in self.twins:
+            twin.renew(iter(request_ids), self.now)
+
+    @rule()
+    def expire(self) -> None:
+        pure, native = (twin.expire(self.now) for twin in self.twins)
+        assert seen(pure) == seen(native)
+
+    @rule(worker=workers)
+    def remove_worker(self, worker: WorkerId) -> None:
+        pure, native = (twin.remove_worker(worker) for twin in self.twins)
+        assert seen(pure) == seen(native)
+
+    @rule(owner=owners)
+    def remove_owner(self, owner: str) -> None:
+        pure, native = (twin.remove_owner(owner) for twin in self.twins)
+        assert seen(pure) == seen(native)
+
+    @rule(names=st.lists(workers, min_size=1, unique=True))
+    def take_turns(self, names: list[WorkerId]) -> None:
+        pure, native = (twin.turns.next(names, "a") for twin in self.twins)
+        assert pure == native
+
+    @invariant()
+    def the_same(self) -> None:
+        pure, native = self.twins
+        assert list(pure.bookings) == list(native.bookings)
+        assert seen([*pure.bookings.values()]) == seen([*native.bookings.values()])
+        for worker in WORKERS:
+            ours, theirs = pure.loads(worker), native.loads(worker)
+            assert [getattr(ours, name) for name in SUMS] == [
+                getattr(theirs, name) for name in SUMS
+            ]
+            assert list(ours.prefilling) == list(theirs.prefilling)
+            for later_s in (-1.0, 0.0, 0.7):
+                asked = (0.0731, self.now + later_s, 12.5)
+                assert ours.wait_ms(*asked) == theirs.wait_ms(*asked)
+            for family in range(3):
+                keys = tuple(range(family * 1000, family * 1000 + 30))[
+                    pure.stride - 1 :: pure.stride
+                ]
+                shared = [
+                    one.shared_blocks(keys, pure.stride, overlap=19) for one in (ours, theirs)
+                ]
+                assert shared[0] == shared[1]
+        for owner in (LOCAL, "router-b"):
+            assert seen(pure.owned(owner)) == seen(native.owned(owner))
+        assert pure.statistics() == native.statistics()
+        assert pure.arrivals.per_ms(self.now) == native.arrivals.per_ms(self.now)
+        for name in ("block_size", "stride", "lease_s", "generation"):
+            assert getattr(pure, name) == getattr(native, name)
+
+
+TestBothSequences = BothSequences.TestCase
+
+
+@given(st.lists(st.floats(-1e6, 1e9) | st.floats(0.0, 60.0), max_size=30))
+def test_arrivals_are_the_same_to_the_last_bit(moments: list[float]) -> None:
+    twins = (Arrivals(), cast("Arrivals", cast("Native", NATIVE).Arrivals()))
+
+    for now in moments:
+        for twin in twins:
+            twin.fold(now)
+        for asked in (now, now + 3.3, now - 1.0):
+            assert twins[0].per_ms(asked) == twins[1].per_ms(asked)
+
+
+names = st.text(max_size=9) | st.sampled_from(["w" * 250, "w" * 1000])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["take", "next", "next", "served", "remove"]),
+            st.lists(st.integers(0, 9), min_size=1, max_size=9),
+            st.sampled_from(["", "a", "router-b" * 40]),
+        ),
+        max_size=60,
+    ),
+    st.lists(names, min_size=10, max_size=10),
+)
+def test_turns_are_the_same(did: list[tuple[str, list[int], str]], members: list[str]) -> None:
+    twins = WorkerTurns(), new_turns()
+    assert type(twins[0]) is not type(twins[1])
+
+    for what, numbers, replica in did:
+        workers = [WorkerId(members[number]) for number in numbers]
+        if what in {"take", "remove"}:
+            for twin in twins:
+                getattr(twin, what)(workers[0])
+            continue
+        pure, native = (twin.next(workers, replica) for twin in twins)
+        assert pure == native
+        if what == "served":
+            for twin in twins:
+                twin.take(pure)
+
+
+def test_turns_of_many_workers_are_the_same() -> None:
+    workers = [WorkerId(f"worker-{number}") for number in range(700)]
+    pure, native = WorkerTurns(), new_turns()
+    for one in workers[::7]:
+        pure.take(one)
+        native.take(one)
+
+    assert pure.next(workers, "r") == native.next(workers, "r")
+    assert pure.next(workers[:300], "") == native.next(workers[:300], "")
+
+
+def test_many_requests_share_and_free_their_keys_in_any_order() -> None:
+    twins = ActiveSequences(16, stride=1), new_sequences(16, stride=1)
+    rng = random.Random(5)
+    live: list[str] = []
+    for number in range(3000):
+        if live and rng.random() < (0.3 if number < 1500 else 0.7):
+            name = live.pop(rng.randrange(len(live)))
+            for twin in twins:
+                twin.finish(name)
+        else:
+            live.append(f"r{number}")
+            family, depth = rng.randrange(40) * 1000, rng.choice([1, 5, 40, 400])
+            # Equal in their low or in their high bits, so that their places meet.
+            keys = tuple((family + one) << (44 * (number & 1)) for one in range(depth))
+            for twin in twins:
+                twin.add(live[-1], WORKERS[0], Demand(depth * 16, 0, keys=keys), 0.0)
+        if number % 100 == 0:
+            assert twins[0].loads(WORKERS[0]).shared == twins[1].loads(WORKERS[0]).shared
+    assert twins[0].loads(WORKERS[0]).active_blocks == twins[1].loads(WORKERS[0]).active_blocks

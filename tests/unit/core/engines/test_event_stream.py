@@ -1,0 +1,162 @@
+from collections.abc import Callable
+
+import pytest
+
+from kvmesh.core.engines.event_stream import DUE, ENDED, TAKEN, EventStream, new_event_stream
+from kvmesh.core.engines.sse import Usage
+
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":" a"}}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\n'
+NO_USAGE = b'data: {"choices":[],"usage":null}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+Make = Callable[[], EventStream]
+pytestmark = pytest.mark.parametrize("make", [EventStream, new_event_stream])
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+@pytest.mark.parametrize(
+    ("data", "tokens"),
+    [
+        (chunk(TOKEN), 1),
+        (chunk(TOKEN + TOKEN), 2),
+        (chunk(TOKEN) + chunk(NO_USAGE), 2),
+        (chunk(TOKEN) + chunk(DONE), 1),
+        (chunk(TOKEN + DONE), 1),
+        (b"%06X\r\n%b\r\n" % (len(TOKEN), TOKEN), 1),
+    ],
+)
+def test_chunks_of_whole_ordinary_events_are_counted_as_they_are(
+    data: bytes, tokens: int, make: Make
+) -> None:
+    stream = make()
+    stream.due = 100
+
+    assert stream.take(data, b"") == TAKEN
+    assert (stream.tokens, stream.done, stream.is_complete()) == (
+        tokens,
+        DONE in data,
+        DONE in data,
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        TOKEN,
+        chunk(TOKEN[:-1]),
+        chunk(TOKEN)[:-1],
+        chunk(TOKEN) + b"0\r\n\r\n",
+        chunk(TOKEN) + b"3a",
+        b"%07x\r\n%b\r\n" % (len(TOKEN), TOKEN),
+        b"%x;x=y\r\n%b\r\n" % (len(TOKEN), TOKEN),
+        b"%x\n%b\r\n" % (len(TOKEN), TOKEN),
+        b"%x\r\n%bxx" % (len(TOKEN), TOKEN),
+        chunk(TOKEN + USAGE),
+        chunk(b'data: {"error":{}}\n\n'),
+        chunk(b'data: {"choices":["\\n"],"usage":null}\n\n'),
+        chunk(b"event: x\n" + TOKEN),
+        chunk(b": comment\n\n"),
+        chunk(b"data: {}\r\n\r\n"),
+        chunk(b"data: {}\n\n\n"),
+    ],
+)
+def test_anything_else_has_to_be_fed(data: bytes, make: Make) -> None:
+    stream = make()
+
+    assert stream.take(data, b"") == 0
+    assert (stream.tokens, stream.held) == (0, b"")
+
+
+def test_nothing_is_taken_behind_a_part_of_an_event(make: Make) -> None:
+    stream = make()
+    stream.feed(TOKEN[:9])
+
+    taken = stream.take(chunk(TOKEN), b"")
+    passed = stream.feed(TOKEN[9:])
+
+    assert (taken, passed, stream.take(chunk(TOKEN), b"")) == (0, TOKEN, TAKEN | DUE)
+    assert stream.tokens == 2
+
+
+def test_what_is_due_is_told_until_it_is_put_off(make: Make) -> None:
+    stream = make()
+    told = []
+    for _ in range(4):
+        told.append(stream.take(chunk(TOKEN), b""))
+        if stream.tokens == 2:
+            stream.due = 4
+
+    assert told == [TAKEN | DUE, TAKEN | DUE, TAKEN, TAKEN | DUE]
+
+
+@pytest.mark.parametrize("content", [b"", chunk(TOKEN), chunk(DONE), chunk(TOKEN) + chunk(DONE)])
+def test_the_last_chunk_is_taken_where_it_may_be(content: bytes, make: Make) -> None:
+    stream = make()
+    stream.due = 100
+    data = content + b"0\r\n\r\n"
+
+    before = stream.take(data, b""), stream.tokens
+    taken = stream.take(data, b"head")
+
+    assert (before, taken) == ((0, 0), TAKEN | ENDED)
+    assert (stream.done, stream.is_complete()) == (DONE in content, DONE in content)
+
+
+@pytest.mark.parametrize(
+    "end", [b"0\r\n\r\n0\r\n\r\n", b"00\r\n\r\n", b"0\r\nT: x\r\n\r\n", b"0\r\n"]
+)
+def test_any_other_end_has_to_be_fed(end: bytes, make: Make) -> None:
+    assert make().take(chunk(TOKEN) + end, b"head") == 0
+
+
+def test_a_stream_says_what_gate_and_scanner_say(make: Make) -> None:
+    stream = make()
+    error = b'{"error":{"message":"m"}}'
+
+    passed = stream.feed(TOKEN + USAGE + b"data: %b\n\n" % error + b"data: {")
+
+    assert passed.endswith(error + b"\n\n")
+    assert (stream.tokens, stream.usage, stream.held) == (2, Usage(9, 4), b"data: {")
+    assert (stream.errors, stream.error, stream.done, stream.torn) == (1, error, False, False)
+    assert (stream.flush(), stream.flush()) == (b"data: {", b"")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_with_any_ends_of_lines_is_complete_behind_done(end: bytes, make: Make) -> None:
+    stream = make()
+    for event in (TOKEN, TOKEN, DONE):
+        stream.feed(event[:-2] + end + end)
+
+    assert (stream.tokens, stream.done, stream.is_complete()) == (2, True, True)
+
+
+def test_a_stream_is_taken_over_in_the_middle(make: Make) -> None:
+    stream = make()
+    stream.feed(DONE + TOKEN[:20])
+
+    passed = stream.feed(TOKEN[20:-2] + b"\r\n\r\n" + b"data:")
+
+    assert (passed[-4:], stream.tokens, stream.done, stream.is_complete()) == (
+        b"\r\n\r\n",
+        1,
+        True,
+        False,
+    )
+    assert stream.flush() == b"data:"
+
+
+def test_a_pure_stream_goes_on_where_another_ended(make: Make) -> None:
+    del make
+    stream = EventStream()
+
+    stream.resume(TOKEN[:9], True)
+
+    assert stream.is_complete()
+    assert stream.feed(TOKEN[9:]) == TOKEN
+    stream.take_event(TOKEN[:-2])
+    assert (stream.tokens, stream.is_complete()) == (2, False)

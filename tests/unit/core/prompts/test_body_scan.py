@@ -1,0 +1,152 @@
+"""Tests of the scan of a body, both ways where there are two."""
+
+from array import array
+from collections.abc import Callable
+
+import pytest
+
+from kvmesh.core.prompts.body_scan import (
+    Scanned,
+    pure_scan_body,
+    pure_scan_messages,
+    pure_scan_tokens,
+    scan_body,
+    scan_messages,
+    scan_tokens,
+)
+
+each_body = pytest.mark.parametrize("scan", [pure_scan_body, scan_body])
+each_tokens = pytest.mark.parametrize("scan", [pure_scan_tokens, scan_tokens])
+each_messages = pytest.mark.parametrize("scan", [pure_scan_messages, scan_messages])
+SAID = b'[{"role":"user","content":"hi"}]'
+
+
+@each_body
+def test_a_chat_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
+    scanned = scan(
+        b'{"model":"a/b","messages":%b,"stream":true,"max_tokens":9,"n":2,"priority":-3,'
+        b'"user":"u","cache_salt":"s","lora_path":"l","tools":[ 1],"tool_choice":null,'
+        b'"add_generation_prompt":null,"temperature":0.5,"stop":[{"x":1e9}]}' % SAID
+    )
+
+    assert scanned is not None
+    assert (scanned.model, scanned.stream, scanned.limit) == ("a/b", True, 9)
+    assert (scanned.choices, scanned.urgency) == (2, 3)
+    assert (scanned.user, scanned.cache_salt, scanned.lora_path) == ("u", "s", "l")
+    assert (scanned.messages, scanned.message_count) == (SAID, 1)
+    assert (scanned.tools, scanned.tool_choice) == (b"[ 1]", None)
+    assert (scanned.add_generation_prompt, scanned.continue_final_message) == (b"null", None)
+    assert (scanned.prompt, scanned.prompt_value, scanned.input) == (None, None, None)
+
+
+@each_body
+def test_a_completion_is_scanned(scan: Callable[[bytes], Scanned | None]) -> None:
+    text = scan(b' {"prompt" : "a\\u00e9" } ')
+    ids = scan(b'{"prompt":[1,2]}')
+
+    assert text is not None
+    assert ids is not None
+    assert (text.prompt, text.prompt_value) == ("a\u00e9", b'"a\\u00e9"')
+    assert (ids.prompt, ids.prompt_value, ids.messages) == (None, b"[1,2]", None)
+    assert (ids.model, ids.stream, ids.limit, ids.choices) == (None, False, None, 1)
+
+
+@each_body
+def test_of_a_key_that_comes_twice_the_last_counts(
+    scan: Callable[[bytes], Scanned | None],
+) -> None:
+    scanned = scan(b'{"model":"a","n":3,"model":"b","n":null,"max_tokens":1,"max_tokens":2}')
+
+    assert scanned is not None
+    assert (scanned.model, scanned.choices, scanned.limit) == ("b", 1, 2)
+
+
+@each_body
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"a":1}}',
+        b'{"a":1,}',
+        b'{"model":1}',
+        b'{"model":"%b"}' % (b"m" * 513),
+        b'{"a":"\xff"}',
+        b'{"a":"\\ud800"}',
+        b'{"n":0}',
+        b'{"max_tokens":-1}',
+        b'{"messages":{}}',
+        b'{"messages":null}',
+        b'{"messages":[]}',
+        b'{"messages":[1]}',
+        b'{"messages":[{"x":1e999}]}',
+        b'{"kvmesh":{}}',
+        b'{"lora_path":["a"]}',
+    ],
+)
+def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(
+    scan: Callable[[bytes], Scanned | None], body: bytes
+) -> None:
+    assert scan(body) is None
+
+
+@each_tokens
+def test_the_ids_of_a_chat_are_its_bytes_and_markers(
+    scan: Callable[[bytes], bytes | None],
+) -> None:
+    ids = scan(b'{"messages":[{"role":"user","content":"h\\u00e9"}]}')
+
+    assert ids == array("I", [262, 0x68, 0xC3, 0xA9, 257, 263]).tobytes()
+
+
+@each_tokens
+def test_the_ids_of_a_text_prompt_are_its_bytes(scan: Callable[[bytes], bytes | None]) -> None:
+    assert scan(b'{"prompt":"a\\n"}') == array("I", [97, 10]).tobytes()
+
+
+@each_tokens
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"model":"m"}',
+        b'{"prompt":[1]}',
+        b'{"messages":[{"role":1}]}',
+        b'{"messages":[{"content":[{"type":"image_url"}]}]}',
+        b'{"messages":[{"role":"user"}],"tools":[1]}',
+        b'{"messages":[{"role":"user"}],"tools":{}}',
+        b'{"messages":[{"role":"user"}],"add_generation_prompt":null}',
+    ],
+)
+def test_what_the_byte_tokenizer_must_look_at_has_no_ids(
+    scan: Callable[[bytes], bytes | None], body: bytes
+) -> None:
+    assert scan(body) is None
+
+
+@each_messages
+def test_messages_are_pairs_of_role_and_content(
+    scan: Callable[[bytes], list[tuple[str, str]] | None],
+) -> None:
+    body = b'{"messages":[{"role":"system","content":"\\"a\\""},{"content":"\xc3\xa9","role":"x"}]}'
+
+    assert scan(body) == [("system", '"a"'), ("x", "\u00e9")]
+
+
+@each_messages
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"prompt":"a"}',
+        b'{"messages":[{"role":"user"}]}',
+        b'{"messages":[{"role":"user","content":null}]}',
+        b'{"messages":[{"role":null,"content":"a"}]}',
+        b'{"messages":[{"role":"user","content":"a","name":"b"}]}',
+    ],
+)
+def test_messages_of_more_or_less_are_no_pairs(
+    scan: Callable[[bytes], list[tuple[str, str]] | None], body: bytes
+) -> None:
+    assert scan(body) is None
