@@ -100,6 +100,8 @@ class Gateway:
             return False
         if context.router.prefillers or self._viewers.apart:
             return False
+        if not compiled.looks and self._reader.looks is None:
+            return False  # --watch-prompts
         read = self._reader.scan(asked, chat=kind == "chat", looks=compiled.looks)
         if read is None:
             return False
