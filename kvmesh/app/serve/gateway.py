@@ -102,6 +102,8 @@ class Gateway:
             or self._viewers.apart
         ):
             return False
+        if not compiled.looks and self._reader.looks is None:
+            return False  # --watch-prompts
         read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
         if read is None:
             return False
