@@ -53,7 +53,7 @@ static Placed *read_placed(const Decider *self, PyObject *given, PyObject *when,
 
 /* seen(placed, tokens, now) -> whether it was the first */
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    double now;
+    double now = 0.0;
     if (nargs != 3) {
         return PyErr_Format(PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
     }
@@ -139,7 +139,7 @@ static int read_usage(Record *record, PyObject *usage) {
  * speaks against the worker
  */
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    double now;
+    double now = 0.0;
     if (nargs != 4) {
         return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
     }
