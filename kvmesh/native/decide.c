@@ -162,6 +162,10 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
         int doubted = PySet_GET_SIZE(self->distrusted)
                           ? PySet_Contains(self->distrusted, state->worker)
                           : 0;
+        if (doubted < 0) {
+            Py_DECREF(placed);
+            return NULL;
+        }
         ttl_s = doubted ? self->approx_ttl_s : self->predict_ttl_s;
     }
     DemandC demand = {
@@ -384,10 +388,12 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         .tenant = args[3],
         .states = args[4],
         .now = PyFloat_AsDouble(args[5]),
-        .whole = PyObject_IsTrue(args[6]),
     };
-    if (PyErr_Occurred() || PyTuple_GET_SIZE(request.states) == 0) {
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (PyErr_Occurred() || (request.whole = PyObject_IsTrue(args[6])) < 0) {
+        return NULL;
+    }
+    if (PyTuple_GET_SIZE(request.states) == 0) {
+        Py_RETURN_NONE;
     }
     Question question = {.hashes = NULL};
     uint64_t began = clock_ns();
