@@ -1,8 +1,8 @@
 /* A stream of server-sent events seen in passing: what `kvmesh.core.engines.event_stream` does.
  *
- * What engines send is done here: whole and cut events whose lines end in LF, tokens, `[DONE]`. The
- * pure twin, made when first needed, takes the rest: events that need JSON decoding (usage, errors),
- * events of several lines; and the whole stream from the first CR or overlong event on.
+ * What engines send is done here: whole and cut events whose lines end in LF, tokens, `[DONE]`; usage
+ * is decoded when asked for. The pure twin, made when first needed, takes the rest: events that may be
+ * errors or have several lines; and the whole stream from the first CR or overlong event on.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -14,13 +14,16 @@
 #define DONE "data: [DONE]"
 #define LENGTH(text) ((Py_ssize_t)(sizeof text - 1))
 
-enum { TOKEN, END, RARE };
+enum { TOKEN, USAGE, END, RARE };
 
 typedef struct {
     PyObject_HEAD
     PyObject *make;  /* makes the pure twin */
     PyObject *twin;  /* it, NULL until it is needed */
     PyObject *held;  /* bytes that have not passed yet, NULL for none */
+    PyObject *find;  /* find_usage(data, before): what an event reports, over what was reported before */
+    PyObject *usage; /* what was reported but for `unread`, NULL for nothing */
+    PyObject *unread; /* the data of the last event that reports usage, NULL for none */
     Py_ssize_t tokens, due, told_by_twin;
     char done, complete, handed_over; /* handed_over: the twin does everything */
 } EventStream;
@@ -49,7 +52,7 @@ static int kind_of(const char *at, Py_ssize_t size) {
     if (starts(at, size, ORDINARY, LENGTH(ORDINARY))) {
         static const char error[] = "\"error\"";
         int plain = memmem(at, (size_t)size, error, sizeof error - 1) == NULL;
-        return plain && lacks_usage(at, size) ? TOKEN : RARE;
+        return !plain ? RARE : lacks_usage(at, size) ? TOKEN : USAGE;
     }
     return size == LENGTH(DONE) && memcmp(at, DONE, sizeof DONE - 1) == 0 ? END : RARE;
 }
@@ -104,23 +107,70 @@ static int count_twins(EventStream *self, PyObject *twin, PyObject *returned) {
     return 0;
 }
 
+/* Decode the last report of usage. */
+static int read_usage(EventStream *self) {
+    PyObject *unread = self->unread;
+    if (unread == NULL) {
+        return 0;
+    }
+    self->unread = NULL;
+    PyObject *find = Py_XNewRef(self->find);
+    PyObject *before = Py_NewRef(self->usage == NULL ? Py_None : self->usage);
+    PyObject *found = find == NULL ? NULL
+                                   : PyObject_CallFunctionObjArgs(find, unread, before, NULL);
+    if (find == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a stream that was collected");
+    }
+    Py_XDECREF(find);
+    Py_DECREF(before);
+    Py_DECREF(unread);
+    if (found == NULL) {
+        return -1;
+    }
+    Py_XSETREF(self->usage, found);
+    return 0;
+}
+
+/* Keep an event's data, which reports usage, until that is asked for. */
+static int keep_usage(EventStream *self, const char *at, Py_ssize_t size) {
+    if (read_usage(self) < 0) {
+        return -1;
+    }
+    PyObject *data = PyBytes_FromStringAndSize(at + LENGTH("data: "), size - LENGTH("data: "));
+    if (data == NULL) {
+        return -1;
+    }
+    Py_XSETREF(self->unread, data);
+    return 0;
+}
+
 /* Have the twin look into one event. */
 static int take_rare(EventStream *self, const char *at, Py_ssize_t size) {
-    PyObject *twin = twin_of(self);
-    return twin == NULL ? -1 : count_twins(self, twin,
-        PyObject_CallMethod(twin, "take_event", "y#", at, size));
+    PyObject *twin = read_usage(self) < 0 ? NULL : twin_of(self);
+    if (twin == NULL) {
+        return -1;
+    }
+    PyObject *before = Py_NewRef(self->usage == NULL ? Py_None : self->usage);
+    PyObject *found = PyObject_CallMethod(twin, "take_event", "y#O", at, size, before);
+    Py_DECREF(before);
+    if (found != NULL) {
+        Py_XSETREF(self->usage, Py_NewRef(found));
+    }
+    return count_twins(self, twin, found);
 }
 
 /* Have the twin do everything from here on. */
 static int hand_over(EventStream *self) {
     PyObject *held = self->held == NULL ? PyBytes_FromStringAndSize(NULL, 0) : Py_NewRef(self->held);
-    PyObject *twin = held == NULL ? NULL : twin_of(self);
+    PyObject *twin = held == NULL || read_usage(self) < 0 ? NULL : twin_of(self);
     if (twin == NULL) {
         Py_XDECREF(held);
         return -1;
     }
-    PyObject *done = PyObject_CallMethod(twin, "resume", "OO", held,
-                                         self->complete ? Py_True : Py_False);
+    PyObject *before = Py_NewRef(self->usage == NULL ? Py_None : self->usage);
+    PyObject *done = PyObject_CallMethod(twin, "resume", "OOO", held,
+                                         self->complete ? Py_True : Py_False, before);
+    Py_DECREF(before);
     Py_DECREF(held);
     if (count_twins(self, twin, done) < 0) {
         return -1;
@@ -144,8 +194,11 @@ static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
         int kind = one ? kind_of(at, end - at) : RARE;
         if (end == at) {
             ; /* a blank line more */
-        } else if (kind == TOKEN) {
+        } else if (kind == TOKEN || kind == USAGE) {
             self->tokens++;
+            if (kind == USAGE && keep_usage(self, at, end - at) < 0) {
+                return -1;
+            }
         } else if (kind == END) {
             self->done = 1;
         } else if (take_rare(self, at, end - at) < 0) {
@@ -249,7 +302,7 @@ static Py_ssize_t chunk_size(const char *at, const char *end, const char **conte
 }
 
 /* Count the events of one chunk if they are whole and ordinary; -1 if not. */
-static Py_ssize_t count_plain(const char *at, Py_ssize_t size, int *last, int *ended) {
+static Py_ssize_t count_plain(const char *at, Py_ssize_t size, int *last, unsigned *kinds) {
     const char *end = at + size;
     Py_ssize_t tokens = 0;
     while (at < end) {
@@ -259,11 +312,27 @@ static Py_ssize_t count_plain(const char *at, Py_ssize_t size, int *last, int *e
         if (*last == RARE) {
             return -1;
         }
-        tokens += *last == TOKEN;
-        *ended |= *last == END;
+        tokens += *last != END;
+        *kinds |= 1u << *last;
         at = line + 2;
     }
     return tokens;
+}
+
+/* Keep what chunks that were counted report. */
+static int keep_usages(EventStream *self, const char *at, const char *end) {
+    Py_ssize_t size;
+    const char *content = at;
+    for (; (size = chunk_size(at, end, &content)) > 0; at = content + size + 2) {
+        for (const char *event = content; event < content + size;) {
+            const char *line = memchr(event, '\n', (size_t)(content + size - event));
+            if (kind_of(event, line - event) == USAGE && keep_usage(self, event, line - event) < 0) {
+                return -1;
+            }
+            event = line + 2;
+        }
+    }
+    return 0;
 }
 
 enum { TAKEN = 1, DUE = 2, ENDED = 4 };
@@ -305,7 +374,8 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
         return PyLong_FromLong(0);
     }
     Py_ssize_t tokens = 0;
-    int last = RARE, done = 0, ended = 0;
+    int last = RARE, ended = 0;
+    unsigned kinds = 0;
     while (at < end) {
         ended = may_end && end - at == LENGTH(last_chunk) && memcmp(at, last_chunk, 5) == 0;
         if (ended) {
@@ -317,15 +387,18 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
             content[size + 1] != '\n' || memchr(content, '\r', (size_t)size) != NULL) {
             return PyLong_FromLong(0);
         }
-        Py_ssize_t found = count_plain(content, size, &last, &done);
+        Py_ssize_t found = count_plain(content, size, &last, &kinds);
         if (found < 0) {
             return PyLong_FromLong(0);
         }
         tokens += found;
         at = content + size + 2;
     }
+    if ((kinds & 1u << USAGE) != 0 && keep_usages(self, PyBytes_AS_STRING(args[0]), end) < 0) {
+        return NULL;
+    }
     self->tokens += tokens;
-    self->done |= (char)done;
+    self->done |= (kinds & 1u << END) != 0;
     if (last != RARE) {
         self->complete = last == END;
     }
@@ -385,6 +458,13 @@ static PyObject *get_done(EventStream *self, void *closure) {
     return get_told(self, closure);
 }
 
+static PyObject *get_usage(EventStream *self, void *closure) {
+    if (self->handed_over) {
+        return get_told(self, closure);
+    }
+    return read_usage(self) < 0 ? NULL : Py_NewRef(self->usage == NULL ? Py_None : self->usage);
+}
+
 static PyObject *get_held(EventStream *self, void *closure) {
     if (self->handed_over) {
         return get_told(self, closure);
@@ -398,7 +478,7 @@ static PyGetSetDef stream_told[] = {
     {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&told[0]},
     {"errors", (getter)get_told, NULL, "error events", (void *)&told[1]},
     {"error", (getter)get_told, NULL, "the last error event's data", (void *)&told[2]},
-    {"usage", (getter)get_told, NULL, "what was reported last, or None", (void *)&told[3]},
+    {"usage", (getter)get_usage, NULL, "what was reported last, or None", (void *)&told[3]},
     {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&told[4]},
     {"torn", (getter)get_told, NULL, "whether a part of an overlong event has passed", (void *)&told[5]},
     {NULL, NULL, NULL, NULL, NULL},
@@ -419,17 +499,18 @@ static PyMethodDef stream_methods[] = {
 };
 
 static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *make;
+    PyObject *make, *find;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "EventStream takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O:EventStream", &make)) {
+    if (!PyArg_ParseTuple(args, "OO:EventStream", &make, &find)) {
         return NULL;
     }
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->make = Py_NewRef(make);
+        self->find = Py_NewRef(find);
         self->due = 1;
     }
     return (PyObject *)self;
@@ -437,11 +518,15 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
     Py_VISIT(self->make);
+    Py_VISIT(self->find);
+    Py_VISIT(self->usage);
     Py_VISIT(self->twin);
     return 0;
 }
 
 static int stream_clear(EventStream *self) {
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->usage);
     Py_CLEAR(self->make);
     Py_CLEAR(self->twin);
     return 0;
@@ -452,6 +537,9 @@ static void stream_dealloc(EventStream *self) {
     Py_CLEAR(self->make);
     Py_CLEAR(self->twin);
     Py_CLEAR(self->held);
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->usage);
+    Py_CLEAR(self->unread);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -460,7 +548,7 @@ PyTypeObject event_stream_type = {
     .tp_name = "kvmesh._native.EventStream",
     .tp_basicsize = sizeof(EventStream),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "EventStream(make)\n\nWhat core.engines.event_stream.EventStream does; `make` makes one.",
+    .tp_doc = "EventStream(make, find_usage)\n\nWhat core.engines.event_stream.EventStream does; `make` makes one.",
     .tp_new = stream_new,
     .tp_dealloc = (destructor)stream_dealloc,
     .tp_traverse = (traverseproc)stream_traverse,
