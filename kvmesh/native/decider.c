@@ -54,6 +54,7 @@ static void decider_dealloc(Decider *self) {
     PyMem_Free(self->hashes);
     PyMem_Free(self->costs);
     PyMem_Free(self->ties);
+    PyMem_Free(self->names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
