@@ -40,8 +40,6 @@ WORKERS = 4
 MIB = 1024**2
 MEMORY = "memory of open streams"
 LEAVING_CLIENTS = 20
-NGINX_PROCESSES = 2
-"""A master and a worker; a router with more is a parent, an index process and edges."""
 
 
 @contextmanager
@@ -78,26 +76,16 @@ def used_ns(proxy: Way) -> int:
     return sum(map(cpu_ns, proxy.pids))
 
 
-def deciding_ns(proxy: Way) -> int:
-    """Return the processor time of the process that decides for all edges of a router so far.
-
-    It is the first of the parent's children; what it needs a request bounds what edges can gain.
-    """
-    return cpu_ns(proxy.pids[1]) if len(proxy.pids) > NGINX_PROCESSES else 0
-
-
 def requests_sample(proxy: Way, size: int, connections: int, seconds: float) -> Sample:
     """Return what short requests cost at `connections` in flight."""
-    before, deciding_before = used_ns(proxy), deciding_ns(proxy)
+    before = used_ns(proxy)
     served = drive(proxy.port, size, connections, seconds)
     used_us = (used_ns(proxy) - before) / 1000
-    deciding_us = (deciding_ns(proxy) - deciding_before) / 1000
     return {
         "cpu us": used_us / served.requests,
         "p50 us": served.p50_us,
         "p99 us": served.p99_us,
         "req/s": served.requests / seconds,
-        **({"index us": deciding_us / served.requests} if deciding_us else {}),
     }
 
 

@@ -54,10 +54,6 @@ def router(port: int, workers: Sequence[str], _: Path) -> list[str]:
     return [sys.executable, "-m", "kvmesh", "router", *own]
 
 
-def two_edges(port: int, workers: Sequence[str], folder: Path) -> list[str]:
-    return [*router(port, workers, folder), "--http-processes=2"]
-
-
 def meta_router(port: int, workers: Sequence[str], _: Path) -> list[str]:
     """Return the command of a meta-router whose replicas are the workers: its hop alone."""
     replicas = [f"--replica=all={url}" for url in workers]
@@ -119,7 +115,6 @@ def rust(executable: str, *first: str, policy: str) -> Callable[..., list[str]]:
 def all_peers() -> list[Peer]:
     """Return every proxy, the baseline first."""
     peers = [Peer("kvmesh plain", plain), Peer("kvmesh router (kv)", router)]
-    peers.append(Peer("the same, 2 edges", two_edges))
     peers.append(Peer("kvmesh meta-router", meta_router))
     for name, executable, command in (
         ("nginx", "nginx", nginx),
