@@ -1,6 +1,6 @@
 """`python -m benchmarks.cost.page FILE.jsonl > docs/request-cost.md`: the page of what a run found.
 
-The file has what `bench_proxy`, `bench_instructions`, `bench_split` and `bench_request --rooms`
+The file has what `bench_proxy`, `bench_instructions`, `bench_replicas` and `bench_request --rooms`
 append with `--json`. What was not measured is a dash; a figure that meets its goal is bold.
 """
 
@@ -216,11 +216,9 @@ whatever else the machine does.
 SPLIT: Final = """
 ## More processors
 What a request takes of each kind of process, measured, and the requests a second that follow if
-nothing but that bounds them: edges beside an index process (`--http-processes`), replicas of a
-bucket behind meta-routers (the best division of the processors), replicas behind a balancer
-that takes none of these processors. Each sibling of a replica hears of its bookings. All were
-measured on one processor: with one each, an edge and the index process wake each other more often
-and read fewer messages at a time, so edges gain less than stands here.
+nothing but that bounds them: replicas of a bucket behind meta-routers (the best division of the
+processors), replicas behind a balancer that takes none of these processors. Each sibling of a
+replica hears of its bookings. All were measured on one processor.
 """
 
 ROOMS: Final = """
