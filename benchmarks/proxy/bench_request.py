@@ -22,7 +22,8 @@ from typing import Final, cast
 import uvloop
 
 from benchmarks.measure import Candidate, Comparison, Sample, compare, parse_options, report
-from benchmarks.proxy.load import HOT_PREFIXES, chat_body, request_bytes
+from benchmarks.proxy.chats import CHATS, Chats
+from benchmarks.proxy.load import request_bytes
 from benchmarks.proxy.workers import JSON
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
@@ -48,6 +49,9 @@ ENGINES: Final = 4
 ANSWER: Final = [(b"server", b"uvicorn"), (b"content-type", b"application/json")]
 ANSWER_HEAD: Final = [*ANSWER, (b"content-length", b"%d" % len(JSON))]
 SAMPLE_S: Final = 0.0005
+MOST_BYTES: Final = 40_000_000
+"""Of bodies made before the clock starts; then the first come again."""
+
 SHOWN_LINES: Final = 60
 SHOWN_US: Final = 0.5
 ROOT: Final = Path(__file__).parents[2]
@@ -182,7 +186,9 @@ def measure(size: int, connections: int, rounds: int, lines: Counter[str] | None
 
     async def work() -> Sample:
         front = Front(connections)
-        requests = [request_bytes(chat_body(number, size)) for number in range(HOT_PREFIXES)]
+        chats = Chats(size)
+        count = min(CHATS, MOST_BYTES // size)
+        requests = [request_bytes(chats.body(number)) for number in range(count)]
         front.serve(requests, max(2, rounds // 10))
         gc.collect()
         gc.freeze()
