@@ -114,8 +114,7 @@ def main() -> None:
     peers = [
         peer
         for peer in all_peers()
-        if peer.command is not None
-        and any(part in peer.name for part in wanted)
+        if peer.command is not None and any(part in peer.name for part in wanted)
     ]
     peers.sort(key=lambda peer: peer.name != BASELINE)
     sizes = (400,) if options.quick else (400, 4_000)
