@@ -6,9 +6,14 @@ differ by that; measured in turns, a slow moment hits both, and their ratio stay
 
 import argparse
 import gc
+import os
+import platform
+import subprocess
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Final
@@ -17,6 +22,8 @@ import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+from kvmesh.compiled import CORE
 
 Sample = Mapping[str, float]
 """One candidate's figures of one round, by name with unit: {"cpu us": 1.2, "p99 ms": 3.0}."""
@@ -178,6 +185,33 @@ def _cells(comparison: Comparison, name: str, figure: str) -> tuple[str, str, st
         "" if spread is None else f"{spread:.0%}",
         "" if ratio is None else f"x{ratio:.2f}",
     )
+
+
+def python_build() -> str:
+    """Return the interpreter and how it was built: that moves a router by a tenth."""
+    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    optimized = "with" if "--enable-optimizations" in options else "without"
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{version} ({platform.python_compiler()}), {optimized} --enable-optimizations"
+
+
+def facts() -> dict[str, str | int | float]:
+    """Return what figures depend on: when, of which commit, by which interpreter, where."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit or "unknown",
+        "python": python_build(),
+        "core": CORE,
+        "processors": os.cpu_count() or 0,
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def report(comparison: Comparison, options: BenchOptions) -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 8
+VERSION: Final = 9
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
@@ -251,7 +251,7 @@ class Native(Protocol):
         """Return what decides by state that others look at, too: `core.dispatch.compiled`."""
         ...
 
-    def EventStream(self, make: object, /) -> object:  # noqa: N802  a type
+    def EventStream(self, make: object, find_usage: object, /) -> object:  # noqa: N802  a type
         """Return a `core.engines.event_stream.EventStream`; `make` makes a pure one."""
         ...
 

@@ -1,4 +1,4 @@
-"""What one hop costs: processor time per short request and per streamed chunk, latency, memory.
+"""What one hop costs: processor time per request and per streamed chunk, latency, memory.
 
 The proxy runs on one processor, load and pretend engines on another; its time comes from /proc, so
 the load generator may be slow without changing the figure.
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from statistics import median
 from typing import NamedTuple
 
 import httpx
+import msgspec
 import uvloop
 
 from benchmarks.measure import (
@@ -28,16 +30,27 @@ from benchmarks.measure import (
     Sample,
     compare,
     cpu_ns,
+    facts,
     parse_options,
+    python_build,
     report,
     resident_bytes,
 )
-from benchmarks.proxy.load import DEADLINE_S, WRK, Streams, drive
-from benchmarks.proxy.peers import Peer, Running, all_peers, environment
+from benchmarks.proxy.load import DEADLINE_S, WRK, Streams, drive, drive_open
+from benchmarks.proxy.peers import BASELINE, Peer, Running, all_peers, environment
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 WORKERS = 4
+OPEN_RATE = 1_500
+QUICK_PROXIES = ("kvmesh plain", "(kv), tokenizer", "(round robin)", "sglang-router")
 MIB = 1024**2
+SHORT = "400 B requests, 64 in flight"
+MEDIUM = "4 KB requests, 64 in flight"
+LONG = "100 KB requests, 16 in flight"
+ALONE = "400 B requests, one at a time"
+OPEN = f"400 B requests, {OPEN_RATE:,}/s in an open loop"
+CHUNKS = "12,800 chunks/s: 256 streams"
+SATURATED = "saturated: 256 streams, a chunk each 4 ms"
 MEMORY = "memory of open streams"
 LEAVING_CLIENTS = 20
 
@@ -76,10 +89,19 @@ def used_ns(proxy: Way) -> int:
     return sum(map(cpu_ns, proxy.pids))
 
 
+_sent: Counter[tuple[str, int]] = Counter()
+"""Chats of each size that each proxy was sent so far: the next sample goes on behind them."""
+
+
 def requests_sample(proxy: Way, size: int, connections: int, seconds: float) -> Sample:
-    """Return what short requests cost at `connections` in flight."""
+    """Return what requests cost at `connections` in flight; 0: in an open loop."""
+    first = _sent[proxy.name, size]
     before = used_ns(proxy)
-    served = drive(proxy.port, size, connections, seconds)
+    if connections:
+        served = drive(proxy.port, size, connections, seconds, first)
+    else:
+        served = uvloop.run(drive_open(proxy.port, size, OPEN_RATE, seconds, first))
+    _sent[proxy.name, size] += served.requests
     used_us = (used_ns(proxy) - before) / 1000
     return {
         "cpu us": used_us / served.requests,
@@ -149,15 +171,17 @@ def run_cases(
         return {proxy.name: partial(sample, proxy) for proxy in proxies}
 
     cases: list[tuple[str, Callable[[Way], Sample]]] = [
-        ("short requests (400 B), 64 in flight", lambda p: requests_sample(p, 400, 64, seconds)),
-        ("12,800 chunks/s: 256 streams", lambda p: uvloop.run(stream_sample(p, 256, 20, seconds))),
+        (SHORT, lambda p: requests_sample(p, 400, 64, seconds)),
+        (CHUNKS, lambda p: uvloop.run(stream_sample(p, 256, 20, seconds))),
     ]
     if only or not options.quick:
         cases += [
+            (MEDIUM, lambda p: requests_sample(p, 4_000, 64, seconds)),
+            (LONG, lambda p: requests_sample(p, 100_000, 16, seconds)),
+            (ALONE, lambda p: requests_sample(p, 400, 1, seconds)),
+            (OPEN, lambda p: requests_sample(p, 400, 0, seconds)),
+            (SATURATED, lambda p: uvloop.run(stream_sample(p, 256, 4, seconds))),
             ("3,200 chunks/s: 64 streams", lambda p: uvloop.run(stream_sample(p, 64, 20, seconds))),
-            ("short requests, 1 in flight", lambda p: requests_sample(p, 400, 1, seconds)),
-            ("4 KB requests, 64 in flight", lambda p: requests_sample(p, 4_000, 64, seconds)),
-            ("100 KB requests, 16 in flight", lambda p: requests_sample(p, 100_000, 16, seconds)),
             ("clients leave streams", lambda p: uvloop.run(leaving_sample(engines, p))),
         ]
     for title, sample in cases:
@@ -177,12 +201,30 @@ def run_memory(
     report(compare(MEMORY, candidates, 1 if options.quick else 3), options)
 
 
-def parse_own() -> tuple[str, list[str]]:
-    """Return `--only`'s value and the arguments that every benchmark takes."""
+class Own(NamedTuple):
+    """What this benchmark can be told besides: parts of the titles and of the names wanted, and
+    whether other processes may disturb it.
+    """
+
+    only: str
+    proxies: Sequence[str]
+    polite: bool
+
+    def wants(self, peer: Peer) -> bool:
+        """Return whether a proxy takes part: the baseline and ours always do."""
+        always = peer.name in {BASELINE, "kvmesh router (kv)"}
+        return always or any(part in peer.name for part in self.proxies)
+
+
+def parse_own() -> tuple[Own, list[str]]:
+    """Return what is this benchmark's own and the arguments that every benchmark takes."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--only", default="", help="a part of the titles of the tables to make")
+    parser.add_argument("--proxy", action="append", help="a part of the names wanted; repeat")
+    parser.add_argument("--polite", action="store_true", help="take no real-time priority")
     found, rest = parser.parse_known_args()
-    return found.only, rest
+    proxies = found.proxy or (QUICK_PROXIES if "--quick" in rest else [""])
+    return Own(found.only, proxies, found.polite), rest
 
 
 def outrun_neighbours() -> bool:
@@ -193,18 +235,34 @@ def outrun_neighbours() -> bool:
     return False
 
 
+def keep_facts(options: BenchOptions, *, priority: bool) -> None:
+    """Write what the figures depend on where they will be written."""
+    if options.json is not None:
+        with options.json.open("ab") as file:
+            file.write(
+                msgspec.json.encode(
+                    {"facts": {**facts(), "priority": "real-time" if priority else "usual"}}
+                )
+                + b"\n"
+            )
+
+
 def main() -> None:
-    only, rest = parse_own()
+    own, rest = parse_own()
+    only = own.only
     options = parse_options(str(__doc__), rest)
     raise_open_files_limit()
-    quiet = outrun_neighbours()
+    quiet = not own.polite and outrun_neighbours()
     cpus = sorted(os.sched_getaffinity(0))
     proxy_cpu, load_cpu = cpus[0], cpus[-1]
     os.sched_setaffinity(0, {load_cpu})
+    print(python_build())
     print(f"proxy on processor {proxy_cpu}, load and engines on {load_cpu};", end=" ")
     print("real-time priority;" if quiet else "no real-time priority: others disturb;", end=" ")
     print(f"closed loops by {WRK or 'the Python client: wrk is not installed'}")
-    peers = [peer for peer in all_peers() if peer.command is not None]
+    keep_facts(options, priority=quiet)
+    peers = [peer for peer in all_peers() if peer.command is not None and own.wants(peer)]
+    peers.sort(key=lambda peer: peer.name != BASELINE)
     for peer in all_peers():
         if peer.missing:
             print(f"left out: {peer.name}: {peer.missing}")
@@ -221,7 +279,7 @@ def main() -> None:
             stack.callback(proxies[-1].stop)
         direct = Direct(int(urls[0].rpartition(":")[2]))
         run_cases(options, [*proxies, direct], urls, only)
-        if only in MEMORY:
+        if only in MEMORY and not (options.quick and not only):
             run_memory(options, peers, start)
 
 

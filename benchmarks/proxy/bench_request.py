@@ -21,8 +21,9 @@ from typing import Final, cast
 
 import uvloop
 
-from benchmarks.measure import Candidate, Sample, compare, parse_options, report
-from benchmarks.proxy.load import HOT_PREFIXES, chat_body, request_bytes
+from benchmarks.measure import Candidate, Comparison, Sample, compare, parse_options, report
+from benchmarks.proxy.chats import CHATS, Chats
+from benchmarks.proxy.load import request_bytes
 from benchmarks.proxy.workers import JSON
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerSeen
 from kvmesh.app.engines.worker_option import StaticWorker, parse_workers
@@ -48,7 +49,15 @@ ENGINES: Final = 4
 ANSWER: Final = [(b"server", b"uvicorn"), (b"content-type", b"application/json")]
 ANSWER_HEAD: Final = [*ANSWER, (b"content-length", b"%d" % len(JSON))]
 SAMPLE_S: Final = 0.0005
+MOST_BYTES: Final = 40_000_000
+"""Of bodies made before the clock starts; then the first come again."""
+
 SHOWN_LINES: Final = 60
+SHOWN_US: Final = 0.5
+ROOT: Final = Path(__file__).parents[2]
+SETTINGS: Final = {400: (64, 400), 4_000: (64, 200), 100_000: (16, 60)}
+"""Connections and rounds by the size of a body."""
+
 LONG: Final = 10_000
 SETTLE_EVERY: Final = 500
 """Requests between two turns of what the decision log put off."""
@@ -160,7 +169,9 @@ def sampled(lines: Counter[str]) -> Iterator[None]:
     def note(_signal: int, frame: FrameType | None) -> None:
         if frame is not None:
             code = frame.f_code
-            lines[f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_qualname}"] += 1
+            path = Path(code.co_filename)
+            name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+            lines[f"{name}:{frame.f_lineno} {code.co_qualname}"] += 1
 
     signal.signal(signal.SIGPROF, note)
     signal.setitimer(signal.ITIMER_PROF, SAMPLE_S, SAMPLE_S)
@@ -175,7 +186,9 @@ def measure(size: int, connections: int, rounds: int, lines: Counter[str] | None
 
     async def work() -> Sample:
         front = Front(connections)
-        requests = [request_bytes(chat_body(number, size)) for number in range(HOT_PREFIXES)]
+        chats = Chats(size)
+        count = min(CHATS, MOST_BYTES // size)
+        requests = [request_bytes(chats.body(number)) for number in range(count)]
         front.serve(requests, max(2, rounds // 10))
         gc.collect()
         gc.freeze()
@@ -189,6 +202,20 @@ def measure(size: int, connections: int, rounds: int, lines: Counter[str] | None
         return {"cpu us": spent / served / 1000}
 
     return uvloop.run(work())
+
+
+def rooms(size: int) -> dict[str, float]:
+    """Return where in the source tree the time of a request goes, us by folder, by a timer that
+    sees Python code: what it calls in C counts as the caller's.
+    """
+    lines: Counter[str] = Counter()
+    connections, rounds = SETTINGS[size]
+    sample = measure(size, connections, rounds, lines)
+    counted: Counter[str] = Counter()
+    for line, count in lines.items():
+        counted[line.rpartition("/")[0] or "elsewhere"] += count
+    part = sample["cpu us"] / lines.total()
+    return {room: count * part for room, count in counted.most_common()}
 
 
 def show_lines(size: int) -> None:
@@ -211,6 +238,7 @@ def main() -> None:
     configure_logging("warning", "console")
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--lines", type=int, default=0, help="size of the body to take apart")
+    parser.add_argument("--rooms", action="store_true", help="and in which folders it is spent")
     found, rest = parser.parse_known_args()
     if found.lines:
         show_lines(found.lines)
@@ -220,9 +248,14 @@ def main() -> None:
         f"{size:,} B, {connections} in flight": partial(
             measure, size, connections, options.size(full=rounds, quick=rounds // 4)
         )
-        for size, connections, rounds in ((400, 64, 400), (4_000, 64, 200), (100_000, 16, 60))
+        for size, (connections, rounds) in SETTINGS.items()
     }
     report(compare("A request without its sockets", ways, options.rounds), options)
+    if found.rooms:
+        for size in SETTINGS:
+            title = f"Where the time of a request of {size:,} B goes"
+            table = {room: [{"cpu us": us}] for room, us in rooms(size).items() if us >= SHOWN_US}
+            report(Comparison(title, next(iter(table)), table), options)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,12 @@ ENGINE_SPEED = 0.2
 """Slower than life, so that prefill, not this machine, is what clients wait for."""
 MAX_INPUT_TOKENS = 8_000
 OUTPUT_TOKENS = 48
-LEFT_OUT = ("kvmesh plain", "kvmesh meta-router")
+LEFT_OUT = (
+    "kvmesh plain",
+    "kvmesh router (kv), tokenizer",
+    "kvmesh router (round robin)",
+    "kvmesh meta-router",
+)
 """Peers of bench_proxy that do not route, or not otherwise than another."""
 
 

@@ -1,19 +1,27 @@
-"""Clients for proxy benchmarks: closed loops of short requests, and open streams."""
+"""Clients for proxy benchmarks: closed loops, an open loop, and open streams."""
 
 import asyncio
+import gc
+import random
 import re
 import shutil
 import subprocess
 import tempfile
 import time
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, cast
+
+from benchmarks.proxy.chats import CHATS, Chats
 
 WRK: Final = shutil.which("wrk")
 PATH: Final = "/v1/chat/completions"
 HOT_PREFIXES: Final = 64
 LENGTH: Final = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 DEADLINE_S: Final = 30.0
+OPEN_CONNECTIONS: Final = 256
 
 
 class Served(NamedTuple):
@@ -42,43 +50,23 @@ def request_bytes(body: bytes) -> bytes:
     )
 
 
-def drive(port: int, size: int, connections: int, seconds: float) -> Served:
-    """Keep `connections` requests of `size` bytes running for `seconds`; wrk if there is one."""
-    if WRK:
-        return _drive_wrk(port, size, connections, seconds)
-    return asyncio.run(_drive_python(port, size, connections, seconds))
+def drive(port: int, size: int, connections: int, seconds: float, first: int = 0) -> Served:
+    """Keep `connections` requests of `size` bytes running for `seconds`; wrk if there is one.
 
-
-def _drive_wrk(port: int, size: int, connections: int, seconds: float) -> Served:
-    bodies = ",\n".join(
-        f"[==[{chat_body(number, size).decode()}]==]" for number in range(HOT_PREFIXES)
-    )
-    script = f"""
-        wrk.method = "POST"
-        wrk.headers["content-type"] = "application/json"
-        wrk.headers["authorization"] = "Bearer k"
-        local requests, turn = {{}}, 0
-        init = function()
-            for number, body in ipairs({{ {bodies} }}) do
-                requests[number] = wrk.format(nil, "{PATH}", nil, body)
-            end
-        end
-        request = function()
-            turn = turn % #requests + 1
-            return requests[turn]
-        end
-        done = function(summary, latency)
-            io.write(string.format("RESULT %d %d %d %d\\n", summary.requests,
-                summary.errors.status + summary.errors.connect + summary.errors.read,
-                latency:percentile(50), latency:percentile(99)))
-        end
+    They are chats from number `first` on, one after the other.
     """
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
-        file.write(script)
-        file.flush()
+    if WRK:
+        return _drive_wrk(port, Chats(size), connections, seconds, first % CHATS)
+    return asyncio.run(_drive_python(port, Chats(size), connections, seconds, first))
+
+
+def _drive_wrk(port: int, chats: Chats, connections: int, seconds: float, first: int) -> Served:
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "chats.lua"
+        script.write_text(chats.script(PATH, Path(folder), first))
         command = [str(WRK), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}"]
         output = subprocess.run(
-            [*command, "-s", file.name, f"http://127.0.0.1:{port}"],
+            [*command, "-s", script, f"http://127.0.0.1:{port}"],
             check=True,
             capture_output=True,
             text=True,
@@ -89,13 +77,24 @@ def _drive_wrk(port: int, size: int, connections: int, seconds: float) -> Served
     return Served(int(found[1]), float(found[3]), float(found[4]))
 
 
+class _Turn:
+    """Requests one after the other, for all connections."""
+
+    def __init__(self, chats: Chats, first: int) -> None:
+        self._chats = chats
+        self._number = first - 1
+
+    def next(self) -> bytes:
+        self._number += 1
+        return request_bytes(self._chats.body(self._number))
+
+
 class _Loop(asyncio.Protocol):
     """One connection of the Python client: the next request goes when the answer is whole."""
 
-    def __init__(self, requests: list[bytes], latencies_ns: list[int], start: int) -> None:
+    def __init__(self, requests: _Turn, latencies_ns: list[int]) -> None:
         self._requests = requests
         self._latencies_ns = latencies_ns
-        self._turn = start
         self._left = -1
         self._sent_ns = 0
         self.running = True
@@ -105,9 +104,9 @@ class _Loop(asyncio.Protocol):
         self._send()
 
     def _send(self) -> None:
-        self._turn = (self._turn + 1) % len(self._requests)
+        request = self._requests.next()
         self._sent_ns = time.perf_counter_ns()
-        self.transport.write(self._requests[self._turn])
+        self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         if self._left < 0:
@@ -122,17 +121,14 @@ class _Loop(asyncio.Protocol):
                 self._send()
 
 
-async def _drive_python(port: int, size: int, connections: int, seconds: float) -> Served:
-    requests = [request_bytes(chat_body(number, size)) for number in range(HOT_PREFIXES)]
+async def _drive_python(
+    port: int, chats: Chats, connections: int, seconds: float, first: int
+) -> Served:
     latencies: list[int] = []
-    loop = asyncio.get_running_loop()
+    loop, requests = asyncio.get_running_loop(), _Turn(chats, first)
+    make = partial(_Loop, requests, latencies)
     protocols = [
-        (
-            await loop.create_connection(
-                partial(_Loop, requests, latencies, number), "127.0.0.1", port
-            )
-        )[1]
-        for number in range(connections)
+        (await loop.create_connection(make, "127.0.0.1", port))[1] for _ in range(connections)
     ]
     await asyncio.sleep(seconds)
     for protocol in protocols:
@@ -140,9 +136,90 @@ async def _drive_python(port: int, size: int, connections: int, seconds: float) 
     await asyncio.sleep(0.05)
     for protocol in protocols:
         protocol.transport.abort()
-    ordered = sorted(latencies) or [0]
+    return _served(latencies)
+
+
+def _served(latencies_ns: Sequence[int]) -> Served:
+    ordered = sorted(latencies_ns) or [0]
     middle, high = len(ordered) // 2, min(len(ordered) - 1, len(ordered) * 99 // 100)
-    return Served(len(latencies), ordered[middle] / 1e3, ordered[high] / 1e3)
+    return Served(len(latencies_ns), ordered[middle] / 1e3, ordered[high] / 1e3)
+
+
+class _Open(asyncio.Protocol):
+    """One connection of the open loop: it goes back to the `idle` ones with each whole answer."""
+
+    def __init__(self, idle: "deque[_Open]", latencies_ns: list[int]) -> None:
+        self._idle = idle
+        self._latencies_ns = latencies_ns
+        self._left = -1
+        self._due_ns = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._idle.append(self)
+
+    def send(self, request: bytes, due_ns: int) -> None:
+        self._due_ns = due_ns
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        if self._left < 0:
+            if not data.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"not served: {data[:200]!r}")
+            head = data.find(b"\r\n\r\n") + 4
+            length = LENGTH.search(data, 0, head)
+            self._left = (int(length.group(1)) if length else 0) + head
+        self._left -= len(data)
+        if self._left <= 0:
+            self._left = -1
+            self._latencies_ns.append(time.perf_counter_ns() - self._due_ns)
+            self._idle.append(self)
+
+
+async def drive_open(
+    port: int, size: int, per_second: int, seconds: float, first: int = 0
+) -> Served:
+    """Send chats at random times, on average `per_second`, whatever was answered until then.
+
+    A latency counts from when its request was due, or from when this client, which waits in steps
+    of 1 ms, came to send it: only what waits for a connection waits for the proxy. Answers that
+    are missing in the end are an error.
+    """
+    loop, rng, chats = asyncio.get_running_loop(), random.Random(first), Chats(size)
+    idle: deque[_Open] = deque()
+    latencies: list[int] = []
+    for _ in range(OPEN_CONNECTIONS):
+        await loop.create_connection(partial(_Open, idle, latencies), "127.0.0.1", port)
+    connections = list(idle)
+    requests = [
+        request_bytes(chats.body(first + number)) for number in range(round(per_second * seconds))
+    ]
+    gc.collect()
+    gc.disable()
+    waiting: deque[tuple[bytes, int]] = deque()
+    due_s = loop.time()
+    for request in requests:
+        due_s += rng.expovariate(per_second)
+        while (wait_s := due_s - loop.time()) > 0.0:
+            await asyncio.sleep(wait_s)
+            _send_waiting(waiting, idle)
+        waiting.append((request, time.perf_counter_ns()))
+        _send_waiting(waiting, idle)
+    deadline = loop.time() + DEADLINE_S
+    while len(latencies) < len(requests):
+        if loop.time() > deadline:
+            raise RuntimeError(f"{len(requests) - len(latencies)} requests were never answered")
+        await asyncio.sleep(0.001)
+        _send_waiting(waiting, idle)
+    gc.enable()
+    for connection in connections:
+        connection.transport.abort()
+    return _served(latencies)
+
+
+def _send_waiting(waiting: deque[tuple[bytes, int]], idle: deque[_Open]) -> None:
+    while waiting and idle:
+        idle.popleft().send(*waiting.popleft())
 
 
 class _Stream(asyncio.Protocol):

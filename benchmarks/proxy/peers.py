@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.proxy.load import PATH, chat_body
+from tests.unit.app.prompts.tokenizer_models import write_model
 
 START_S: Final = 30.0
 PEERS: Final = "KVMESH_BENCH_PEERS"
@@ -21,6 +22,13 @@ STACK: Final = "KVMESH_BENCH_PRODUCTION_STACK"
 """Environment variable: the Python of an environment where production-stack's `src` is importable
 as `vllm_router` (with fastapi, aiohttp, uhashring, … installed): it is not on the index of
 packages."""
+
+
+MODEL: Final = "KVMESH_BENCH_MODEL"
+"""Environment variable: the folder of a real model's tokenizer."""
+
+BASELINE: Final = "vllm-router 0.1.17 rr"
+"""What ratios are to, where it is installed."""
 
 
 class Peer(NamedTuple):
@@ -52,6 +60,18 @@ def router(port: int, workers: Sequence[str], _: Path) -> list[str]:
     named = [f"--worker=w{number}={url}" for number, url in enumerate(workers)]
     own = ["--no-kv-events", f"--http-port={port}", "--log-level=warning", *named]
     return [sys.executable, "-m", "kvmesh", "router", *own]
+
+
+def tokenizing(port: int, workers: Sequence[str], folder: Path) -> list[str]:
+    """Return the command of a router that tokenizes with a real tokenizer: `$KVMESH_BENCH_MODEL`,
+    else a small BPE with a ChatML template, trained on the spot.
+    """
+    model = os.environ.get(MODEL) or write_model(folder / "model")
+    return [*router(port, workers, folder), f"--tokenizer={model}"]
+
+
+def round_robin(port: int, workers: Sequence[str], folder: Path) -> list[str]:
+    return [*router(port, workers, folder), "--router-mode=round-robin"]
 
 
 def meta_router(port: int, workers: Sequence[str], _: Path) -> list[str]:
@@ -115,10 +135,12 @@ def rust(executable: str, *first: str, policy: str) -> Callable[..., list[str]]:
 def all_peers() -> list[Peer]:
     """Return every proxy, the baseline first."""
     peers = [Peer("kvmesh plain", plain), Peer("kvmesh router (kv)", router)]
+    peers.append(Peer("kvmesh router (kv), tokenizer", tokenizing))
+    peers.append(Peer("kvmesh router (round robin)", round_robin))
     peers.append(Peer("kvmesh meta-router", meta_router))
     for name, executable, command in (
         ("nginx", "nginx", nginx),
-        ("vllm-router 0.1.17 rr", "vllm-router", rust("vllm-router", policy="round_robin")),
+        (BASELINE, "vllm-router", rust("vllm-router", policy="round_robin")),
         ("vllm-router 0.1.17 cache", "vllm-router", rust("vllm-router", policy="cache_aware")),
         (
             "sglang-router 0.3.2 cache",
@@ -141,7 +163,14 @@ def all_peers() -> list[Peer]:
 class Running:
     """A started proxy, on processor `cpu`; `pids` are its processes."""
 
-    def __init__(self, peer: Peer, workers: Sequence[str], folder: Path, cpu: int) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        workers: Sequence[str],
+        folder: Path,
+        cpu: int,
+        start_s: float = START_S,
+    ) -> None:
         assert peer.command is not None
         folder.mkdir(parents=True, exist_ok=True)
         self.name = peer.name
@@ -155,14 +184,14 @@ class Running:
             env=environment(),
         )
         try:
-            self._wait(folder)
+            self._wait(folder, start_s)
         except BaseException:
             self.stop()
             raise
         self.pids = family(self._process.pid)
 
-    def _wait(self, folder: Path) -> None:
-        deadline = time.monotonic() + START_S
+    def _wait(self, folder: Path, start_s: float) -> None:
+        deadline = time.monotonic() + start_s
         while True:
             try:
                 self._ask()

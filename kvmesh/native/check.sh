@@ -18,7 +18,9 @@ gcc -shared -fPIC -O1 -g -std=c11 -Wall -Wextra -Werror -Wno-missing-field-initi
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH="$copy" KVMESH_CORE=native \
     "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist -o "pythonpath=$copy ." \
-    -k "not leaks" tests/property/native tests/property/index/test_index_properties.py \
+    -k "not leaks" tests/property/native tests/property/insight \
+    tests/property/index/test_index_properties.py \
+    tests/property/index/test_native_index.py tests/property/index/test_native_growth.py \
     tests/property/index/test_approx_properties.py tests/unit/core/overlap/test_approx.py \
     tests/unit/core/overlap/test_thinned.py \
     tests/property/routing/test_scheduler_properties.py \
@@ -26,6 +28,7 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     tests/property/routing/test_silent_growth_properties.py tests/unit/core/blocks/test_hashing.py \
     tests/unit/core/cost/test_quick.py tests/unit/core/index \
     tests/unit/core/prompts/test_text_packer.py tests/unit/core/snapshots/test_writing.py \
-    tests/unit/core/engines/test_event_stream.py tests/unit/core/workers \
+    tests/unit/core/engines/test_event_stream.py tests/unit/core/routing/test_output_lengths.py \
+    tests/unit/core/workers \
     tests/unit/transport/http/upstream/test_response_head.py \
-    tests/unit/transport/http/wire/test_headers.py tests/property/dispatch "$@"
+    tests/unit/transport/http/wire/test_headers.py tests/property/dispatch tests/unit/core/insight "$@"

@@ -1,5 +1,6 @@
 /* Which worker takes a request: core.routing.chooser.Chooser for what needs nothing unusual. */
 #include "decide.h"
+#include "turns.h"
 #include "xxh3.h"
 
 #define NEW_SHARE 0.5 /* core.routing.chooser.NEW_SHARE */
@@ -139,35 +140,18 @@ static Py_ssize_t choose_least(Decider *self, const Question *asked, Py_ssize_t 
     return drawn < 0 ? -1 : ties[drawn];
 }
 
-static PyObject *next_name;
-
-int decider_ready(void) {
-    next_name = PyUnicode_InternFromString("next");
-    return next_name == NULL ? -1 : 0;
-}
-
 /* Ask core.workers.turns.WorkerTurns whose turn it is. */
 static Py_ssize_t choose_in_turn(Decider *self, const Question *asked) {
-    PyObject *names = PyTuple_New(asked->count);
-    for (Py_ssize_t i = 0; names != NULL && i < asked->count; i++) {
-        PyTuple_SET_ITEM(names, i, Py_NewRef(asked->states[i]->worker));
+    PyObject *turns = self->sequences->turns;
+    if (!Py_IS_TYPE(turns, &turns_type)) {
+        PyErr_Format(PyExc_TypeError, "turns are a WorkerTurns of the compiled core, not %.100s",
+                     Py_TYPE(turns)->tp_name);
+        return -1;
     }
-    PyObject *next = names == NULL ? NULL
-                                   : PyObject_CallMethodObjArgs(self->sequences->turns, next_name,
-                                                                names, self->replica, NULL);
-    Py_ssize_t found = -1;
-    for (Py_ssize_t i = 0; next != NULL && i < asked->count; i++) {
-        if (PyTuple_GET_ITEM(names, i) == next) {
-            found = i;
-            break;
-        }
+    for (Py_ssize_t i = 0; i < asked->count; i++) {
+        self->names[i] = asked->states[i]->worker;
     }
-    if (next != NULL && found < 0) {
-        PyErr_SetString(PyExc_LookupError, "it is the turn of none of these workers");
-    }
-    Py_XDECREF(names);
-    Py_XDECREF(next);
-    return found;
+    return turns_next((Turns *)turns, self->names, asked->count, self->replica);
 }
 
 Py_ssize_t choose_blind(Decider *self, const Question *asked) {

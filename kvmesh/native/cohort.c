@@ -40,39 +40,51 @@ static PyObject *by_name(PyObject *states) {
     return found;
 }
 
-/* Write the states of some slots; -1 with an error set. */
-static int fill_slots(PyObject *states, PyObject *const *names, uint32_t count,
-                      WorkerState ***slots, uint32_t *slot_count) {
+/* Write the states of those behind some slots, names or None; -1 with an error set. */
+static int fill_slots(PyObject *states, PyObject *names, WorkerState ***slots,
+                      uint32_t *slot_count) {
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
     *slots = PyMem_Calloc((size_t)count + 1, sizeof **slots);
     if (*slots == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    *slot_count = count;
-    for (uint32_t slot = 0; slot < count; slot++) {
-        if (names[slot] != NULL) {
-            (*slots)[slot] = (WorkerState *)PyDict_GetItemWithError(states, names[slot]);
-            if (PyErr_Occurred()) {
-                return -1;
-            }
+    *slot_count = (uint32_t)count;
+    for (Py_ssize_t slot = 0; slot < count; slot++) {
+        PyObject *name = PyTuple_GET_ITEM(names, slot);
+        (*slots)[slot] = (WorkerState *)PyDict_GetItemWithError(states, name);
+        if (PyErr_Occurred()) {
+            return -1;
         }
     }
     return 0;
+}
+
+/* Return the names by slot of what is believed, None for a slot without one: a look-up of a name
+ * that is no plain str may run anything, and move them.
+ */
+static PyObject *routed_names(const Approx *routed) {
+    PyObject *names = PyTuple_New(routed->slot_count);
+    for (uint32_t slot = 0; names != NULL && slot < PyTuple_GET_SIZE(names); slot++) {
+        PyObject *name = routed->names[slot];
+        PyTuple_SET_ITEM(names, slot, Py_NewRef(name == NULL ? Py_None : name));
+    }
+    return names;
 }
 
 static int cohort_fill(Decider *self, Cohort *cohort) {
     PyObject *states = by_name(cohort->states);
     int failed = states == NULL;
     if (!failed && cohort->view != NULL) {
-        PyObject *names = cohort->view->names;
-        failed = fill_slots(states, ((PyTupleObject *)names)->ob_item,
-                            (uint32_t)PyTuple_GET_SIZE(names), &cohort->told,
-                            &cohort->told_count) < 0;
+        failed =
+            fill_slots(states, cohort->view->names, &cohort->told, &cohort->told_count) < 0;
     }
     if (!failed && self->routed != NULL) {
         cohort->routed_changes = self->routed->changes;
-        failed = fill_slots(states, self->routed->names, self->routed->slot_count,
-                            &cohort->routed, &cohort->routed_count) < 0;
+        PyObject *names = routed_names(self->routed);
+        failed = names == NULL ||
+                 fill_slots(states, names, &cohort->routed, &cohort->routed_count) < 0;
+        Py_XDECREF(names);
     }
     Py_XDECREF(states);
     return failed ? -1 : 0;
@@ -168,10 +180,13 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
     return note_drops(self, question, &self->routed_drops, cohort->routed, cohort->routed_count, 0);
 }
 
-static int read_report(PyObject *report, const char *name, long long *number) {
+/* May run anything: nothing borrowed of the state outlives it. */
+static int read_report(const WorkerState *state, const char *name, long long *number) {
+    PyObject *report = Py_NewRef(state->report);
     PyObject *value = PyObject_GetAttrString(report, name);
     *number = value == NULL ? -1 : PyLong_AsLongLong(value);
     Py_XDECREF(value);
+    Py_DECREF(report);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -179,7 +194,11 @@ static int read_report(PyObject *report, const char *name, long long *number) {
 static long long cached_blocks(const Decider *self, const WorkerState *state) {
     int told = self->index != NULL;
     if (told && PySet_GET_SIZE(self->distrusted)) {
-        told = !PySet_Contains(self->distrusted, state->worker);
+        int doubted = PySet_Contains(self->distrusted, state->worker);
+        if (doubted < 0) {
+            return -1;
+        }
+        told = !doubted;
     }
     if (!told) {
         return self->routed == NULL ? 0 : approx_blocks(self->routed, state->worker);
@@ -200,14 +219,14 @@ static long long cached_blocks(const Decider *self, const WorkerState *state) {
 int write_terms(Decider *self, const Question *question, WorkerState *state,
                 CandidateTerms *out) {
     const Asked *asked = &question->asked;
-    const Loads *loads = state->loads;
     long long overlap = overlap_of(asked, state), used = 0, waiting = 0;
     long long uncached = asked->prompt_tokens - overlap * asked->block_size;
     long long cached = cached_blocks(self, state);
-    if (cached < 0 || read_report(state->report, "used_blocks", &used) < 0 ||
-        read_report(state->report, "waiting_requests", &waiting) < 0) {
+    if (cached < 0 || read_report(state, "used_blocks", &used) < 0 ||
+        read_report(state, "waiting_requests", &waiting) < 0) {
         return -1;
     }
+    const Loads *loads = state->loads;
     long long shared = loads_shared_blocks(loads, asked->keys, asked->key_count, asked->key_step,
                                            asked->stride, overlap);
     double rate = asked->fleet * state->prefill->factor;

@@ -162,6 +162,10 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
         int doubted = PySet_GET_SIZE(self->distrusted)
                           ? PySet_Contains(self->distrusted, state->worker)
                           : 0;
+        if (doubted < 0) {
+            Py_DECREF(placed);
+            return NULL;
+        }
         ttl_s = doubted ? self->approx_ttl_s : self->predict_ttl_s;
     }
     DemandC demand = {
@@ -296,6 +300,17 @@ static int note_match(Decider *self, const Cohort *cohort, const Placed *placed)
     return noted == NULL ? -1 : 0;
 }
 
+/* Make room for as many workers; -1 with MemoryError set. */
+static int make_scratch(Decider *self, Py_ssize_t count) {
+    Py_ssize_t ties = self->cost_room, names = self->cost_room;
+    return make_room((void **)&self->ties, &ties, count, sizeof *self->ties) < 0 ||
+                   make_room((void **)&self->names, &names, count, sizeof *self->names) < 0 ||
+                   make_room((void **)&self->costs, &self->cost_room, count,
+                             sizeof *self->costs) < 0
+               ? -1
+               : 0;
+}
+
 /* Say what the formula would have made of those whom nothing but a turn or a draw chose. */
 static int price_blind(Decider *self, const Question *question, Py_ssize_t chosen, int whole) {
     Py_ssize_t first = whole ? 0 : chosen, count = whole ? question->count : 1;
@@ -315,12 +330,8 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         return NULL;
     }
     fill_question(self, request, question);
-    if (count > self->cost_room) {
-        Py_ssize_t room = self->cost_room;
-        if (make_room((void **)&self->ties, &room, count, sizeof *self->ties) < 0 ||
-            make_room((void **)&self->costs, &self->cost_room, count, sizeof *self->costs) < 0) {
-            return NULL;
-        }
+    if (make_scratch(self, count) < 0) {
+        return NULL;
     }
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
@@ -384,10 +395,12 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         .tenant = args[3],
         .states = args[4],
         .now = PyFloat_AsDouble(args[5]),
-        .whole = PyObject_IsTrue(args[6]),
     };
-    if (PyErr_Occurred() || PyTuple_GET_SIZE(request.states) == 0) {
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (PyErr_Occurred() || (request.whole = PyObject_IsTrue(args[6])) < 0) {
+        return NULL;
+    }
+    if (PyTuple_GET_SIZE(request.states) == 0) {
+        Py_RETURN_NONE;
     }
     Question question = {.hashes = NULL};
     uint64_t began = clock_ns();

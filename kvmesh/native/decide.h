@@ -80,6 +80,7 @@ typedef struct {
     uint64_t *hashes;
     double *costs;
     Py_ssize_t *ties;
+    PyObject **names; /* borrowed */
     Py_ssize_t hash_room, cost_room;
 } Decider;
 
@@ -104,7 +105,6 @@ extern PyMethodDef native_scanned_methods[];
 Hashed *hashed_new(Py_ssize_t count);
 
 int hashed_ready(void);
-int decider_ready(void);
 
 /* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
  * error set. Borrowed until the next call.

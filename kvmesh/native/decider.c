@@ -54,6 +54,7 @@ static void decider_dealloc(Decider *self) {
     PyMem_Free(self->hashes);
     PyMem_Free(self->costs);
     PyMem_Free(self->ties);
+    PyMem_Free(self->names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -136,9 +137,9 @@ static PyObject *decider_follow(Decider *self, PyObject *args) {
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         read[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
-    }
-    if (PyErr_Occurred()) {
-        return NULL;
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
     }
     if (self->busy) {
         return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
@@ -162,8 +163,12 @@ static PyObject *decider_resize(Decider *self, PyObject *size) {
     if (PyErr_Occurred()) {
         return NULL;
     }
-    if (block_size < 1 || self->busy) {
-        return PyErr_Format(PyExc_ValueError, "a block has one token at least, not %lld", block_size);
+    if (block_size < 1 || block_size > MOST_BLOCK_SIZE) {
+        return PyErr_Format(PyExc_ValueError, "a block has 1 to %lld tokens, not %lld",
+                            MOST_BLOCK_SIZE, block_size);
+    }
+    if (self->busy) {
+        return PyErr_Format(PyExc_RuntimeError, "blocks were resized within a decision");
     }
     self->block_size = block_size;
     Py_RETURN_NONE;

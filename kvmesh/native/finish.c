@@ -41,25 +41,25 @@ static int grow_answer(Decider *self, Booking *booking, long long tokens, double
     return 0;
 }
 
-static Placed *read_placed(const Decider *self, PyObject *given, PyObject *when, double *now) {
+static Placed *read_placed(PyObject *given, PyObject *when, double *now) {
+    *now = 0.0;
     if (!Py_IS_TYPE(given, &placed_type)) {
         PyErr_Format(PyExc_TypeError, "a Placed, not %.100s", Py_TYPE(given)->tp_name);
         return NULL;
     }
     *now = PyFloat_AsDouble(when);
-    (void)self;
     return PyErr_Occurred() ? NULL : (Placed *)given;
 }
 
 /* seen(placed, tokens, now) -> whether it was the first */
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    double now;
+    double now = 0.0;
     if (nargs != 3) {
         return PyErr_Format(PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
     }
-    Placed *placed = read_placed(self, args[0], args[2], &now);
-    long long tokens = placed == NULL ? 0 : PyLong_AsLongLong(args[1]);
-    if (PyErr_Occurred()) {
+    Placed *placed = read_placed(args[0], args[2], &now);
+    long long tokens;
+    if (placed == NULL || read_amount(args[1], &tokens) < 0) {
         return NULL;
     }
     int first = placed->waiting;
@@ -115,46 +115,30 @@ static int learn(Decider *self, Placed *placed) {
     return learned == NULL ? -1 : 0;
 }
 
-static int read_usage(Record *record, PyObject *usage) {
-    if (usage == Py_None) {
-        return 0;
-    }
-    PyObject *prompt = PyObject_GetAttrString(usage, "prompt_tokens");
-    PyObject *completion = PyObject_GetAttrString(usage, "completion_tokens");
-    PyObject *cached = PyObject_GetAttrString(usage, "cached_tokens");
-    if (prompt != NULL && completion != NULL && cached != NULL) {
-        record->has_usage = 1;
-        record->usage_prompt = PyLong_AsLongLong(prompt);
-        record->usage_completion = PyLong_AsLongLong(completion);
-        record->usage_cached = cached == Py_None ? UNKNOWN : PyLong_AsLongLong(cached);
-        Py_XSETREF(record->reported, Py_NewRef(usage));
-    }
-    Py_XDECREF(prompt);
-    Py_XDECREF(completion);
-    Py_XDECREF(cached);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* finish(placed, status, usage, now) -> the booking the first time, else None; and whether nothing
  * speaks against the worker
  */
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    double now;
+    double now = 0.0;
     if (nargs != 4) {
         return PyErr_Format(PyExc_TypeError, "finish takes 4 arguments, not %zd", nargs);
     }
-    Placed *placed = read_placed(self, args[0], args[3], &now);
+    Placed *placed = read_placed(args[0], args[3], &now);
     int status = placed == NULL ? 0 : (int)PyLong_AsLong(args[1]);
     if (PyErr_Occurred()) {
         return NULL;
     }
     Record *record = placed->record;
     Booking *booking = placed->booking;
-    int served = 1, live = booking != NULL && booking->loads != NULL;
-    if (live && (served = release(self, placed, booking, now)) < 0) {
+    if (record->state != OPEN) {
+        return PyErr_Format(PyExc_RuntimeError, "request %.100U has ended before",
+                            placed->request_id);
+    }
+    if (record_report(record, args[2]) < 0) {
         return NULL;
     }
-    if (read_usage(record, args[2]) < 0) {
+    int served = 1, live = booking != NULL && booking->loads != NULL;
+    if (live && (served = release(self, placed, booking, now)) < 0) {
         return NULL;
     }
     ring_ended(self->ring, record, FINISHED, status, now);

@@ -242,8 +242,11 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
     }
     PyObject *forecast = PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
                                                found.samples, found.family_tokens);
-    return forecast == NULL ? (Py_DECREF(families), NULL)
-                            : Py_BuildValue("NN", families, forecast);
+    if (forecast == NULL) {
+        Py_DECREF(families);
+        return NULL;
+    }
+    return Py_BuildValue("NN", families, forecast);
 }
 
 /* Read the pairs that `forecast` made; -1 with an error set. */

@@ -87,7 +87,7 @@ static int add_blocks(Loader *self, uint32_t number, const uint8_t *keys, const 
         if (set == NO_SET) {
             return -1;
         }
-        if (shard_find(shard, block) != NOWHERE) {
+        if (shard_find(shard, block) != NULL) {
             return 0;
         }
         if (add_new(self->table, shard, block, set) < 0) {
@@ -126,7 +126,7 @@ static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t narg
         PyErr_Format(PyExc_ValueError, "shard %ld has blocks, or a view of it is open", number);
     } else {
         self->table->changes++;
-        if (shard_resize(self->table->shards + number, (uint32_t)count) == 0) {
+        if (shard_resize(self->table->shards + number, (uint32_t)number, (uint32_t)count) == 0) {
             added = add_blocks(self, (uint32_t)number, keys.buf, sets.buf, count, (size_t)width);
         }
     }

@@ -162,6 +162,7 @@ int read_amount(PyObject *object, long long *amount);
 
 /* More than any prompt or answer has: core.loads.MOST_TOKENS */
 #define MOST_TOKENS (1LL << 40)
+#define MOST_BLOCK_SIZE (1LL << 20) /* sums of MOST_TOKENS such blocks are no more than 63 bits */
 
 static inline long long within(long long low, long long amount, long long high) {
     return amount < low ? low : amount > high ? high : amount;

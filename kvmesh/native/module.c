@@ -8,7 +8,6 @@
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
     approx_ready,
-    decider_ready,
     hashed_ready,
     packer_ready,
     prompt_ready,

@@ -4,7 +4,7 @@
 #include <structmember.h>
 
 enum { PLACE, HEAD, INDEX, STRIPS, TAIL, OPENING_SIZE };
-enum { HINTS, PARTS, OPENINGS, FORM_SIZE };
+enum { HINTS, MARKS, PARTS, OPENINGS, FORM_SIZE };
 
 static PyObject *role_name, *content_name;
 
@@ -108,23 +108,24 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
 }
 
 static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "teach takes 4 arguments, not %zd", nargs);
+    if (nargs != 5) {
+        return PyErr_Format(PyExc_TypeError, "teach takes 5 arguments, not %zd", nargs);
     }
-    PyObject *roles = args[0], *openings = args[3];
+    PyObject *roles = args[0], *parts = args[3], *openings = args[4];
     if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(args[1], &PyUnicode_Type, -1) ||
-        !is_tuple_of(args[2], &PyBytes_Type, -1) || !is_tuple_of(openings, &PyTuple_Type, -1)) {
+        !is_tuple_of(args[2], &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
+        !is_tuple_of(openings, &PyTuple_Type, -1)) {
         PyErr_SetString(PyExc_TypeError,
-                        "a form is tuples of str, of str, of bytes and of openings");
+                        "a form is three tuples of str, one of bytes and one of openings");
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(openings); i++) {
-        if (check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(args[2]),
+        if (check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(parts),
                           PyTuple_GET_SIZE(roles)) < 0) {
             return NULL;
         }
     }
-    PyObject *form = PyTuple_Pack(FORM_SIZE, args[1], args[2], openings);
+    PyObject *form = PyTuple_Pack(FORM_SIZE, args[1], args[2], parts, openings);
     int kept = form == NULL ? -1 : PyDict_SetItem(self->forms, roles, form);
     Py_XDECREF(form);
     if (kept < 0) {
@@ -171,18 +172,28 @@ static int is_blank(PyObject *text) {
     return 1;
 }
 
+/* Whether one of the strings is in the text; -1 with an error set. */
+static int has_any(PyObject *text, PyObject *strings) {
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyTuple_GET_SIZE(strings); i++) {
+        found = PyUnicode_Contains(text, PyTuple_GET_ITEM(strings, i));
+    }
+    return found;
+}
+
 /* Whether the texts are such as the form is for; -1 with an error set. */
-static int are_sure(PyObject *texts, PyObject *hints) {
+static int are_sure(PyObject *texts, PyObject *form) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(texts); i++) {
         PyObject *text = PyTuple_GET_ITEM(texts, i);
         if (is_blank(text)) {
             return 0;
         }
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(hints); j++) {
-            int found = PyUnicode_Contains(text, PyTuple_GET_ITEM(hints, j));
-            if (found) {
-                return found < 0 ? -1 : 0;
-            }
+        int found = has_any(text, PyTuple_GET_ITEM(form, HINTS));
+        if (found > 0) {
+            found = has_any(text, PyTuple_GET_ITEM(form, MARKS));
+        }
+        if (found) {
+            return found < 0 ? -1 : 0;
         }
     }
     return 1;
@@ -354,8 +365,7 @@ PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     if (sure > 0) {
         form = PyDict_GetItemWithError(self->forms, roles);
         Py_XINCREF(form);
-        sure = form != NULL ? are_sure(texts, PyTuple_GET_ITEM(form, HINTS))
-                            : -(PyErr_Occurred() != NULL);
+        sure = form != NULL ? are_sure(texts, form) : -(PyErr_Occurred() != NULL);
     }
     if (sure > 0) {
         packed = pack_form(self, form, texts);

@@ -17,7 +17,7 @@ typedef struct {
     PyObject_HEAD
     TextCache *cache;
     PyObject *encode_batch; /* texts -> packed ids of each */
-    PyObject *forms; /* dict: roles -> (hints, parts, openings), checked when they were taught */
+    PyObject *forms; /* dict: roles -> (hints, marks, parts, openings), checked when they were taught */
     long long packed;
 } TextPacker;
 

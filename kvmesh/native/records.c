@@ -312,10 +312,9 @@ static PyObject *get_reported(Record *self, void *closure) {
     return Py_NewRef(self->reported == NULL ? Py_None : self->reported);
 }
 
-static int set_reported(Record *self, PyObject *usage, void *closure) {
+int record_report(Record *self, PyObject *usage) {
     long long prompt = 0, completion = 0, cached = UNKNOWN;
-    (void)closure;
-    if (usage == NULL || usage == Py_None) {
+    if (usage == Py_None) {
         self->has_usage = 0;
         self->usage_prompt = self->usage_completion = 0;
         self->usage_cached = UNKNOWN;
@@ -335,6 +334,11 @@ static int set_reported(Record *self, PyObject *usage, void *closure) {
     self->usage_cached = cached;
     Py_XSETREF(self->reported, Py_NewRef(usage));
     return 0;
+}
+
+static int set_reported(Record *self, PyObject *usage, void *closure) {
+    (void)closure;
+    return record_report(self, usage == NULL ? Py_None : usage);
 }
 
 static PyObject *get_forecast(Record *self, void *closure) {

@@ -94,6 +94,11 @@ int records_ready(void);
  */
 Record *record_new(void);
 
+/* Take what the engine counted, a core.engines.sse.Usage or None; -1 with an error set, and nothing
+ * taken.
+ */
+int record_report(Record *record, PyObject *usage);
+
 /* Let its hashes go. */
 void record_forget_hashes(Record *record);
 

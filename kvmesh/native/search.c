@@ -21,9 +21,8 @@ typedef struct {
 } Search;
 
 static uint32_t find_set(const Table *table, uint64_t block) {
-    const Shard *shard = table->shards + (block & 255);
-    uint32_t at = shard_find(shard, block);
-    return at == NOWHERE ? NO_SET : shard->entries[at].set;
+    const Entry *entry = shard_find(table->shards + (block & 255), block);
+    return entry == NULL ? NO_SET : entry->set;
 }
 
 static Holders look_up(const Search *self, Py_ssize_t at) {

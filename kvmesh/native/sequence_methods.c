@@ -5,7 +5,6 @@
 #include <math.h>
 #include <structmember.h>
 
-#define MOST_BLOCK_SIZE (1LL << 20) /* sums of MOST_TOKENS such blocks are no more than 63 bits */
 #define MOST_STRIDE (1LL << 40)
 
 static PyObject *prompt_name, *uncached_name, *expected_name, *keys_name, *streams_name,

@@ -22,7 +22,7 @@ int sets_init(Sets *self) {
         PyErr_NoMemory();
         return -1;
     }
-    self->bucket_count = self->room = FIRST_BUCKETS;
+    self->bucket_count = self->bucket_room = self->level = self->room = FIRST_BUCKETS;
     self->used = 1; /* number 0 is NO_SET */
     return 0;
 }
@@ -51,24 +51,38 @@ uint64_t *sets_scratch(Sets *self, uint32_t size) {
     return self->scratch;
 }
 
-/* Make twice as many buckets; without memory for it the chains just get longer. */
-static void spread_buckets(Sets *self) {
-    uint32_t count = self->bucket_count * 2;
-    uint32_t *buckets = PyMem_Calloc(count, sizeof *buckets);
-    if (buckets == NULL) {
-        return;
-    }
-    for (uint32_t number = 1; number < self->used; number++) {
-        Set *set = self->sets + number;
-        if (set->words != NULL) {
-            uint32_t *bucket = buckets + (set->hash & (count - 1));
-            set->next = *bucket;
-            *bucket = number;
+/* Return the bucket of a hash. Those from `level` on came one by one, each from that `level` before. */
+static uint32_t *bucket_of(const Sets *self, uint64_t hash) {
+    uint32_t place = hash & (self->level * 2ULL - 1);
+    return self->buckets + (place < self->bucket_count ? place : hash & (self->level - 1));
+}
+
+/* Add a bucket; without memory for it the chains just get longer. */
+static void add_bucket(Sets *self) {
+    if (self->bucket_count == self->bucket_room) {
+        size_t room = (size_t)self->bucket_room * 2;
+        uint32_t *grown = room > UINT32_MAX / 2
+                              ? NULL
+                              : PyMem_Realloc(self->buckets, room * sizeof *grown);
+        if (grown == NULL) {
+            return;
         }
+        self->buckets = grown;
+        self->bucket_room = (uint32_t)room;
     }
-    PyMem_Free(self->buckets);
-    self->buckets = buckets;
-    self->bucket_count = count;
+    uint32_t *stay = self->buckets + (self->bucket_count - self->level);
+    uint32_t *leave = self->buckets + self->bucket_count, number = *stay;
+    *stay = *leave = NO_SET;
+    while (number != NO_SET) {
+        Set *set = self->sets + number;
+        uint32_t *bucket = set->hash & self->level ? leave : stay, next = set->next;
+        set->next = *bucket;
+        *bucket = number;
+        number = next;
+    }
+    if (++self->bucket_count == self->level * 2) {
+        self->level *= 2;
+    }
 }
 
 /* Return an unused number, NO_SET with MemoryError set. */
@@ -83,7 +97,6 @@ static uint32_t unused_number(Sets *self) {
             PyErr_NoMemory();
             return NO_SET;
         }
-        memset(grown + self->room, 0, (room - self->room) * sizeof *grown);
         self->sets = grown;
         self->room = (uint32_t)room;
     }
@@ -95,7 +108,7 @@ uint32_t sets_intern(Sets *self, const uint64_t *words, uint32_t size) {
         size--;
     }
     uint64_t hash = hash_words(words, size);
-    uint32_t number = self->buckets[hash & (self->bucket_count - 1)];
+    uint32_t number = *bucket_of(self, hash);
     for (; number != NO_SET; number = self->sets[number].next) {
         const Set *set = self->sets + number;
         if (set->hash == hash && set->size == size &&
@@ -114,7 +127,7 @@ uint32_t sets_intern(Sets *self, const uint64_t *words, uint32_t size) {
         memcpy(copy, words, size * sizeof *copy);
     }
     if (self->interned >= self->bucket_count) {
-        spread_buckets(self);
+        add_bucket(self);
     }
     Set *set = self->sets + number;
     if (number == self->used) {
@@ -122,7 +135,7 @@ uint32_t sets_intern(Sets *self, const uint64_t *words, uint32_t size) {
     } else {
         self->unused = set->next;
     }
-    uint32_t *bucket = self->buckets + (hash & (self->bucket_count - 1));
+    uint32_t *bucket = bucket_of(self, hash);
     *set = (Set){.hash = hash, .words = copy, .size = size, .next = *bucket};
     *bucket = number;
     self->interned++;
@@ -147,7 +160,7 @@ void sets_release(Sets *self, uint32_t number) {
     if (--set->refs) {
         return;
     }
-    uint32_t *link = self->buckets + (set->hash & (self->bucket_count - 1));
+    uint32_t *link = bucket_of(self, set->hash);
     while (*link != number) {
         link = &self->sets[*link].next;
     }

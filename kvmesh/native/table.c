@@ -126,15 +126,6 @@ static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t narg
     return (PyObject *)holding;
 }
 
-int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; self->frozen != NULL && i < count; i++) {
-        if (table_keep(self, run[i * BLOCK_BYTES]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 static inline void prefetch(const Table *self, const uint8_t *run, Py_ssize_t at, Py_ssize_t count) {
     if (at < count) {
         shard_prefetch(self->shards + run[at * BLOCK_BYTES], run_block(run, at));
@@ -154,13 +145,12 @@ static int store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize
         prefetch(self, run, i + AHEAD, count);
         uint64_t block = run_block(run, i);
         Shard *shard = self->shards + (block & 255);
-        uint32_t at = shard_find(shard, block);
-        if (at == NOWHERE) {
+        Entry *entry = shard_find(shard, block);
+        if (entry == NULL) {
             if (add_new(self, shard, block, single) < 0) {
                 return -1;
             }
         } else {
-            Entry *entry = shard->entries + at;
             if (sets_has(&self->sets, entry->set, holding->slot)) {
                 continue;
             }
@@ -206,9 +196,8 @@ static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t narg
 
 /* Return whether a slot holds a block. */
 static int held_by(const Table *self, uint64_t block, uint32_t slot) {
-    const Shard *shard = self->shards + (block & 255);
-    uint32_t at = shard_find(shard, block);
-    return at != NOWHERE && sets_has(&self->sets, shard->entries[at].set, slot);
+    const Entry *entry = shard_find(self->shards + (block & 255), block);
+    return entry != NULL && sets_has(&self->sets, entry->set, slot);
 }
 
 PyDoc_STRVAR(extend_doc, "extend(holding, parent, run) -> bool\n\n"
@@ -252,8 +241,8 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
         prefetch(self, run, i + AHEAD, count);
         uint64_t block = run_block(run, i);
         Shard *shard = self->shards + (block & 255);
-        uint32_t at = shard_find(shard, block);
-        uint32_t set = at == NOWHERE ? NO_SET : shard->entries[at].set;
+        Entry *entry = shard_find(shard, block);
+        uint32_t set = entry == NULL ? NO_SET : entry->set;
         if (set == NO_SET || !sets_has(&self->sets, set, holding->slot)) {
             if (note_missing(missing, block) < 0) {
                 return -1;
@@ -261,7 +250,7 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
             continue;
         }
         if (set == single) {
-            drop_entry(self, shard, at);
+            drop_entry(self, shard, block, entry);
         } else {
             if (set != before) {
                 before = set;
@@ -270,7 +259,7 @@ static int remove_run(Table *self, Holding *holding, const uint8_t *run, Py_ssiz
                     return -1;
                 }
             }
-            rename_entry(self, shard->entries + at, after);
+            rename_entry(self, entry, after);
         }
         holding->blocks--;
         holding->digest -= block;
@@ -327,10 +316,8 @@ static PyObject *table_mask(Table *self, PyObject *object) {
     if (known <= 0) {
         return known < 0 ? NULL : PyLong_FromLong(0);
     }
-    const Shard *shard = self->shards + (block & 255);
-    uint32_t at = shard_find(shard, block);
-    return at == NOWHERE ? PyLong_FromLong(0)
-                         : Py_XNewRef(sets_mask(&self->sets, shard->entries[at].set));
+    const Entry *entry = shard_find(self->shards + (block & 255), block);
+    return entry == NULL ? PyLong_FromLong(0) : Py_XNewRef(sets_mask(&self->sets, entry->set));
 }
 
 static PyObject *table_size(Table *self, PyObject *nothing) {

@@ -28,19 +28,26 @@ typedef struct {
     uint64_t blocks;
     uint64_t changes;     /* counts what may have moved entries or freed sets */
     Frozen *frozen;       /* open views, each of which takes itself out */
+    uint32_t freezes;     /* how many there ever were */
     Sets sets;
     Shard shards[SHARDS];
 } Table;
 
-/* A table as it was: a shard is copied when it is about to change before it was read. */
+/* What a view took of a shard before it changed; its entries refer to sets of the table. */
+typedef struct {
+    Entry *entries;
+    uint32_t count, room;
+} Kept;
+
+/* A table as it was: a segment is copied when it is about to change before it was read. */
 struct Frozen {
     PyObject_HEAD
     Table *table;
     Frozen *next;
+    uint32_t number;         /* segments of this stamp or a later one are in `kept` */
     uint8_t open;
-    uint8_t pending[SHARDS]; /* still to be read, and nothing changed yet */
-    uint8_t copied[SHARDS];  /* `copies` has it; its entries refer to sets of the table */
-    Shard copies[SHARDS];
+    uint8_t pending[SHARDS]; /* still to be read */
+    Kept kept[SHARDS];
 };
 
 extern PyTypeObject holding_type, table_type, frozen_type, loader_type;
@@ -60,7 +67,7 @@ int table_take(Table *self, Holding *holding, const uint64_t *blocks, Py_ssize_t
 /* Let open views copy one shard; -1 with MemoryError set and nothing changed. */
 int table_keep(Table *self, uint32_t number);
 
-/* The same for the shards of a packed run. */
+/* The same for the segments that the blocks of a packed run belong to. */
 int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
 
 PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs);
@@ -87,20 +94,20 @@ static inline void rename_entry(Table *self, Entry *entry, uint32_t set) {
 
 /* Add a block that is not there; -1 with MemoryError set. */
 static inline int add_new(Table *self, Shard *shard, uint64_t block, uint32_t set) {
-    uint32_t at = shard_insert(shard, block);
-    if (at == NOWHERE) {
+    Entry *entry = shard_insert(shard, block);
+    if (entry == NULL) {
         return -1;
     }
-    shard->entries[at].set = set;
+    entry->set = set;
     sets_refer(&self->sets, set);
     self->blocks++;
     return 0;
 }
 
-/* Take an entry out. */
-static inline void drop_entry(Table *self, Shard *shard, uint32_t at) {
-    sets_release(&self->sets, shard->entries[at].set);
-    shard_remove(shard, at);
+/* Take a block's entry out. */
+static inline void drop_entry(Table *self, Shard *shard, uint64_t block, Entry *entry) {
+    sets_release(&self->sets, entry->set);
+    shard_remove(shard, block, entry);
     self->blocks--;
 }
 

@@ -18,19 +18,19 @@ static uint32_t joined(Table *self, uint32_t number, const Mask *mask) {
 
 static int move_block(Table *self, Table *target, uint64_t block, const Mask *mask) {
     Shard *from = self->shards + (block & 255), *to = target->shards + (block & 255);
-    uint32_t at = shard_find(to, block);
-    uint32_t set = joined(target, at == NOWHERE ? NO_SET : to->entries[at].set, mask);
+    Entry *entry = shard_find(to, block);
+    uint32_t set = joined(target, entry == NULL ? NO_SET : entry->set, mask);
     if (set == NO_SET) {
         return -1;
     }
-    if (at != NOWHERE) {
-        rename_entry(target, to->entries + at, set);
+    if (entry != NULL) {
+        rename_entry(target, entry, set);
     } else if (add_new(target, to, block, set) < 0) {
         return -1;
     }
-    at = shard_find(from, block);
-    if (at != NOWHERE) {
-        drop_entry(self, from, at);
+    entry = shard_find(from, block);
+    if (entry != NULL) {
+        drop_entry(self, from, block, entry);
     }
     return 0;
 }
@@ -77,12 +77,12 @@ static uint32_t cleaned(Table *self, uint32_t number, const Mask *dead, int *emp
     return any ? sets_intern(&self->sets, words, size) : NO_SET;
 }
 
-/* Clear bits in one shard: 1 when blocks are left that nobody holds any more, -1 for no memory. */
-static int clean_entries(Table *self, Shard *shard, const Mask *dead) {
+/* Clear bits in one segment: 1 when blocks are left that nobody holds any more, -1 for no memory. */
+static int clean_entries(Table *self, Segment *segment, const Mask *dead) {
     uint32_t before = NO_SET, after = NO_SET;
     int empty = 0, orphans = 0;
-    for (uint32_t at = 0; at < shard->room; at++) {
-        Entry *entry = shard->entries + at;
+    for (uint32_t at = 0; at < segment->room; at++) {
+        Entry *entry = segment->entries + at;
         const Set *set = self->sets.sets + entry->set;
         if (!entry->set || !masks_meet(set->words, set->size, dead)) {
             continue;
@@ -104,6 +104,35 @@ static int clean_entries(Table *self, Shard *shard, const Mask *dead) {
     return orphans;
 }
 
+/* Take out what nobody alive holds. */
+static void drop_orphans(Table *self, uint32_t number, Segment *segment, const Mask *dead) {
+    for (uint32_t at = 0; at < segment->room;) {
+        Entry *entry = segment->entries + at;
+        const Set *set = self->sets.sets + entry->set;
+        if (entry->set && masks_meet(set->words, set->size, dead)) {
+            sets_release(&self->sets, entry->set);
+            segment_remove(self->shards + number, number, segment, entry);
+            self->blocks--; /* another may be here now: look again */
+        } else {
+            at++;
+        }
+    }
+}
+
+/* Clear bits in one shard; -1 for no memory. */
+static int clean_shard(Table *self, uint32_t number, const Mask *dead) {
+    Segment *segment;
+    int orphans = 0;
+    for (uint64_t walk = 0;
+         orphans >= 0 && (segment = shard_walk(self->shards + number, &walk)) != NULL;) {
+        orphans = clean_entries(self, segment, dead);
+        if (orphans > 0) {
+            drop_orphans(self, number, segment, dead);
+        }
+    }
+    return orphans < 0 ? -1 : 0;
+}
+
 PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs) {
     if (nargs != 2) {
         return PyErr_Format(PyExc_TypeError, "clear_bits takes 2 arguments, not %zd", nargs);
@@ -119,24 +148,38 @@ PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs)
     Shard *shard = self->shards + number;
     uint32_t size = shard->used;
     self->changes++;
-    int orphans = table_keep(self, (uint32_t)number) < 0 ? -1 : clean_entries(self, shard, &dead);
-    for (uint32_t at = 0; orphans > 0 && at < shard->room;) {
-        const Set *set = self->sets.sets + shard->entries[at].set;
-        if (shard->entries[at].set && masks_meet(set->words, set->size, &dead)) {
-            drop_entry(self, shard, at); /* another may be here now: look again */
-        } else {
-            at++;
-        }
-    }
+    int failed = table_keep(self, (uint32_t)number) < 0 ||
+                 clean_shard(self, (uint32_t)number, &dead) < 0 ||
+                 (shard->used < size / 2 && shard_resize(shard, (uint32_t)number, 0) < 0);
     PyMem_Free(dead.words);
-    if (orphans < 0 || (shard->used < size / 2 && shard_resize(shard, 0) < 0)) {
+    if (failed) {
         return NULL;
     }
     return PyLong_FromUnsignedLong(size);
 }
 
 static void free_piece(PyObject *capsule) {
-    PyMem_RawFree(PyCapsule_GetPointer(capsule, NULL));
+    Shard *shard = PyCapsule_GetPointer(capsule, NULL);
+    shard_free(shard);
+    PyMem_Free(shard);
+}
+
+/* Return what holds the memory of a shard, which is empty then; NULL with MemoryError set. */
+static PyObject *piece_of(Table *self, Shard *shard) {
+    Shard *moved = PyMem_Malloc(sizeof *moved);
+    if (moved == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *piece = PyCapsule_New(moved, NULL, free_piece);
+    if (piece == NULL) {
+        PyMem_Free(moved);
+        return NULL;
+    }
+    *moved = *shard;
+    self->blocks -= shard->used;
+    self->changes++;
+    *shard = (Shard){.next = moved->next, .stamp = moved->stamp};
+    return piece;
 }
 
 PyObject *table_pieces(Table *self, PyObject *nothing) {
@@ -144,19 +187,13 @@ PyObject *table_pieces(Table *self, PyObject *nothing) {
     PyObject *pieces = PyList_New(SHARDS);
     for (int number = 0; pieces != NULL && number < SHARDS; number++) {
         Shard *shard = self->shards + number;
-        if (shard->entries == NULL || self->frozen != NULL) {
-            PyList_SET_ITEM(pieces, number, Py_NewRef(Py_None));
-            continue;
-        }
-        PyObject *piece = PyCapsule_New(shard->entries, NULL, free_piece);
+        int empty = shard->homes == NULL || self->frozen != NULL;
+        PyObject *piece = empty ? Py_NewRef(Py_None) : piece_of(self, shard);
         if (piece == NULL) {
             Py_CLEAR(pieces);
-            break;
+        } else {
+            PyList_SET_ITEM(pieces, number, piece);
         }
-        PyList_SET_ITEM(pieces, number, piece);
-        self->blocks -= shard->used;
-        self->changes++;
-        *shard = (Shard){0};
     }
     return pieces;
 }

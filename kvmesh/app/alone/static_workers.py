@@ -154,9 +154,14 @@ class StaticWorkers:
     tell: None = None
     """Nobody: a router alone has no replicas."""
 
-    def released(self, booking: Booking) -> None:
+    @property
+    def released(self) -> Callable[[Booking], None] | None:
+        """Return who has to know of released bookings; None where no events are followed."""
+        return None if self._index is None else self._released
+
+    def _released(self, booking: Booking) -> None:
         """Note which engines were given something to store: events must follow."""
-        if self._index is None or booking.uncached_tokens <= self._router.sizes.size:
+        if booking.uncached_tokens <= self._router.sizes.size:
             return
         if booking.prefilling and booking.streams:
             return

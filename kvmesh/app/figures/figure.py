@@ -12,7 +12,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
-from kvmesh.core.insight.histogram import HISTOGRAMS, Histogram
+from kvmesh.core.insight.histogram import Histogram
 
 OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
@@ -158,15 +158,15 @@ def _add(family: Metric, names: Labels, reading: Reading) -> None:
     if isinstance(reading, Mapping):
         for words, value in reading.items():
             _add(family, (*names, *((words,) if isinstance(words, str) else words)), value)
-    elif isinstance(reading, HISTOGRAMS):
-        assert isinstance(family, HistogramMetricFamily)
-        family.add_metric(names, _buckets(reading), reading.total)
     elif isinstance(reading, tuple):
         assert isinstance(family, SummaryMetricFamily)
         family.add_metric(names, *reading)
-    elif reading is not None:
+    elif isinstance(reading, int | float):
         assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
         family.add_metric(names, reading)
+    elif reading is not None:
+        assert isinstance(family, HistogramMetricFamily)
+        family.add_metric(names, _buckets(reading), reading.total)
 
 
 def _buckets(of: Histogram) -> list[tuple[str, float]]:

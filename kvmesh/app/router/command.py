@@ -183,6 +183,7 @@ class RouterServer:
             hangs=self._care.hangs,
             ask_suspects=self._care.wake,
             hang_s=settings.failure.hang_s,
+            debug=debug,
         )
 
     async def serve(self, stop: Stop) -> None:

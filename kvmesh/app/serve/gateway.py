@@ -81,7 +81,7 @@ class Gateway:
         """Forward an inference request to the worker where it costs least."""
         request = exchange.request
         endpoint = ENDPOINTS.get(request.path)
-        if endpoint is not None and self._compiled is not None and self._place(exchange, endpoint):
+        if endpoint is not None and endpoint.kind in _SCANNED and self._place(exchange, endpoint):
             return
         if endpoint is None or request.method not in endpoint.methods:
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
@@ -95,12 +95,16 @@ class Gateway:
     def _place(self, exchange: Exchange, endpoint: ApiEndpoint) -> bool:
         """Have the compiled core decide a request that wishes nothing unusual, if it can."""
         context, compiled, asked = self._context, self._compiled, exchange.request
-        kind = endpoint.kind
-        if compiled is None or kind not in _SCANNED or asked.method not in endpoint.methods:
+        if (
+            compiled is None
+            or asked.method not in endpoint.methods
+            or context.router.prefillers
+            or self._viewers.apart
+        ):
             return False
-        if context.router.prefillers or self._viewers.apart:
-            return False
-        read = self._reader.scan(asked, chat=kind == "chat", looks=compiled.looks)
+        if not compiled.looks and self._reader.looks is None:
+            return False  # --watch-prompts
+        read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
         if read is None:
             return False
         scanned, packed, tenant = read

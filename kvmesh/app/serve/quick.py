@@ -2,8 +2,6 @@
 well; as any other request from its first failure on.
 """
 
-from logging import DEBUG
-
 from kvmesh.actors.messages import Booked, Finished, FirstToken
 from kvmesh.app.serve.placement import Placement, told_headers
 from kvmesh.app.serve.routed import RoutedRequest, say_accessed
@@ -63,7 +61,7 @@ class QuickRequest(RoutedRequest):
         if context.tell is not None:
             context.tell(Booked(request_id))
         context.hangs.waiting[self] = None
-        if context.log.is_enabled_for(DEBUG):
+        if context.debug:
             say_routed(context.log, placed.record.decision)
         return target_of(heartbeat)
 
@@ -133,7 +131,7 @@ class QuickRequest(RoutedRequest):
             context.released(booking)
         if context.gate.waiting:
             context.gate.load_fell()
-        if context.log.is_enabled_for(DEBUG):
+        if context.debug:
             say_accessed(context, placed.record.worker, request_id, usage)
 
     @property

@@ -33,8 +33,8 @@ class EndCounts:
 
     def counts(self) -> list[tuple[str, int, int]]:
         """Return (end, class of the status, how many) of every pair."""
-        pairs = ((end, number) for end in _ENDS for number in range(len(_CLASSES)))
-        return [(*pair, self._counts[pair]) for pair in pairs]
+        classes, counts = range(len(_CLASSES)), self._counts
+        return [(end, number, counts[end, number]) for end in _ENDS for number in classes]
 
 
 class RequestEnds:

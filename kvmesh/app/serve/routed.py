@@ -1,6 +1,5 @@
 """One request on its way through a router: chosen, booked, watched, released exactly once."""
 
-from logging import DEBUG
 from typing import Final
 
 from kvmesh.actors.messages import Booked, Finished, FirstToken
@@ -109,7 +108,7 @@ class RoutedRequest:
             self._release(UNKNOWN)
             return None
         context.hangs.waiting[self] = None
-        if context.log.is_enabled_for(DEBUG):
+        if context.debug:
             say_routed(context.log, decision)
         return target_of(heartbeat)
 
@@ -231,7 +230,7 @@ class RoutedRequest:
             context.decisions.attempt_failed(one.record, outcome.failure.message)
         state = "failed" if outcome.kind == "crashed" else outcome.kind
         context.routing.finished(one, attempt, state, outcome.status, usage, now)
-        if attempt is SERVED and context.log.is_enabled_for(DEBUG):
+        if attempt is SERVED and context.debug:
             say_accessed(context, self.worker, one.request.request_id, usage)
         if first and attempt.verdict is Verdict.WORKER:
             context.counters.failures.add(self.worker, attempt.kind)

@@ -76,6 +76,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `open_requests` are those booked and not released; `tell` passes bookings on to the
     replicas, `released` takes what was released; None: to nobody.
     `ask_suspects` has workers asked at once that a failure made suspect.
+    `debug`: each decision is logged.
     `hang_s` is how long beyond all prediction a first byte is awaited, 0 for ever.
     """
 
@@ -100,6 +101,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     hangs: HangWatch
     ask_suspects: Callable[[], None]
     hang_s: float
+    debug: bool = False
 
     def looks_at(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""

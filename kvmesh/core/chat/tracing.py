@@ -1,6 +1,6 @@
 """Chat templates run with opaque texts, by Jinja's own code: what they do with a text is seen."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import FunctionType
 from typing import Final, cast
@@ -60,22 +60,22 @@ class TracingEnvironment(ImmutableSandboxedEnvironment):
         self.trace = Trace()
         del self.globals["lipsum"]
         del self.filters["random"]
-        for name, one in list(self.filters.items()):
+        for name, one in cast("dict[str, Function]", self.filters).items():
             if name not in _ANY_FILTER:
                 self.filters[name] = self.guarded(one, f"filter {name}")
         self.filters["replace"] = self._replace(self.filters["replace"])
-        self.filters[_GUARD] = self.guarded(lambda value: value, "a search for it")
-        for name, test in list(self.tests.items()):
+        self.filters[_GUARD] = self.guarded(_same, "a search for it")
+        for name, test in cast("dict[str, Function]", self.tests).items():
             if name in _OF_ALL_TEXTS:
-                self.tests[name] = _true_of_texts(cast("Function", test))
+                self.tests[name] = _true_of_texts(test)
             elif name not in _ANY_TEST:
-                self.tests[name] = self.guarded(cast("Function", test), f"test {name}")
+                self.tests[name] = self.guarded(test, f"test {name}")
 
     def compile_traced(self, source: str, functions: Mapping[str, object]) -> jinja2.Template:
         """Return the template, whose code makes text of values and joins texts by our functions."""
         template = self.from_string(_Guards().visit(self.parse(source)), globals=dict(functions))
         code = cast("FunctionType", template.root_render_func).__globals__
-        code.update(str=as_text, str_join=lambda values: joined(map(as_text, values)))
+        code.update(str=as_text, str_join=_joined_values)
         return template
 
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
@@ -107,6 +107,14 @@ class TracingEnvironment(ImmutableSandboxedEnvironment):
             return otherwise(context, text, old, new, *count)
 
         return replace
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _joined_values(values: Iterable[object]) -> str:
+    return joined(map(as_text, values))
 
 
 def _true_of_texts(test: Function) -> Function:

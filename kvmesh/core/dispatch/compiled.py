@@ -6,7 +6,7 @@ others go through `Dispatch`, over the same state, which says what the compiled 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from msgspec.structs import astuple
 
@@ -159,10 +159,16 @@ class CompiledDispatch:
                 placed.record.left_out = log.left_out(now)
             dispatch = self._dispatch
             if dispatch.follows_events and now >= dispatch.predictions.look_at_s:
-                record = placed.record
-                told = dispatch.look(record.decision, now) if record.by_cache else None
-                placed.told_tokens = -1 if told is None else told
+                self._look(placed, now)
         return placed
+
+    def _look(self, placed: Placed, now: float) -> None:
+        """Note what its worker's events had told of the prompt, where that is evidence."""
+        record = cast("CompiledRecord", placed.record)
+        if record.by_cache:
+            chosen = Candidate(*record.terms())
+            told = self._dispatch.look(chosen, record.told_blocks, now)
+            placed.told_tokens = -1 if told is None else told
 
     def finish(
         self, placed: Placed, status: int, usage: Usage | None, now: float

@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.dispatch.phases import Phases
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, Attempt
@@ -251,14 +252,14 @@ class Dispatch:
             self.log.decided_again(record, decision)
         one.decision, one.sent_s, one.told = decision, now, None
         if self.follows_events and decision.by_cache and now >= self.predictions.look_at_s:
-            one.told = self.look(decision, now)
+            one.told = self.look(decision.chosen, decision.told_blocks, now)
 
-    def look(self, decision: Decision, now: float) -> int | None:
+    def look(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
         """Return the tokens of a prompt that its worker's events had told of, where that is
         evidence. To be asked from `predictions.look_at_s` on.
         """
-        trust = self.scheduler.workers.info(decision.worker).trust
-        return self.predictions.told(decision.chosen, decision.told_blocks, trust, now)
+        trust = self.scheduler.workers.info(chosen.worker).trust
+        return self.predictions.told(chosen, told_blocks, trust, now)
 
     def _compare(
         self, one: Dispatched, decision: Decision, usage: Usage | None, now: float

@@ -6,16 +6,13 @@ from functools import partial
 from typing import Final, cast
 
 from kvmesh.compiled import NATIVE
-from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, ordinary_events
+from kvmesh.core.engines.sse import EventGate, SseScanner, Usage, find_usage
 
 TAKEN: Final = 1
 DUE: Final = 2
 ENDED: Final = 4
 _LAST_CHUNK: Final = b"0\r\n\r\n"
-_DONE_EVENT: Final = b"data: [DONE]\n\n"
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,6})\r\n")
-_NULL_USAGE: Final = re.compile(rb'"usage": ?null')
-_EVENT: Final = re.compile(rb"[^\n]*\n\n")
 
 
 class EventStream:
@@ -86,13 +83,18 @@ class EventStream:
             self.feed(events)
         return TAKEN | (DUE if self.tokens >= self.due else 0) | (ENDED if ended else 0)
 
-    def take_event(self, block: bytes) -> None:
-        """Count one event that has passed, without the blank line behind it."""
+    def take_event(self, block: bytes, usage: Usage | None) -> Usage | None:
+        """Count one event that has passed, without the blank line behind it, over the `usage`
+        reported before; return what is now.
+        """
+        self._scanner.usage = usage
         self._scanner.take_event(block)
+        return self._scanner.usage
 
-    def resume(self, held: bytes, complete: bool) -> None:
+    def resume(self, held: bytes, complete: bool, usage: Usage | None) -> None:
         """Go on with what `held` begins, behind events that were counted elsewhere."""
         self._scanner.resume(held)
+        self._scanner.usage = usage
         self._gate.resume(held, complete=complete)
 
     def is_complete(self) -> bool:
@@ -123,20 +125,18 @@ def _ordinary_chunks(data: bytes) -> bytes | None:
 
 
 def _is_ordinary(content: bytes) -> bool:
-    """Return whether a chunk is whole events that are tokens, or `[DONE]`."""
-    if ordinary_events(content):
-        return True
-    if b"\r" in content or sum(map(len, events := _EVENT.findall(content))) != len(content):
+    """Return whether a chunk is whole events of one line each, no error, or `[DONE]`."""
+    if b"\r" in content or b'"error"' in content:
         return False
-    for event in events:
-        plain = event if b"\\" in event else _NULL_USAGE.sub(b"", event)
-        if event != _DONE_EVENT and not ordinary_events(plain):
-            return False
-    return True
+    *events, rest = content.split(b"\n\n")
+    return not rest and all(
+        event == b"data: [DONE]" or (event.startswith(b"data: {") and b"\n" not in event)
+        for event in events
+    )
 
 
 new_event_stream: Final[Callable[[], EventStream]] = (
-    cast("Callable[[], EventStream]", partial(NATIVE.EventStream, EventStream))
+    cast("Callable[[], EventStream]", partial(NATIVE.EventStream, EventStream, find_usage))
     if NATIVE
     else EventStream
 )

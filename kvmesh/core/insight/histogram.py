@@ -50,6 +50,3 @@ new_histogram: Final = (
     cast("Callable[[Sequence[float]], Histogram]", NATIVE.Histogram) if NATIVE else Histogram
 )
 """Return a histogram of nothing."""
-
-HISTOGRAMS: Final = (Histogram, type(new_histogram(SECONDS)))
-"""What is a histogram, for `isinstance`."""

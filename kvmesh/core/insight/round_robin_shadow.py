@@ -143,6 +143,5 @@ class _Cache:
 
 def new_shadow(max_entries: int = MAX_ENTRIES) -> RoundRobinShadow:
     """Return a shadow that has seen nothing."""
-    if NATIVE is None:
-        return RoundRobinShadow(max_entries=max_entries)
-    return cast("RoundRobinShadow", NATIVE.RoundRobinShadow(max_entries))
+    compiled = NATIVE.RoundRobinShadow(max_entries) if NATIVE else None
+    return cast("RoundRobinShadow", compiled or RoundRobinShadow(max_entries=max_entries))

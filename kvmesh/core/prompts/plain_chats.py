@@ -20,8 +20,13 @@ from kvmesh.core.prompts.text_packer import Opening, filled, new_text_packer
 from kvmesh.errors import RequestError
 
 ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
-MOST_MESSAGES: Final = 128
-"""Longer chats are rendered: to learn of one would hold the event loop for more than 2 ms."""
+MOST_MESSAGES: Final = 96
+"""Longer chats are rendered: to learn of one would hold the event loop for more than 5 ms. 30
+messages take some 1 ms, once for each sequence of roles.
+"""
+
+MOST_MARKS: Final = 16
+"""Strings that a text with a hint in it is searched for: 16 take some 0.5 us in 200 characters."""
 
 USUAL: Final = (("user",), ("system", "user"), ("system", "user", "assistant", "user"))
 """What is tried of a template before the first chat."""
@@ -51,13 +56,14 @@ NOTHING: Final = Rest()
 class _Plan:
     """How the ids of a chat are put together: `parts`, one of them empty for each of `openings`.
 
-    `hints` are strings of which a text without any is sure to keep the conditions. No `openings`:
-    the text is filled in and tokenised as any other.
+    A text without any of `hints`, or without any of `marks`, is sure to keep the conditions. No
+    `openings`: the text is filled in and tokenised as any other.
     """
 
     def __init__(self, skeleton: Skeleton, segments: SegmentCache, marks: Sequence[str]) -> None:
         self.skeleton = skeleton
-        self.hints = _hints([*(mark for _, mark in skeleton.absent), *marks, *segments.atomic])
+        marked = [*(mark for _, mark in skeleton.absent), *marks, *segments.atomic]
+        self.hints, self.marks = _hints(marked), _beginnings(marked)
         self.parts: tuple[bytes, ...] = ()
         self.openings: tuple[Opening, ...] | None = None
         cut = segments.cut(skeleton.pieces)
@@ -223,7 +229,7 @@ class PlainChats:
         self._plans[shape] = plan
         self._size += size
         if plan is not None and plan.openings is not None and shape[:2] == _USUAL_SHAPE:
-            self.packer.teach(roles, plan.hints, plan.parts, plan.openings)
+            self.packer.teach(roles, plan.hints, plan.marks, plan.parts, plan.openings)
 
 
 def _chat(roles: Sequence[str], texts: Sequence[str], generate: bool, rest: Rest) -> ChatInput:
@@ -253,6 +259,16 @@ def _hints(marks: Sequence[str]) -> tuple[str, ...]:
     """Return few short strings, one of them in each mark."""
     firsts = {mark if mark[0].isalnum() or mark[0].isspace() else mark[0] for mark in marks}
     return tuple(sorted(firsts))
+
+
+def _beginnings(marks: Sequence[str]) -> tuple[str, ...]:
+    """Return beginnings of the marks, as long as there are few of them."""
+    found = set(marks)
+    for width in range(max(map(len, marks), default=0), 0, -1):
+        found = {mark[:width] for mark in marks}
+        if len(found) <= MOST_MARKS:
+            break
+    return tuple(sorted(found))
 
 
 def _slots(segment: Sequence[Piece]) -> int:

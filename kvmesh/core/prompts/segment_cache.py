@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar, cast
 import msgspec
 
 from kvmesh.compiled import NATIVE
-from kvmesh.core.chat.opaque_text import Piece
+from kvmesh.core.chat.opaque_text import Piece, Slot
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
 """Texts to packed u32 ids, each text on its own, no special tokens added."""
@@ -194,11 +194,14 @@ class SegmentCache:
             return None
         segments: list[list[Piece]] = [[]]
         for piece in pieces:
-            first, *others = self._split(piece) if isinstance(piece, str) else (piece,)
-            if isinstance(first, str) and self._starts(first):
+            if isinstance(piece, Slot):
+                segments[-1].append(piece)
+                continue
+            first, *others = self._split(piece)
+            if self._starts(first):
                 segments.append([])
             segments[-1].append(first)
-            segments += ([one] for one in others)
+            segments.extend([one] for one in others)
         return [segment for segment in segments if segment]
 
     def _starts(self, segment: str) -> bool:

@@ -31,13 +31,15 @@ class TextPacker(Protocol):
         self,
         roles: tuple[str, ...],
         hints: tuple[str, ...],
+        marks: tuple[str, ...],
         parts: tuple[bytes, ...],
         openings: tuple[Opening, ...],
         /,
     ) -> None:
         """Learn a form: packed ids, empty where a segment with a text belongs.
 
-        It holds for texts that are not blank and have none of `hints`.
+        It holds for texts that are not blank and have none of `hints`, or one of them but none of
+        `marks`, of which there may be more.
         """
         ...
 
@@ -61,13 +63,15 @@ class PureTextPacker:
         self._cache = cache
         self._encode_batch = encode_batch
         self._forms: dict[
-            tuple[str, ...], tuple[tuple[str, ...], tuple[bytes, ...], tuple[Opening, ...]]
+            tuple[str, ...],
+            tuple[tuple[str, ...], tuple[str, ...], tuple[bytes, ...], tuple[Opening, ...]],
         ] = {}
 
     def teach(
         self,
         roles: tuple[str, ...],
         hints: tuple[str, ...],
+        marks: tuple[str, ...],
         parts: tuple[bytes, ...],
         openings: tuple[Opening, ...],
         /,
@@ -76,7 +80,7 @@ class PureTextPacker:
         for place, _, index, _, _ in openings:
             if not (0 <= place < len(parts) and 0 <= index < len(roles)):
                 raise ValueError(f"opening {place} of text {index} is outside the form")
-        self._forms[roles] = hints, parts, openings
+        self._forms[roles] = hints, marks, parts, openings
 
     def forget(self) -> None:
         """Forget all forms."""
@@ -89,9 +93,11 @@ class PureTextPacker:
         if said is None or form is None:
             return None
         _, texts = said
-        hints, parts, openings = form
+        hints, marks, parts, openings = form
         for text in texts:
-            if not text or text.isspace() or any(hint in text for hint in hints):
+            if not text or text.isspace():
+                return None
+            if any(hint in text for hint in hints) and any(mark in text for mark in marks):
                 return None
         found = list(parts)
         unknown: list[tuple[int, str]] = []

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from kvmesh.core.engines.sse import Usage
+from kvmesh.transport.http.forward.forwarding import GROW_TOKENS, MAX_SCANNED_BYTES
 from kvmesh.transport.http.forward.plan import ForwardOptions, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions
 from kvmesh.transport.http.wire.deadlines import ForwardClock
@@ -172,6 +174,59 @@ async def test_each_event_is_passed_on_as_soon_as_it_is_whole(
         step.set()
     assert await client.until(b"0\r\n\r\n")
     assert proxy.used[0].tokens == [1]
+
+
+async def test_a_plan_is_told_of_the_first_token_and_then_now_and_again(
+    proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    step = asyncio.Event()
+    tokens = [b'data: {"n":%d}\n\n' % number for number in range(2 * GROW_TOKENS + 2)]
+    usage = b'data: {"usage":{"prompt_tokens":7,"completion_tokens":1}}\n\n'
+
+    async def script(turn: Turn) -> None:
+        turn.send(chunked(end=False))
+        for event in (*tokens, usage):
+            turn.send(b"%x\r\n%b\r\n" % (len(event), event))
+            await step.wait()
+            step.clear()
+        turn.send(b"0\r\n\r\n")
+
+    upstream.script = script
+    client.send(POST)
+    for event in (*tokens, usage):
+        await client.until(event)
+        step.set()
+    await client.until(b"0\r\n\r\n")
+
+    assert proxy.used[0].tokens == [1, 1 + GROW_TOKENS, 1 + 2 * GROW_TOKENS]
+    assert proxy.forwards[0].usage() == Usage(7, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "reads_usage", "usage"),
+    [(0, True, Usage(7)), (MAX_SCANNED_BYTES, True, None), (0, False, None)],
+)
+async def test_a_whole_answer_tells_its_usage_if_it_is_not_too_long(
+    more: int,
+    reads_usage: bool,
+    usage: Usage | None,
+    proxy: Proxy,
+    client: Client,
+    upstream: Upstream,
+) -> None:
+    proxy.options = ForwardOptions(reads_usage=reads_usage)
+    body = b'{"usage":{"prompt_tokens":7}}' + b" " * more
+
+    async def script(turn: Turn) -> None:
+        turn.send(answer(body))
+
+    upstream.script = script
+
+    got = await client.ask(POST)
+
+    assert got.body == body
+    assert proxy.used[0].tokens == []
+    assert proxy.forwards[0].usage() == usage
 
 
 async def test_a_stream_begins_with_its_first_event(client: Client, upstream: Upstream) -> None:

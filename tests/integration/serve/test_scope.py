@@ -82,9 +82,9 @@ ANSWERED: Points = [
     (Forward, "on_body"),
     (Exchange, "write"),
     (UpstreamConnection, "_complete"),
-    (Forward, "on_end"),
-    (Exchange, "end"),
 ]
+PARSED: Points = [(Forward, "on_end"), (Exchange, "end")]
+LAST: Points = [(Forward, "on_last_chunks"), (Exchange, "end_framed")]
 ENDED: Points = [
     (Exchange, "_finish"),
     (Connection, "answered"),
@@ -285,7 +285,7 @@ async def test_an_error_before_the_answer_is_a_500() -> None:
 
 async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut() -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
-        wrong = await door.check_all(ANSWERED, CHAT, "500", "abort", "whole")
+        wrong = await door.check_all([*ANSWERED, *PARSED], CHAT, "500", "abort", "whole")
         for engine in engines:
             engine.answer = stream_slowly
         wrong += await door.check_all(ANSWERED, STREAM, "500", "event", "abort", "whole")
@@ -294,14 +294,23 @@ async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut() -> None:
     assert wrong == []
 
 
-async def test_an_error_as_an_answer_comes_whole_is_a_cut() -> None:
+@pytest.mark.parametrize(
+    ("answer", "points", "body", "allowed"),
+    [
+        (answer_alike, WHOLE, CHAT, ("500", "abort", "whole")),
+        (stream_slowly, LAST, STREAM, ("event", "abort", "whole")),
+    ],
+)
+async def test_an_error_in_an_answer_whose_head_is_known_is_a_cut(
+    answer: Answer, points: Points, body: dict[str, Any], allowed: tuple[str, ...]
+) -> None:
     async with failing_engines(1) as engines, door_to(engines) as door:
-        engines[0].answer = answer_alike
+        engines[0].answer = answer
         wrong: list[str] = []
         for _ in range(TRIES):
             for _ in range(2):
-                await ask(door.url, CHAT)
-            wrong = await door.check_all(WHOLE, CHAT, "500", "abort", "whole")
+                await ask(door.url, body)
+            wrong = await door.check_all(points, body, *allowed)
             if not any("was not reached" in one for one in wrong):
                 break  # else a second has passed, and the head was another one
 

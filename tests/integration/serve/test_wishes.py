@@ -83,10 +83,13 @@ async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
     assert {worker(answer) for answer in answers} <= {"w0", "w2"}
 
 
+@pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("watched", [False, True])
 async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
-    engines: list[str], *, watched: bool
+    engines: list[str], *, watched: bool, marked: bool
 ) -> None:
+    """Workers with labels or taints are not for the compiled way."""
+    workers = engines if marked else [engine.partition(",")[0] for engine in engines]
     settings: dict[str, Any] = {
         "cost": CostSettings(router_mode="round-robin"),
         "decision": DecisionSettings(watch_prompts=watched),
@@ -96,7 +99,7 @@ async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
     turns = [{"role": "user", "content": text}]
     body = {"model": "mock", "messages": turns, "max_tokens": 2}
     async with (
-        router(engines, **settings) as url,
+        router(workers, **settings) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
     ):
         path, asks_kv = "/v1/chat/completions", {"x-kvmesh-router-mode": "kv"}

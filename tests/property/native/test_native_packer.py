@@ -42,6 +42,7 @@ class Packers(RuleBasedStateMachine):
 
     @rule(roles=ROLES, hints=st.lists(st.sampled_from(["<", "ab"])), data=st.data())
     def teach(self, roles: list[str], hints: list[str], data: st.DataObject) -> None:
+        marks = data.draw(st.lists(st.sampled_from(["<a", "<", "ab"])))
         parts = data.draw(st.lists(st.binary(max_size=3), min_size=1, max_size=4))
         places = data.draw(st.lists(st.integers(0, len(parts) - 1), unique=True))
         openings = tuple(
@@ -55,7 +56,7 @@ class Packers(RuleBasedStateMachine):
             for place in places
         )
         for one in (self.pure, self.native):
-            one.teach(tuple(roles), tuple(hints), tuple(parts), openings)
+            one.teach(tuple(roles), tuple(hints), tuple(marks), tuple(parts), openings)
 
     @rule(roles=ROLES, data=st.data(), as_dicts=st.booleans())
     def pack(self, roles: list[str], data: st.DataObject, as_dicts: bool) -> None:
@@ -87,7 +88,7 @@ class Packers(RuleBasedStateMachine):
 
 TestPackers = Packers.TestCase
 
-USER = (("user",), (), (b"",), ((0, "", 0, (), ""),))
+USER = (("user",), (), (), (b"",), ((0, "", 0, (), ""),))
 
 
 def packer(encode_batch: object = encode) -> Any:
@@ -107,17 +108,18 @@ def packer(encode_batch: object = encode) -> Any:
         lambda: native.TextPacker(ByteBudgetCache[str](9), encode),
         lambda: native.TextPacker(native.TextCache(9)),
         lambda: packer().teach(()),
-        lambda: packer().teach(["user"], (), (), ()),
-        lambda: packer().teach(("user",), (1,), (), ()),
-        lambda: packer().teach(("user",), (), ("",), ()),
-        lambda: packer().teach(("user",), (), (b"",), (1,)),
-        lambda: packer().teach(("user",), (), (b"",), ((0, "", 0, ()),)),
-        lambda: packer().teach(("user",), (), (b"",), (("0", "", 0, (), ""),)),
-        lambda: packer().teach(("user",), (), (b"",), ((0, b"", 0, (), ""),)),
-        lambda: packer().teach(("user",), (), (b"",), ((0, "", 0, [], ""),)),
-        lambda: packer().teach(("user",), (), (b"",), ((0, "", 0, (1,), ""),)),
-        lambda: packer().teach(("user",), (), (b"",), ((0, "", 0, (("strip", 1),), ""),)),
-        lambda: packer().teach(("user",), (), (b"",), ((0, "", 0, (("strip",),), ""),)),
+        lambda: packer().teach(["user"], (), (), (), ()),
+        lambda: packer().teach(("user",), (1,), (), (), ()),
+        lambda: packer().teach(("user",), (), (1,), (), ()),
+        lambda: packer().teach(("user",), (), (), ("",), ()),
+        lambda: packer().teach(("user",), (), (), (b"",), (1,)),
+        lambda: packer().teach(("user",), (), (), (b"",), ((0, "", 0, ()),)),
+        lambda: packer().teach(("user",), (), (), (b"",), (("0", "", 0, (), ""),)),
+        lambda: packer().teach(("user",), (), (), (b"",), ((0, b"", 0, (), ""),)),
+        lambda: packer().teach(("user",), (), (), (b"",), ((0, "", 0, [], ""),)),
+        lambda: packer().teach(("user",), (), (), (b"",), ((0, "", 0, (1,), ""),)),
+        lambda: packer().teach(("user",), (), (), (b"",), ((0, "", 0, (("strip", 1),), ""),)),
+        lambda: packer().teach(("user",), (), (), (b"",), ((0, "", 0, (("strip",),), ""),)),
         lambda: packer(1).pack([("user", "a")]),
         lambda: packer(lambda _: 1).pack([("user", "a")]),
         lambda: packer(lambda _: ["a"]).pack([("user", "a")]),
@@ -130,15 +132,15 @@ def test_misuse_is_a_type_error(misuse: Callable[[], object]) -> None:
 
 def test_a_number_beyond_all_bounds_is_an_error() -> None:
     with pytest.raises(OverflowError):
-        packer().teach(("user",), (), (b"",), ((1 << 80, "", 0, (), ""),))
+        packer().teach(("user",), (), (), (b"",), ((1 << 80, "", 0, (), ""),))
     with pytest.raises(AttributeError):
         packer().packed = 1
 
 
 def test_a_strip_that_gives_no_text_is_an_error() -> None:
     made = packer()
-    made.teach(("user",), (), (b"",), ((0, "", 0, (("split", None), ("strip", None)), ""),))
-    made.teach(("system",), (), (b"",), ((0, "", 0, (("strap", None),), ""),))
+    made.teach(("user",), (), (), (b"",), ((0, "", 0, (("split", None), ("strip", None)), ""),))
+    made.teach(("system",), (), (), (b"",), ((0, "", 0, (("strap", None),), ""),))
 
     with pytest.raises(TypeError, match="a strip gives a str"):
         made.pack([("user", "a")])
@@ -165,7 +167,7 @@ def test_a_tokenizer_that_alters_what_it_is_given_is_an_error() -> None:
 def test_a_tokenizer_may_alter_the_packer_meanwhile() -> None:
     def forgetting(texts: Sequence[str]) -> list[bytes]:
         made.forget()
-        made.teach(("user",), (), (b"x", b""), ((1, "", 0, (), ""),))
+        made.teach(("user",), (), (), (b"x", b""), ((1, "", 0, (), ""),))
         return encode(texts)
 
     made = packer(forgetting)
@@ -185,7 +187,7 @@ def test_messages_may_change_while_they_are_read() -> None:
 
     messages: list[Any] = [{Key("role"): "user", "content": "a"}, ("user", "b")]
     made = packer()
-    made.teach(("user", "user"), (), (b"",), ())
+    made.teach(("user", "user"), (), (), (b"",), ())
 
     assert made.pack(messages[:1]) is None
     messages[:] = [("user", "b"), {Key("role"): "user", "content": "a"}, ("user", "b")]

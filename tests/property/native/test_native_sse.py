@@ -16,10 +16,11 @@ from tests.property.engines.test_sse import streams
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 
 CHUNK = b"a\r\ndata: {}\n\n\r\n"
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
 PIECES = [
+    USAGE,
     b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n',
     b'data: {"a":1}\n\ndata: {"b":2}\n\n',
-    b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n',
     b'data: {"choices":[],"usage":null}\n\n',
     b'data: {"choices":["\\n"],"usage": null}\n\n',
     b'data: {"usage":null,"usage":{"prompt_tokens":3}}\n\n',
@@ -123,7 +124,7 @@ def test_misuse_is_an_error_and_breaks_nothing() -> None:
     made: Any = new_event_stream()
     kind: Any = type(made)
 
-    for call in (kind, lambda: kind(1, 2), lambda: kind(make=1), lambda: made.feed("a")):
+    for call in (kind, lambda: kind(1), lambda: kind(make=1), lambda: made.feed("a")):
         with pytest.raises(TypeError):
             call()
     for wrong in (None, bytearray(b"a"), 1):
@@ -138,7 +139,12 @@ def test_misuse_is_an_error_and_breaks_nothing() -> None:
         made.due = "many"
     for make, piece in ((1, b"a\r"), (object, b"a\r"), (object, b"data: x\n\n")):
         with pytest.raises((TypeError, AttributeError)):
-            kind(make).feed(piece)
+            kind(make, None).feed(piece)
+    unable = kind(EventStream, lambda *_: 1 // 0)
+    unable.feed(USAGE)
+    with pytest.raises(ZeroDivisionError):
+        _ = unable.usage
+    assert unable.usage is None
     assert (made.tokens, made.feed(PIECES[0])) == (0, PIECES[0])
 
 
@@ -155,11 +161,11 @@ class _Hostile:
     stream: Any = None
     tokens = 5
 
-    def take_event(self, block: bytes) -> None:  # noqa: ARG002
+    def take_event(self, block: bytes, usage: object) -> None:  # noqa: ARG002
         self.stream.feed(b"data: {}\n\nrest")
         self.stream.feed(b"x" * (MAX_HELD_BYTES + 1))
 
-    def resume(self, held: bytes, complete: bool) -> None:  # noqa: ARG002  as the pure one
+    def resume(self, held: bytes, complete: bool, usage: object) -> None:  # noqa: ARG002  as the pure one
         self.stream.feed(b"a\r")
 
     def feed(self, data: bytes) -> bytes:  # noqa: ARG002
@@ -169,7 +175,15 @@ class _Hostile:
 def test_a_twin_that_calls_back_crashes_nothing() -> None:
     hostile = _Hostile()
     kind: Any = type(new_event_stream())
-    hostile.stream = stream = kind(lambda: hostile)
 
+    def find(data: bytes, before: object) -> object:
+        del before
+        stream.feed(data + b"\n\n")
+        return stream.usage
+
+    hostile.stream = stream = kind(lambda: hostile, find)
+
+    with pytest.raises(RecursionError):
+        stream.feed(USAGE + USAGE)
     with pytest.raises(RecursionError):
         stream.feed(b"event: x\n\n")

@@ -4,12 +4,15 @@ The encoder here gives one id to a whole chunk between added tokens, so that a t
 else than the tokenizer cuts it shows.
 """
 
+import ast
 import re
 import zlib
 from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -26,7 +29,29 @@ from kvmesh.errors import RequestError
 from tests.unit.app.prompts.tokenizer_models import CHATML, PARTS
 from tests.unit.core.chat.template_forms import FORMS
 
-TEMPLATES = {**FORMS, "tools": CHATML, "parts": PARTS}
+PUBLISHED = (
+    *("models/llama4/processing_llama4.py", "models/qwen2_audio/processing_qwen2_audio.py"),
+    "models/smolvlm/processing_smolvlm.py",
+)
+
+
+def published() -> dict[str, str]:
+    """Return chat templates of models that stand in the code of `transformers`, if it is here."""
+    found = find_spec("transformers")
+    root = Path(found.origin).parent if found is not None and found.origin else Path()
+    files = [root / name for name in PUBLISHED if (root / name).is_file()]
+    return {
+        file.stem: node.value
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and "{%" in node.value
+        and "messages" in node.value
+    }
+
+
+TEMPLATES = {**FORMS, "tools": CHATML, "parts": PARTS, **published()}
 SPECIAL = (
     "<|im_start|>",
     "<|im_end|>",

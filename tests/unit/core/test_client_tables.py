@@ -20,7 +20,7 @@ from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.prompts.parity import MOST_MODELS, ParityOptions, ParityProbe
 from kvmesh.core.prompts.remote_prefixes import RemotePrefixes
 from kvmesh.core.rollout.arms import Marks
-from kvmesh.core.routing.output_lengths import NO_FORECAST, OutputLengths
+from kvmesh.core.routing.output_lengths import NO_FORECAST, new_lengths
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 
 BOUND = 64
@@ -51,7 +51,7 @@ def homes() -> Table:
 
 
 def output_lengths() -> Table:
-    table = OutputLengths(16, max_families=BOUND)
+    table = new_lengths(16, max_families=BOUND)
 
     def fill(n: int) -> None:
         families, _ = table.forecast(BlockHashes.of(list(range(n * 999, n * 999 + 300)), 16))

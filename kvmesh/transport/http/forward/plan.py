@@ -64,7 +64,7 @@ class Forwarding(Protocol):
     def usage(self) -> Usage | None:
         """Return what the upstream reported of its tokens in what has been passed on, if it did.
 
-        In an answer that is no event stream it is looked for only if the options say so.
+        For an answer that is no event stream the options must say so.
         """
         ...
 

@@ -63,25 +63,22 @@ class UpstreamCall(msgspec.Struct, eq=False):
             self._connection.resume(self)
 
     def send_on(self, connection: UpstreamConnection) -> None:
-        """Send the request on `connection`, which is closed if that raises."""
+        """Send the request on `connection`, which is to be closed if that raises."""
         request, sink = self.request, self.sink
         assert request is not None
         assert sink is not None
         self._connection = connection
         self._fresh = connection.served == 0
-        try:
-            connection.begin(self, request, sink)
-            if self._paused:
-                connection.pause(self)
-        except Exception:
-            connection.transport.abort()
-            raise
+        connection.begin(self, request, sink)
+        if self._paused:
+            connection.pause(self)
 
     def take(self, connection: UpstreamConnection) -> None:
         """Do as `send_on`, for a call that has waited: what that raises ends the call."""
         try:
             self.send_on(connection)
         except Exception as error:  # noqa: BLE001  the request's edge: it is told
+            connection.transport.abort()
             self.crash(error)
 
     def crash(self, error: Exception) -> None:

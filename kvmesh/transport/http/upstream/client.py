@@ -280,7 +280,11 @@ class UpstreamPool:
                 connection = idle.pop()
                 if not connection.transport.is_closing():
                     state.reuses += 1
-                    call.send_on(connection)
+                    try:
+                        call.send_on(connection)
+                    except Exception:
+                        connection.transport.abort()
+                        raise
                     return call
             host.send(call)
         except Exception:

@@ -98,6 +98,14 @@ def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
     assert one.sent_s == 1.0
 
 
+def test_a_prompt_that_nobody_read_is_on_record_as_estimated() -> None:
+    routers = Routers()
+
+    told = [routers.decided(name=name, estimated=name == "q") for name in ("q", "r")]
+
+    assert [one.record is not None and one.record.estimated for one in told] == [True, False]
+
+
 def test_a_request_that_failed_goes_elsewhere_and_keeps_its_record() -> None:
     routers = Routers()
     one = routers.decided()

@@ -24,6 +24,8 @@ def chunk(content: bytes) -> bytes:
         (chunk(TOKEN), 1),
         (chunk(TOKEN + TOKEN), 2),
         (chunk(TOKEN) + chunk(NO_USAGE), 2),
+        (chunk(TOKEN + USAGE) + chunk(DONE), 2),
+        (chunk(b'data: {"choices":["\\n"],"usage":null}\n\n'), 1),
         (chunk(TOKEN) + chunk(DONE), 1),
         (chunk(TOKEN + DONE), 1),
         (b"%06X\r\n%b\r\n" % (len(TOKEN), TOKEN), 1),
@@ -56,9 +58,7 @@ def test_chunks_of_whole_ordinary_events_are_counted_as_they_are(
         b"%x;x=y\r\n%b\r\n" % (len(TOKEN), TOKEN),
         b"%x\n%b\r\n" % (len(TOKEN), TOKEN),
         b"%x\r\n%bxx" % (len(TOKEN), TOKEN),
-        chunk(TOKEN + USAGE),
         chunk(b'data: {"error":{}}\n\n'),
-        chunk(b'data: {"choices":["\\n"],"usage":null}\n\n'),
         chunk(b"event: x\n" + TOKEN),
         chunk(b": comment\n\n"),
         chunk(b"data: {}\r\n\r\n"),
@@ -92,6 +92,25 @@ def test_what_is_due_is_told_until_it_is_put_off(make: Make) -> None:
             stream.due = 4
 
     assert told == [TAKEN | DUE, TAKEN | DUE, TAKEN, TAKEN | DUE]
+
+
+def test_usage_is_folded_however_it_comes(make: Make) -> None:
+    stream = make()
+    more = USAGE.replace(b"9", b"8").replace(b"4", b"7")
+    cached = b"""event: x
+data: {"usage":{"prompt_tokens_details":{"cached_tokens":3}}}
+
+"""
+
+    seen = []
+    for piece in (USAGE, more, cached, USAGE.replace(b"9", b"12"), TOKEN[:-2] + b"\r\n\r\n"):
+        if piece == more:
+            assert stream.take(chunk(more) + chunk(NO_USAGE + more), b"") == TAKEN | DUE
+        else:
+            stream.feed(piece)
+        seen.append(stream.usage)
+
+    assert seen == [Usage(9, 4), Usage(9, 7), Usage(9, 7, 3), Usage(12, 7, 3), Usage(12, 7, 3)]
 
 
 @pytest.mark.parametrize("content", [b"", chunk(TOKEN), chunk(DONE), chunk(TOKEN) + chunk(DONE)])
@@ -154,9 +173,10 @@ def test_a_pure_stream_goes_on_where_another_ended(make: Make) -> None:
     del make
     stream = EventStream()
 
-    stream.resume(TOKEN[:9], True)
+    stream.resume(TOKEN[:9], True, Usage(1))
 
     assert stream.is_complete()
     assert stream.feed(TOKEN[9:]) == TOKEN
-    stream.take_event(TOKEN[:-2])
+    assert stream.usage == Usage(1)
+    assert stream.take_event(TOKEN[:-2], None) is None
     assert (stream.tokens, stream.is_complete()) == (2, False)

@@ -75,3 +75,15 @@ def test_ends_beyond_the_bound_are_dropped(kind: Kind) -> None:
         ring.end(record, "finished", 200, 2.0)
 
     assert (ring.waiting(), ring.dropped_ends) == ((1, MAX_ENDED), 2)
+
+
+@each_kind
+def test_a_record_that_may_not_wait_is_passed_over(kind: Kind) -> None:
+    ring = kind[1](4, 1, 9, 0, thin)
+    kept, dropped = (kind[0](name, decide(), HASHES, 1.0) for name in (b"a", b"b"))
+    for record in (kept, dropped):
+        ring.append(record)
+
+    assert ring.next_decided() is kept
+    assert ring.next_decided() is None
+    assert (ring.dropped, ring.waiting(), list(dropped.known_hashes())) == (1, (0, 0), [])

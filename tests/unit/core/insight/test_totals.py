@@ -4,6 +4,16 @@ import pytest
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.decision_record import (
+    DecisionRecord,
+    RecordRing,
+    new_record,
+    new_ring,
+    thin,
+)
+from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.totals import Totals, new_totals
+from kvmesh.core.insight.traffic import TrafficSecond
 from tests.unit.core.insight.test_decision_log import decide
 
 SIZE = 16
@@ -58,3 +68,32 @@ def test_what_did_not_finish_is_not_timed() -> None:
 
     assert log.totals.duration_s.cumulative()[-1][1] == 1
     assert log.totals.ttft_s.cumulative()[-1][1] == 0
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_what_round_robin_would_have_done_is_counted_when_it_is_known(*, pure: bool) -> None:
+    totals = Totals(60, SECONDS) if pure else new_totals()
+    make = DecisionRecord if pure else new_record
+    ring = (RecordRing if pure else new_ring)(4, 99, 9, 0, thin)
+    record = make(b"r", decide(), BlockHashes.of([], SIZE), 1.0)
+    ring.append(record)
+    ring.first_token(record, 1.5)
+    record.reported = Usage(160, 5, 96)
+    ring.end(record, "finished", 200, 3.5)
+    totals.ended(record)
+    totals.compared(record)
+    before = totals.rows(0)
+
+    record.round_robin_blocks = 2
+    totals.compared(record)
+
+    assert (totals.itl_s.total, totals.output_tokens) == (0.5, 5)
+    assert TrafficSecond(*before[0]).shadowed_tokens == 0
+    (second,) = (TrafficSecond(*row) for row in totals.rows(0))
+    assert (second.shadowed_tokens, second.round_robin_tokens) == (160, 2 * SIZE)
+    assert (second.own_requests, second.own_cached_tokens, second.own_reported_tokens) == (
+        1,
+        96,
+        160,
+    )
+    assert sum(second.round_robin_ttft.values()) == 1

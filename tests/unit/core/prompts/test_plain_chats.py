@@ -117,6 +117,28 @@ def test_a_text_with_a_part_of_a_token_stays_whole() -> None:
     assert texts.asked[-1] == "<s>user:a <b"
 
 
+def test_usual_chats_of_known_forms_are_packed_at_once() -> None:
+    plain = make()
+
+    assert plain.packer.pack([("user", "a <b")]) == plain.pack(
+        ("user",), ["a <b"], True, NOTHING, ""
+    )
+    assert plain.packer.pack([("user", "a<s>b")]) is None
+    assert plain.packer.pack([("user", "a"), ("user", "b")]) is None
+    assert pack(plain, "user:a", "user:b") is not None
+    assert plain.packer.pack([("user", "a"), ("user", "b")]) is not None
+    assert (plain.packer.packed, plain.chats) == (2, 2)
+
+
+def test_many_tokens_are_looked_for_by_their_beginnings() -> None:
+    tokens = ["<s>", "</s>", *(f"<|reserved_{number}|>" for number in range(100))]
+    plain = make(tokens=tokens)
+
+    assert plain.packer.pack([("user", "a < b <i> <r> |>")]) is not None
+    assert plain.packer.pack([("user", "a <|reserved_7|>")]) is None
+    assert pack(plain, "user:a <|reserved_7|>") == "<s>user:a <|reserved_7|></s><s>assistant:"
+
+
 def test_who_comes_while_a_shape_is_learned_is_rendered() -> None:
     found: list[str | None] = []
 

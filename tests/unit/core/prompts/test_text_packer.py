@@ -32,6 +32,7 @@ def make(kind: str, encoder: Encoder) -> TextPacker:
     packer.teach(
         ("system", "user"),
         ("<",),
+        ("<b", "<c"),
         (b"[", b"", b"|", b""),
         ((1, "S", 0, (("lstrip", "\n"), ("rstrip", None)), "s"), (3, "U", 1, (), "")),
     )
@@ -57,8 +58,10 @@ def test_texts_stand_where_the_form_has_them(packer: TextPacker, encoder: Encode
     assert packer.pack(chat("\n be \u00fc \n", "ho")) == "[S be \u00fcs|Uho".encode()
     assert packer.pack(tuple(chat("\n be \u00fc \n", "ho"))) == "[S be \u00fcs|Uho".encode()
 
-    assert encoder.asked == [["S be \u00fcs", "Uhi"], ["Uho"]]
-    assert packer.packed == 3
+    assert packer.pack(chat("\n be \u00fc \n", "a <d")) == "[S be \u00fcs|Ua <d".encode()
+
+    assert encoder.asked == [["S be \u00fcs", "Uhi"], ["Uho"], ["Ua <d"]]
+    assert packer.packed == 4
 
 
 @pytest.mark.parametrize(
@@ -86,14 +89,14 @@ def test_what_is_forgotten_may_be_taught_anew(packer: TextPacker) -> None:
     packer.forget()
     assert packer.pack(chat("a", "b")) is None
 
-    packer.teach(("system", "user"), (), (b"x",), ())
+    packer.teach(("system", "user"), (), (), (b"x",), ())
     assert packer.pack(chat("a", "b")) == b"x"
 
 
 @pytest.mark.parametrize(("place", "index"), [(-1, 0), (1, 0), (0, -1), (0, 1)])
 def test_an_opening_outside_the_form_is_refused(packer: TextPacker, place: int, index: int) -> None:
     with pytest.raises(ValueError, match=f"opening {place} of text {index} is outside the form"):
-        packer.teach(("user",), (), (b"",), ((place, "", index, (), ""),))
+        packer.teach(("user",), (), (), (b"",), ((place, "", index, (), ""),))
 
 
 def test_what_the_tokenizer_raises_comes_through(packer: TextPacker) -> None:

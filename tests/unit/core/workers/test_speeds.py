@@ -186,3 +186,15 @@ def test_short_prompts_teach_the_steps_fixed_time_not_a_dearer_token(speeds: Spe
     assert speeds.steps.step_tokens == pytest.approx(1000.0, rel=0.2)
     assert speeds.ms_per_token(W1) == pytest.approx(0.02, rel=0.15)
     assert speeds.ms_per_token(W2) == pytest.approx(0.04, rel=0.15)
+
+
+def test_a_prompt_that_is_wholly_cached_says_nothing_of_how_long_prompts_are(
+    speeds: Speeds,
+) -> None:
+    speeds.first_token(W1, 500, 0.1, now=1.0)
+
+    for number in range(9):
+        speeds.first_token(W1, 0, 0.1, now=2.0 + number)
+
+    assert speeds.uncached_tokens == 500
+    assert speeds.report(W1).prefill_evidence_tokens > 0.0

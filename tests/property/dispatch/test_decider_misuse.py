@@ -1,0 +1,504 @@
+"""Nothing that Python code may do to the compiled decision harms the process: it is an error, and
+nothing stays booked.
+"""
+
+import gc
+import importlib
+import random
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import astuple
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.quick import native_formula
+from kvmesh.core.dispatch.compiled import CompiledDispatch
+from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.engines.sse import Usage
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.members.membership import Membership
+from kvmesh.core.overlap.approx import new_approx
+from kvmesh.core.routing.decision import RouterMode, RouterOptions
+from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.info import LoadReport, WorkerInfo
+from kvmesh.core.workers.sequences import new_sequences
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+native: Any = NATIVE
+WORKERS = [WorkerId(f"w{number}") for number in range(4)]
+SIZE = 4
+BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}],"max_tokens":9}' % (b"long " * 30)
+COST = COSTS["predicted-time"]
+WEIGHTS: tuple[float, ...] = astuple(RouterOptions().pricing().weights)
+
+
+def anything(*_: object) -> None:
+    return None
+
+
+class Core:
+    """A router's core with four workers, and a decider over its state.
+
+    `health`, `random`, `unseen` and `index` stand in for what the decider asks.
+    """
+
+    def __init__(self, mode: RouterMode = "kv", **asked: Any) -> None:
+        self.doing: Callable[[str], object] = anything
+        self.index = KvIndex()
+        options = RouterOptions(mode=mode, block_size=SIZE, replica="r")
+        self.scheduler = scheduler = Scheduler(
+            options,
+            random.Random(1),
+            membership=Membership(),
+            sequences=new_sequences(SIZE, stride=2),
+            index=self.index,
+            routed=new_approx(thinned=True),
+        )
+        self.log = DecisionLog(capacity=16, whole_per_s=0)
+        self.dispatch = Dispatch(
+            scheduler, self.log, lambda: 0.0, lambda _worker, _doubt: None, follows_events=True
+        )
+        health = scheduler.workers.membership.health
+        given = {
+            "sequences": scheduler.sequences,
+            "speeds": scheduler.speeds,
+            "lengths": scheduler.lengths,
+            "ring": self.log.records,
+            "totals": self.log.totals,
+            "tokens": self.dispatch.tokens,
+            "distrusted": scheduler.workers.distrusted,
+            "out": health.out,
+            "health": health,
+            "random": scheduler.rng.random,
+            "unseen": scheduler.unseen_speeds,
+            "replica": "r",
+            "routed": scheduler.overlaps.routed,
+            "index": self.index,
+            "decide_s": self.dispatch.phases.decide,
+        }
+        self.decider = native.Decider(**(given | asked))
+        formula = native_formula(native, COST)
+        self.policy = (mode, formula, WEIGHTS, COST.margin, mode, anything, 1.0, 9.0, ROOT)
+        self.decider.follow(*self.policy)
+        for worker in WORKERS:
+            scheduler.workers.membership.add(worker, 0.0)
+            scheduler.workers.describe(worker, WorkerInfo(total_blocks=100))
+            self.index.store(worker, ROOT, pack_hashes([1, 2, 3]))
+        self.states = scheduler.workers.plain("m", 0.0)
+        self.scanned = native.scan(BODY, True)
+
+    def decide(self, request_id: bytes = b"r", now: float = 1.0, **other: Any) -> Any:
+        states, whole = other.get("states", self.states), other.get("whole", False)
+        return self.decider.decide(
+            self.scanned, other.get("packed"), request_id, "", states, now, whole
+        )
+
+    def use(self) -> None:
+        """Go the whole way, with all that there is to see."""
+        self.states = self.scheduler.workers.plain("m", 2.0)
+        if self.states:
+            placed = self.decide(b"used", 2.0, whole=True)
+            self.decider.seen(placed, 1, 2.1)
+            self.decider.seen(placed, 60, 2.2)
+            self.decider.finish(placed, 200, Usage(9, 8, 7), 2.5)
+            repr([getattr(placed, name) for name in dir(placed) if name[0] != "_"])
+            placed.record.terms()
+            placed.record.weighed()
+        assert not self.decide(states=())
+
+
+@pytest.fixture(name="core")
+def _core() -> Core:
+    return Core()
+
+
+DECIDE = (None, b"r", "", (), 1.0, False)
+FOLLOW = ("kv", None, WEIGHTS, 0.0, "kv", anything, 1.0, 9.0, ROOT)
+
+MISUSES: dict[str, Callable[[Core], object]] = {
+    "a decider of nothing": lambda _: native.Decider(),
+    "a decider of words": lambda _: Core(sequences="sequences"),
+    "an index of beliefs": lambda _: Core(routed={}),
+    "a histogram of words": lambda _: Core(decide_s="s"),
+    "a replica of no name": lambda _: Core(replica=1),
+    "a placed one": lambda _: native.Placed(),
+    "no scan": lambda _: native.scan(),
+    "a scan of words": lambda _: native.scan("{}", True),
+    "a scan that cannot say": lambda _: native.scan(b"{}", Untrue()),
+    "follow nothing": lambda core: core.decider.follow(),
+    "follow no formula": lambda core: core.decider.follow(*FOLLOW),
+    "follow another mode": lambda core: core.decider.follow("direct", *core.policy[1:]),
+    "follow no weights": lambda core: core.decider.follow("kv", core.policy[1], (), *FOLLOW[3:]),
+    "follow many weights": lambda core: core.decider.follow(
+        "kv", core.policy[1], (1.0,) * 99, *FOLLOW[3:]
+    ),
+    "follow words": lambda core: core.decider.follow(
+        "kv", core.policy[1], ("1",) * len(WEIGHTS), *FOLLOW[3:]
+    ),
+    "blocks of nothing": lambda core: core.decider.resize(0),
+    "blocks too large": lambda core: core.decider.resize(1 << 21),
+    "blocks beyond all": lambda core: core.decider.resize(1 << 99),
+    "blocks in words": lambda core: core.decider.resize("16"),
+    "decide alone": lambda core: core.decider.decide(),
+    "decide a body": lambda core: core.decider.decide(BODY, *DECIDE),
+    "decide a name": lambda core: core.decide("r"),  # type: ignore[arg-type]
+    "decide a list": lambda core: core.decide(states=[*core.states]),
+    "decide numbers": lambda core: core.decide(states=(1, 2)),
+    "decide at no time": lambda core: core.decide(now="now"),  # type: ignore[arg-type]
+    "decide never": lambda core: core.decide(now=float("nan")),
+    "decide later than all": lambda core: core.decide(now=float("inf")),
+    "decide for nobody": lambda core: core.decider.decide(
+        core.scanned, None, b"r", 1, core.states, 1.0, False
+    ),
+    "decide in words": lambda core: core.decide(packed="tokens"),
+    "decide what is not in one piece": lambda core: core.decide(packed=memoryview(b"x" * 64)[::2]),
+    "decide who knows": lambda core: core.decide(whole=Untrue()),
+    "seen alone": lambda core: core.decider.seen(),
+    "seen of a number": lambda core: core.decider.seen(1, 1, 1.0),
+    "seen in words": lambda core: core.decider.seen(core.decide(), "1", 1.0),
+    "seen at no time": lambda core: core.decider.seen(core.decide(), 1, "now"),
+    "finish alone": lambda core: core.decider.finish(),
+    "finish a number": lambda core: core.decider.finish(1, 200, None, 1.0),
+    "finish in words": lambda core: core.decider.finish(core.decide(), "200", None, 1.0),
+    "finish with a status beyond all": lambda core: core.decider.finish(
+        core.decide(), 1 << 99, None, 1.0
+    ),
+    "finish with words": lambda core: core.decider.finish(core.decide(), 200, "usage", 1.0),
+    "finish at no time": lambda core: core.decider.finish(core.decide(), 200, None, "now"),
+    "hashes in words": lambda core: core.decide().hashes.upto("all"),
+    "another booking": lambda core: setattr(core.decide(), "booking", None),
+}
+
+
+class Untrue:
+    """Neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_is_an_error_and_all_goes_on(misuse: str, core: Core) -> None:
+    with pytest.raises((TypeError, ValueError, ArithmeticError, AttributeError, BufferError)):
+        MISUSES[misuse](core)
+
+    core.use()
+
+
+def test_a_decider_that_follows_nothing_decides_nothing() -> None:
+    core = Core()
+    given = [core.scheduler.sequences, core.scheduler.speeds, core.scheduler.lengths]
+    given += [core.log.records, core.log.totals, core.dispatch.tokens]
+    names = ["sequences", "speeds", "lengths", "ring", "totals", "tokens"]
+    empty = native.Decider(
+        **dict(zip(names, given, strict=True)),
+        distrusted=set(), out=set(), health=None, random=None, unseen=None, replica="",
+        routed=None, index=None, decide_s=None,
+    )  # fmt: skip
+
+    with pytest.raises(RuntimeError, match="follows no policy"):
+        empty.decide(core.scanned, None, b"r", "", core.states, 1.0, False)
+
+
+def test_a_request_that_ended_does_not_end_again(core: Core) -> None:
+    placed = core.decide()
+    core.decider.finish(placed, 200, None, 2.0)
+
+    with pytest.raises(RuntimeError, match="request r has ended before"):
+        core.decider.finish(placed, 200, None, 3.0)
+
+    assert core.log.totals.prompt_tokens == placed.prompt_tokens
+
+
+def test_tokens_behind_the_end_change_no_booking(core: Core) -> None:
+    placed = core.decide()
+    core.decider.finish(placed, 200, None, 2.0)
+
+    assert core.decider.seen(placed, 50, 3.0) is True
+    assert core.decider.seen(placed, 1 << 99, 3.0) is False
+    assert core.scheduler.sequences.owned() == []
+
+
+def test_more_tokens_than_can_be_counted_are_as_many_as_can(core: Core) -> None:
+    placed = core.decide()
+
+    core.decider.seen(placed, 1 << 99, 3.0)
+
+    assert placed.booking.output_tokens == 1 << 40
+    core.decider.finish(placed, 200, None, 4.0)
+
+
+def test_a_worker_that_left_meanwhile_has_nothing_to_give_back(core: Core) -> None:
+    placed = core.decide()
+    core.scheduler.remove_worker(placed.record.worker)
+
+    assert core.decider.seen(placed, 1, 2.0) is True
+    assert core.decider.finish(placed, 200, Usage(1, 2, 3), 3.0) == (None, True)
+    assert core.log.totals.prompt_tokens == placed.prompt_tokens
+
+
+def test_a_request_under_way_outlives_other_blocks(core: Core) -> None:
+    placed = core.decide()
+    core.dispatch.resize(16)
+    core.decider.resize(16)
+    again = core.decide(b"again")
+
+    for one in (placed, again):
+        core.decider.seen(one, 70, 2.0)
+        core.decider.finish(one, 200, Usage(200, 70, 16), 3.0)
+
+    assert core.scheduler.sequences.owned() == []
+    loads = [core.scheduler.sequences.loads(worker) for worker in WORKERS]
+    assert [one.active_blocks for one in loads] == [0, 0, 0, 0]
+
+
+def test_a_name_that_is_taken_books_nothing_more(core: Core) -> None:
+    first = core.decide()
+    second = core.decide()
+
+    assert (first.booking is None, second.booking) == (False, None)
+    assert core.decider.seen(second, 9, 2.0) is True
+    assert core.decider.finish(second, 200, None, 3.0)[0] is None
+    assert core.scheduler.sequences.owned() == [first.booking]
+
+
+# Who is asked may do anything.
+
+NUISANCES: dict[str, Callable[[Core], object]] = {
+    "decide": lambda core: core.decide(b"within"),
+    "follow": lambda core: core.decider.follow(*core.policy),
+    "resize": lambda core: core.decider.resize(2),
+    "remove the workers": lambda core: [core.scheduler.remove_worker(one) for one in WORKERS],
+    "remove them from the index": lambda core: [core.index.remove_worker(one) for one in WORKERS],
+    "forget beliefs": lambda core: core.scheduler.overlaps.routed.remove_worker(WORKERS[0]),  # type: ignore[union-attr]
+    "believe more": lambda core: [
+        core.scheduler.overlaps.routed.record(f"n{one}", [one], 1.0, 9.0)  # type: ignore[union-attr,arg-type]
+        for one in range(99)
+    ],
+    "store": lambda core: core.index.store("new", ROOT, pack_hashes([*range(99)])),  # type: ignore[arg-type]
+    "end all": lambda core: [
+        core.scheduler.finish(one.request_id, 1.0) for one in core.scheduler.sequences.owned()
+    ],
+    "other loads": lambda core: [
+        setattr(one, "loads", new_sequences(SIZE).loads(one.worker)) for one in core.states
+    ],
+    "other reports": lambda core: [setattr(one, "report", LoadReport()) for one in core.states],
+    "log": lambda core: [core.log.records.append(native.Record(b"x")) for _ in range(40)],
+    "collect": lambda _: gc.collect(),
+    "raise": lambda _: 1 / 0,
+}
+
+
+class Asked:
+    """Stands for all that a decider asks, and does something else before it answers."""
+
+    def __init__(self) -> None:
+        self.do: Callable[[], object] = anything
+        self.index: Any = None
+        self.asked: list[str] = []
+
+    def __call__(self) -> float:
+        self.asked.append("random")
+        self.do()
+        return 0.99
+
+    def _answer(self, *_: object) -> bool:
+        self.asked.append("health")
+        self.do()
+        return True
+
+    chosen = began = served = learn = note_match = _answer
+
+    @property
+    def view(self) -> Any:
+        self.asked.append("view")
+        self.do()
+        return self.index.view
+
+    def current_view(self) -> Any:
+        return self.index.current_view()
+
+
+class NosyReport:
+    """A report that does something when it is read."""
+
+    waiting_requests = 1
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self.do = do
+
+    @property
+    def used_blocks(self) -> int:
+        self.do()
+        return 3
+
+
+class Name(str):
+    """A worker's name that does something when it is compared."""
+
+    __slots__ = ("do",)
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if do := getattr(self, "do", None):
+            do()
+        return str.__eq__(self, other)
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ZeroDivisionError, ValueError, TypeError, AttributeError, LookupError):
+        pass
+
+
+@pytest.mark.parametrize("mode", ["kv", "round-robin", "random", "power-of-two"])
+@pytest.mark.parametrize("nuisance", NUISANCES)
+def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> None:
+    asked = Asked()
+    core = Core(mode, health=asked, random=asked, unseen=asked, index=asked)
+    asked.index = core.index
+    core.scheduler.workers.membership.health.out.add(WORKERS[0])
+    core.decide(b"before")
+    busy: list[None] = []
+
+    def disturb() -> None:
+        if not busy:
+            busy.append(None)
+            try:
+                NUISANCES[nuisance](core)
+            finally:
+                busy.clear()
+
+    asked.do = disturb
+    for number, one in enumerate(core.states):
+        one.report = NosyReport(disturb)  # type: ignore[assignment]
+        one.capacity_blocks = number
+    for number in range(3):
+        with harmless():
+            placed = core.decide(b"%d" % number, whole=number == 1)
+            core.decider.seen(placed, 1, 2.0)
+            core.decider.seen(placed, 40, 2.5)
+            core.decider.finish(placed, 200, Usage(9, 8, 7), 3.0)
+    asked.do = anything
+
+    assert asked.asked
+    for one in core.states:
+        one.report = LoadReport()
+    for booking in core.scheduler.sequences.owned():
+        core.scheduler.finish(booking.request_id, 4.0)
+    core.decider.resize(SIZE)
+    core.use()
+
+
+@pytest.mark.parametrize("nuisance", NUISANCES)
+def test_names_that_are_compared_may_do_anything(nuisance: str, core: Core) -> None:
+    distrusted = core.scheduler.workers.distrusted
+    names = [Name(worker) for worker in WORKERS]
+    busy: list[None] = []
+
+    def disturb() -> None:
+        if not busy:
+            busy.append(None)
+            try:
+                NUISANCES[nuisance](core)
+            finally:
+                busy.clear()
+
+    core.decide(b"before")
+    for name in names:
+        core.scheduler.overlaps.routed.record(name, [1, 2], 1.0, 9.0)  # type: ignore[union-attr,arg-type]
+        distrusted.add(name)  # type: ignore[arg-type]
+    states = tuple(
+        native.WorkerState(name, new_sequences(SIZE).loads(WORKERS[0]), native.Ratio(), None, None)
+        for name in names
+    )
+    for name in names:
+        name.do = disturb
+    for chosen in (core.states, states, core.states):
+        with harmless():
+            placed = core.decide(b"%d" % len(core.log.records), states=chosen)
+            core.decider.finish(placed, 200, None, 3.0)
+    for name in names:
+        name.do = None
+    distrusted.clear()
+    core.decider.resize(SIZE)
+
+    core.use()
+
+
+@pytest.mark.parametrize("mode", ["kv", "round-robin", "least-loaded"])
+def test_an_error_of_whoever_is_asked_leaves_nothing_booked(mode: RouterMode) -> None:
+    asked = Asked()
+    core = Core(mode, health=asked)
+    core.scheduler.workers.membership.health.out.add(WORKERS[0])
+    asked.do = lambda: 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        core.decide()
+
+    assert core.scheduler.sequences.owned() == []
+    loads = [core.scheduler.sequences.loads(worker) for worker in WORKERS]
+    assert [one.active_requests for one in loads] == [0, 0, 0, 0]
+
+
+def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
+    testcapi = importlib.import_module("_testcapi")
+    failed = 0
+    for number in range(200):
+        core = Core()
+        arguments = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0)
+        decide, placed = core.decider.decide, None
+        testcapi.set_nomemory(number, number + 1)
+        try:
+            placed = decide(*arguments)
+        except MemoryError:
+            pass
+        finally:
+            testcapi.remove_mem_hooks()
+        if placed is None:
+            failed += 1
+            assert core.scheduler.sequences.owned() == [], number
+        else:
+            core.decider.finish(placed, 200, None, 2.0)
+        core.use()
+        if placed is not None and number > 60:
+            break
+
+    assert failed > 5
+
+
+def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
+    asked = Asked()
+    core = Core(health=asked, unseen=asked)
+    asked.do = core.decider.decide
+    core.decide(b"r")
+    gone = weakref.ref(asked)
+
+    del asked, core
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_a_compiled_dispatch_lets_its_core_go() -> None:
+    core = Core()
+    compiled = CompiledDispatch(core.dispatch)
+    placed = compiled.decide(core.scanned, None, b"r", "", 1.0)
+    assert placed is not None
+    gone = weakref.ref(core.dispatch)
+
+    del core, compiled, placed
+    gc.collect()
+
+    assert gone() is None

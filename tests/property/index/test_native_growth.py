@@ -1,0 +1,148 @@
+"""The compiled table where it grows and shrinks, against the pure one: same content, same order."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.index.implementation import TABLE
+from kvmesh.core.index.shards import SetNumbers
+from kvmesh.core.index.table import BlockTable
+
+if NATIVE is None:
+    pytest.skip(CORE, allow_module_level=True)
+
+SHARD = 7
+NAMES = [WorkerId("a"), WorkerId("b")]
+MULTIPLIER = 0x9E3779B97F4A7C15
+U64 = 2**64 - 1
+
+
+class Twins:
+    """Both tables, told the same; all blocks are of one shard."""
+
+    def __init__(self) -> None:
+        self.tables: list[Any] = [BlockTable(), TABLE()]
+        self.views: list[list[Any]] = []
+
+    def store(self, worker: int, blocks: Sequence[int]) -> None:
+        for table in self.tables:
+            table.store(table.admit(NAMES[worker], 1 << worker), pack_hashes(blocks))
+
+    def remove(self, worker: int, blocks: Sequence[int]) -> None:
+        pure, native = (
+            table.remove(table.admit(NAMES[worker], 1 << worker), pack_hashes(blocks))
+            for table in self.tables
+        )
+        assert native == pure
+
+    def freeze(self) -> None:
+        self.views.append([table.freeze() for table in self.tables])
+
+    def check_view(self, place: int) -> None:
+        """Read one of the open views, and close it."""
+        views = self.views.pop(place)
+        numbers = [SetNumbers(), SetNumbers()]
+        if place % 2:
+            pure, native = (list(view.take(SHARD).items()) for view in views)
+        else:
+            pure, native = (
+                view.columns(SHARD, None, known) for view, known in zip(views, numbers, strict=True)
+            )
+        for view in views:
+            view.close()
+        assert native == pure
+        assert numbers[0] == numbers[1]
+
+    def check(self, blocks: Sequence[int]) -> None:
+        pure, native = self.tables
+        assert native.size() == pure.size()
+        assert [native.mask(block) for block in blocks] == [pure.mask(block) for block in blocks]
+        self.freeze()
+        self.check_view(-1)
+
+
+def blocks_of_one_shard(rng: random.Random) -> Iterator[int]:
+    while True:
+        yield rng.getrandbits(56) << 8 | SHARD
+
+
+def test_a_shard_grows_changes_and_shrinks_as_a_dict_does() -> None:
+    rng = random.Random(5)
+    twins = Twins()
+    fresh = blocks_of_one_shard(rng)
+    known: list[int] = []
+    for turn in range(120):
+        news = list(islice(fresh, rng.choice((1, 60, 700))))
+        twins.store(turn % 2, news)
+        known += news
+        if turn % 7 == 0:
+            twins.freeze()
+        twins.store(1, rng.sample(known, min(len(known), 200)))
+        twins.remove(rng.randrange(2), rng.sample(known, min(len(known), 300)))
+        if turn % 11 == 0 and twins.views:
+            twins.check_view(rng.randrange(len(twins.views)))
+    twins.check(known)
+
+    twins.freeze()
+    pure, native = (table.clear_bits(SHARD, 1) for table in twins.tables)
+    assert native == pure
+    twins.remove(1, known[::3])
+    while twins.views:
+        twins.check_view(0)
+    twins.check(known)
+
+
+def made_up(rng: random.Random, bits: int, count: int) -> list[int]:
+    """Return blocks of one shard whose hashes in the table have their upper `bits` alike."""
+    inverse = pow(MULTIPLIER, -1, 2**64)
+    upper = rng.getrandbits(bits) << (64 - bits)
+    found: set[int] = set()
+    while len(found) < count:
+        mixed = (upper | rng.getrandbits(64 - bits)) * inverse & U64
+        block = mixed ^ mixed >> 32
+        if block & 255 == SHARD:
+            found.add(block)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("bits", [12, 22, 40])
+def test_made_up_blocks_are_found_as_others_are(bits: int) -> None:
+    rng = random.Random(bits)
+    blocks = made_up(rng, bits, 3000)
+    others = list(islice(blocks_of_one_shard(rng), 3000))
+    twins = Twins()
+
+    for number in range(0, 3000, 100):
+        twins.store(number // 100 % 2, blocks[number : number + 100])
+        twins.store(0, others[number : number + 100])
+    twins.check(blocks + others)
+    twins.remove(0, blocks)
+    twins.store(1, blocks[::2])
+
+    twins.check(blocks + others)
+
+
+def test_thousands_of_sets_are_told_apart() -> None:
+    rng = random.Random(3)
+    table: Any = TABLE()
+    holdings = [table.admit(WorkerId(f"w{slot}"), 1 << slot) for slot in range(90)]
+    expected = dict.fromkeys(range(1, 8001), 0)
+    for block in expected:
+        for slot in rng.sample(range(90), 3):
+            table.store(holdings[slot], pack_hashes([block]))
+            expected[block] |= 1 << slot
+    assert {block: table.mask(block) for block in expected} == expected
+
+    for block in range(1, 8001, 2):
+        for slot in range(90):
+            if expected[block] >> slot & 1:
+                table.remove(holdings[slot], pack_hashes([block]))
+        expected[block] = 0
+
+    assert {block: table.mask(block) for block in expected} == expected

@@ -1,0 +1,37 @@
+import pytest
+
+from benchmarks.measure import Comparison
+from benchmarks.proxy.bench_replicas import (
+    Costs,
+    costs_of,
+    mesh_rate,
+    modelled,
+    replicas_rate,
+)
+
+COSTS = Costs(alone=200.0, meta=50.0, replica=220.0, sibling=60.0)
+
+
+def test_each_sibling_takes_its_share_of_a_replica() -> None:
+    rates = [replicas_rate(COSTS, count) for count in (1, 2, 4)]
+
+    assert rates == pytest.approx([5_000, 2e6 / 280, 4e6 / 400])
+
+
+def test_processors_are_divided_among_replicas_and_meta_routers_as_serves_most() -> None:
+    assert mesh_rate(COSTS, 1) == 5_000
+    assert mesh_rate(COSTS, 4) == replicas_rate(COSTS, 3)
+    dear = Costs(alone=200.0, meta=190.0, replica=200.0, sibling=0.0)
+    assert mesh_rate(dear, 4) == pytest.approx(2e6 / 200)
+
+
+def test_the_table_has_a_row_for_each_number_of_processors() -> None:
+    sample = {f"{name} us": getattr(COSTS, name) for name in Costs.__struct_fields__}
+    measured = Comparison("measured", "400 B", {"400 B": [sample, sample]})
+
+    costs = costs_of(measured, "400 B")
+    table = modelled(costs, "400 B")
+
+    assert costs == COSTS
+    assert list(table.samples) == [f"{count} processors" for count in range(1, 9)]
+    assert table.median("3 processors", "replicas, balancer req/s") == replicas_rate(COSTS, 3)
