@@ -213,7 +213,7 @@ Thousands a request, one at a time, by valgrind's callgrind: all that runs outsi
 whatever else the machine does.
 """
 
-SPLIT: Final = """
+REPLICAS: Final = """
 ## More processors
 What a request takes of each kind of process, measured, and the requests a second that follow if
 nothing but that bounds them: replicas of a bucket behind meta-routers (the best division of the
@@ -243,7 +243,7 @@ def page(run: Run) -> str:
     if titles := run.titles("instructions a request"):
         lines += [*INSTRUCTIONS.splitlines(), "", *whole_table(run, titles[0])]
     if titles := run.titles("processor time a request"):
-        lines += SPLIT.splitlines()
+        lines += REPLICAS.splitlines()
         for title in titles:
             lines += ["", *whole_table(run, title)]
             for model in run.titles(f"requests a second, modelled, {title.split('request, ')[1]}"):
