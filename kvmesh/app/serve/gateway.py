@@ -11,7 +11,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.quick import QuickRequest
-from kvmesh.app.serve.routed import RoutedRequest
+from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import shown
 from kvmesh.compiled import NATIVE
@@ -108,11 +108,15 @@ class Gateway:
         if read is None:
             return False
         scanned, packed, tenant = read
-        placed = compiled.decide(scanned, packed, exchange.request_id, tenant, context.clock())
-        if placed is None:
-            return False
-        forwarding = Forward(exchange, self._pool, self._options)
-        plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+        try:
+            placed = compiled.decide(scanned, packed, exchange.request_id, tenant, context.clock())
+            if placed is None:
+                return False
+            forwarding = Forward(exchange, self._pool, self._options)
+            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+        except BaseException:
+            take_back(context, exchange.request_id.decode("latin-1"))
+            raise
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
         forwarding.begin(plan, stream=placed.streams)
