@@ -84,7 +84,7 @@ bench-cost: $(VENV)/.peers
 	mkdir -p $(dir $(COST)) && rm -f $(COST)
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy --json $(COST) $(ARGS)
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.cost.bench_instructions --json $(COST) $(ARGS)
-	$(BIN)/python -m benchmarks.proxy.bench_split --json $(COST) $(ARGS)
+	$(BIN)/python -m benchmarks.proxy.bench_replicas --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.proxy.bench_request --rooms --json $(COST) $(ARGS)
 	$(BIN)/python -m benchmarks.cost.page $(COST) > docs/request-cost.md
 

@@ -3,6 +3,7 @@ machine without NATS and `--help` is quick.
 """
 
 import gc
+import os
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -20,12 +21,12 @@ from cyclopts import (
     Token,
     UnusedCliTokensError,
 )
-from cyclopts.config import Env, Toml
+from cyclopts.config import Dict, Env
 from cyclopts.types import ExistingTomlPath
 
 from kvmesh.compiled import CORE
 from kvmesh.errors import ConfigError, KvMeshError
-from kvmesh.settings.spellings import join_loose, read_spellings
+from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spellings
 
 COMMANDS = {
     "up": (
@@ -114,8 +115,10 @@ def launch(
     if config is not None:
         found = read_toml(config)
         like_commands = {key: value for key, value in found.items() if key in COMMANDS}
-        file = Toml(config, must_exist=True, use_commands_as_keys=False)
+        file = Dict(found, source=str(config), use_commands_as_keys=False)
         app.config = (ENVIRONMENT, partial(fill_in, like_commands, str(config)), file)
+    if tokens[:1] == ("router",):
+        check_environment(os.environ)
     line = read_spellings(tokens)
     try:
         return app(line, exit_on_error=False, print_error=False)
@@ -125,11 +128,20 @@ def launch(
         return app(line)  # once more, to print what is wrong and exit
 
 
+def check_environment(variables: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a variable of a removed setting that is to change anything."""
+    for name in REMOVED:
+        variable = f"KVMESH_{name.replace('-', '_').upper()}"
+        if variable in variables:
+            is_removed(name, variables[variable], variable)
+
+
 def read_toml(path: Path) -> dict[str, object]:
-    """Return the settings of a TOML file.
+    """Return the settings of a TOML file, without those that were removed and change nothing.
 
     Raises `ConfigError` naming file, line and column when `path` is not TOML, and when it has
-    tables: a setting in one called like a command would count for nothing.
+    tables: a setting in one called like a command would count for nothing. The same for a setting
+    that was removed.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +150,11 @@ def read_toml(path: Path) -> dict[str, object]:
     for key, value in found.items():
         if isinstance(value, dict):
             raise ConfigError(f"{path}: [{key}]: settings stand in no table; leave that line out")
-    return found
+    return {
+        key: value
+        for key, value in found.items()
+        if not is_removed(key.replace("_", "-"), str(value), f"{path}: {key}")
+    }
 
 
 def fill_in(

@@ -29,7 +29,6 @@ START_S: Final = 900.0
 DUMPED_S: Final = 60.0
 TOTALS: Final = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 DEFAULT: Final = ("kvmesh plain", "kvmesh router (kv)", "kvmesh router (round", BASELINE, "sglang")
-LEFT_OUT: Final = "2 edges"
 """Callgrind counts one process at a time."""
 
 
@@ -115,9 +114,7 @@ def main() -> None:
     peers = [
         peer
         for peer in all_peers()
-        if peer.command is not None
-        and LEFT_OUT not in peer.name
-        and any(part in peer.name for part in wanted)
+        if peer.command is not None and any(part in peer.name for part in wanted)
     ]
     peers.sort(key=lambda peer: peer.name != BASELINE)
     sizes = (400,) if options.quick else (400, 4_000)

@@ -1,6 +1,6 @@
 """`python -m benchmarks.cost.page FILE.jsonl > docs/request-cost.md`: the page of what a run found.
 
-The file has what `bench_proxy`, `bench_instructions`, `bench_split` and `bench_request --rooms`
+The file has what `bench_proxy`, `bench_instructions`, `bench_replicas` and `bench_request --rooms`
 append with `--json`. What was not measured is a dash; a figure that meets its goal is bold.
 """
 
@@ -213,14 +213,12 @@ Thousands a request, one at a time, by valgrind's callgrind: all that runs outsi
 whatever else the machine does.
 """
 
-SPLIT: Final = """
+REPLICAS: Final = """
 ## More processors
 What a request takes of each kind of process, measured, and the requests a second that follow if
-nothing but that bounds them: edges beside an index process (`--http-processes`), replicas of a
-bucket behind meta-routers (the best division of the processors), replicas behind a balancer
-that takes none of these processors. Each sibling of a replica hears of its bookings. All were
-measured on one processor: with one each, an edge and the index process wake each other more often
-and read fewer messages at a time, so edges gain less than stands here.
+nothing but that bounds them: replicas of a bucket behind meta-routers (the best division of the
+processors), replicas behind a balancer that takes none of these processors. Each sibling of a
+replica hears of its bookings. All were measured on one processor.
 """
 
 ROOMS: Final = """
@@ -245,7 +243,7 @@ def page(run: Run) -> str:
     if titles := run.titles("instructions a request"):
         lines += [*INSTRUCTIONS.splitlines(), "", *whole_table(run, titles[0])]
     if titles := run.titles("processor time a request"):
-        lines += SPLIT.splitlines()
+        lines += REPLICAS.splitlines()
         for title in titles:
             lines += ["", *whole_table(run, title)]
             for model in run.titles(f"requests a second, modelled, {title.split('request, ')[1]}"):

@@ -53,8 +53,6 @@ CHUNKS = "12,800 chunks/s: 256 streams"
 SATURATED = "saturated: 256 streams, a chunk each 4 ms"
 MEMORY = "memory of open streams"
 LEAVING_CLIENTS = 20
-NGINX_PROCESSES = 2
-"""A master and a worker; a router with more is a parent, an index process and edges."""
 
 
 @contextmanager
@@ -91,14 +89,6 @@ def used_ns(proxy: Way) -> int:
     return sum(map(cpu_ns, proxy.pids))
 
 
-def deciding_ns(proxy: Way) -> int:
-    """Return the processor time of the process that decides for all edges of a router so far.
-
-    It is the first of the parent's children; what it needs a request bounds what edges can gain.
-    """
-    return cpu_ns(proxy.pids[1]) if len(proxy.pids) > NGINX_PROCESSES else 0
-
-
 _sent: Counter[tuple[str, int]] = Counter()
 """Chats of each size that each proxy was sent so far: the next sample goes on behind them."""
 
@@ -106,20 +96,18 @@ _sent: Counter[tuple[str, int]] = Counter()
 def requests_sample(proxy: Way, size: int, connections: int, seconds: float) -> Sample:
     """Return what requests cost at `connections` in flight; 0: in an open loop."""
     first = _sent[proxy.name, size]
-    before, deciding_before = used_ns(proxy), deciding_ns(proxy)
+    before = used_ns(proxy)
     if connections:
         served = drive(proxy.port, size, connections, seconds, first)
     else:
         served = uvloop.run(drive_open(proxy.port, size, OPEN_RATE, seconds, first))
     _sent[proxy.name, size] += served.requests
     used_us = (used_ns(proxy) - before) / 1000
-    deciding_us = (deciding_ns(proxy) - deciding_before) / 1000
     return {
         "cpu us": used_us / served.requests,
         "p50 us": served.p50_us,
         "p99 us": served.p99_us,
         "req/s": served.requests / seconds,
-        **({"index us": deciding_us / served.requests} if deciding_us else {}),
     }
 
 

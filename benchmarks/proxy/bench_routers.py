@@ -37,7 +37,6 @@ LEFT_OUT = (
     "kvmesh plain",
     "kvmesh router (kv), tokenizer",
     "kvmesh router (round robin)",
-    "kvmesh router (kv), 2 edges",
     "kvmesh meta-router",
 )
 """Peers of bench_proxy that do not route, or not otherwise than another."""

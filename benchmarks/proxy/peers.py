@@ -74,10 +74,6 @@ def round_robin(port: int, workers: Sequence[str], folder: Path) -> list[str]:
     return [*router(port, workers, folder), "--router-mode=round-robin"]
 
 
-def two_edges(port: int, workers: Sequence[str], folder: Path) -> list[str]:
-    return [*router(port, workers, folder), "--http-processes=2"]
-
-
 def meta_router(port: int, workers: Sequence[str], _: Path) -> list[str]:
     """Return the command of a meta-router whose replicas are the workers: its hop alone."""
     replicas = [f"--replica=all={url}" for url in workers]
@@ -141,7 +137,6 @@ def all_peers() -> list[Peer]:
     peers = [Peer("kvmesh plain", plain), Peer("kvmesh router (kv)", router)]
     peers.append(Peer("kvmesh router (kv), tokenizer", tokenizing))
     peers.append(Peer("kvmesh router (round robin)", round_robin))
-    peers.append(Peer("kvmesh router (kv), 2 edges", two_edges))
     peers.append(Peer("kvmesh meta-router", meta_router))
     for name, executable, command in (
         ("nginx", "nginx", nginx),

@@ -28,9 +28,9 @@ class HttpSettings:
     max_body_bytes: Positive = 64 * 1024**2
     """Largest request body taken, bytes; more is answered 413."""
     max_total_body_bytes: Positive | None = None
-    """Bytes of all request bodies held at once, in all processes of this router together; a request
-    beyond it is answered 503. Default: a quarter of the memory this process may have (its cgroup's
-    limit, or the machine's), 1 GiB at most."""
+    """Bytes of all request bodies held at once; a request beyond it is answered 503. Default: a
+    quarter of the memory this process may have (its cgroup's limit, or the machine's), 1 GiB at
+    most."""
     max_body_items: Positive = 1 << 18
     """Values in the JSON of one request body at most: objects, lists, strings, keys; four numbers
     (token ids) count as one. More is answered 413, before it is decoded."""

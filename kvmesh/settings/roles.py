@@ -157,9 +157,6 @@ class RouterSettings:
     probe_panic: bool = True
     """Alone: when no engine answers its probes, but some only too late, requests go to those all
     the same (x-kvmesh-panic, `kvmesh_panic`); --no-probe-panic: they are answered 503."""
-    http_processes: Positive = 1
-    """Processes that share the port: more than 1 parse, tokenise and stream, beside one that
-    decides."""
     tokenizer: Path | None = None
     """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
     the engine's ids turn out to be others: then chats count as its /tokenize told of their

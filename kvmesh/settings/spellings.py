@@ -1,5 +1,5 @@
-"""Flags in the spellings that other KV routers publish: a command line written for one of them is
-taken as it stands, or is rejected with what to write here.
+"""Flags in the spellings that other KV routers publish, and settings that were removed: a command
+line written with them is taken as it stands, or is rejected with what to write here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,18 +37,50 @@ FIXED: Final[Mapping[str, tuple[bool, str]]] = {
 of turning it.
 """
 
+REMOVED: Final[Mapping[str, tuple[str, str]]] = {
+    "http-processes": (
+        "1",
+        (
+            "a router is one process; leave this out, and use more cores by more replicas of the"
+            " bucket: `kvmesh up --replicas N`, or `kvmesh router` N times with an --http-port each"
+            ' behind `kvmesh meta-router`, as docs/tuning.md says under "More than one core"'
+        ),
+    ),
+}
+"""Settings of `kvmesh router` that are no more: the one value that still says what is, and what to
+do instead of any other.
+"""
+
+MOST_SHOWN: Final = 64
+"""Characters of a value that a message repeats."""
+
 _OFF: Final = frozenset({"false", "no"})
 
 
 def read_spellings(tokens: Sequence[str]) -> list[str]:
     """Return a command line as the commands read it: a switch and its word joined
-    (`--kv-events false` is `--kv-events=false`), switches of `FIXED` left out.
+    (`--kv-events false` is `--kv-events=false`), switches of `FIXED` and settings of `REMOVED` left
+    out.
 
-    What stands behind `--` is left alone. Raises `ConfigError` when one of `FIXED` is turned.
+    What stands behind `--` is left alone. Raises `ConfigError` when one of `FIXED` is turned, and
+    when one of `REMOVED` is to change anything.
     """
     end = tokens.index("--") if "--" in tokens else len(tokens)
     joined = [token for token in _join(tokens[:end]) if not _is_idle(token)]
     return [*joined, *tokens[end:]]
+
+
+def is_removed(name: str, value: str, place: str) -> bool:
+    """Return whether the setting `name` is one of `REMOVED`, at the value that changes nothing.
+
+    Raises `ConfigError`, which begins with `place` and the value, when it has another.
+    """
+    if name not in REMOVED:
+        return False
+    stands, remedy = REMOVED[name]
+    if value != stands:
+        raise ConfigError(f"{place} {value[:MOST_SHOWN]!r}: {remedy}")
+    return True
 
 
 def join_loose(tokens: Sequence[str], loose: Sequence[str]) -> list[str]:
@@ -61,7 +93,7 @@ def join_loose(tokens: Sequence[str], loose: Sequence[str]) -> list[str]:
 def _join(tokens: Sequence[str], words: frozenset[str] = SWITCH_WORDS) -> Iterator[str]:
     flag = ""
     for token in tokens:
-        if flag and token.lower() in words:
+        if flag and (token.lower() in words or flag.removeprefix("--") in REMOVED):
             yield f"{flag}={token}"
             flag = ""
             continue
@@ -76,6 +108,8 @@ def _join(tokens: Sequence[str], words: frozenset[str] = SWITCH_WORDS) -> Iterat
 
 def _is_idle(token: str) -> bool:
     name, _, word = token.removeprefix("--").partition("=")
+    if token.startswith("--") and is_removed(name, word, f"--{name}"):
+        return True
     on = word.lower() not in _OFF
     if name.startswith("no-"):
         name, on = name.removeprefix("no-"), not on

@@ -24,14 +24,6 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
 )
 from kvmesh.actors.wire import decode, encode
-from kvmesh.app.edge.messages import (
-    Abandon,
-    Ask,
-    EdgeCodec,
-    Hello,
-    IndexCodec,
-    asked,
-)
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -53,7 +45,6 @@ from kvmesh.core.snapshots.manifest import (
 from kvmesh.core.snapshots.reading import decode_snapshot
 from kvmesh.core.snapshots.writing import MAGIC, Position, encode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError
-from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.nats.trust.anchors import Anchor, Anchors, decode_anchors, encode_anchors
 from kvmesh.transport.nats.trust.claim import Claims
 from kvmesh.transport.nats.trust.freshness import Freshness
@@ -68,11 +59,9 @@ KINDS: Final[tuple[type[Message], ...]] = (
     TakeSnapshot, Reread,
 )  # fmt: skip
 RULES: Final = parse_url_rules(["10.0.0.0/8:8000", "*.engines.svc"], ["http://own:1"])
-BLOCK: Final = 4
 SECRET: Final = SigningKey(bytes(32))
 WORKER_KEY: Final = user_key(bytes(SECRET.verify_key))
 HEART: Final = "kvmesh.hb.b.w"
-LATE: Final = UpstreamFailure("after_send", "timeout", "slow", "http://w:1")
 
 
 def message(data: bytes) -> None:
@@ -111,18 +100,6 @@ def snapshot(data: bytes) -> None:
         decode_snapshot(content + xxh3_64(content).intdigest().to_bytes(8, "little"))
 
 
-def edge(data: bytes) -> None:
-    """Read frames of both directions between edge and index process."""
-    with contextlib.suppress(CodecError):
-        for one in IndexCodec().decode(memoryview(data)):
-            if isinstance(one, Ask):
-                asked(one, BLOCK)
-    with contextlib.suppress(CodecError):
-        EdgeCodec().encode(list(IndexCodec().decode(memoryview(data))))
-    with contextlib.suppress(CodecError):
-        IndexCodec().encode(list(EdgeCodec().decode(memoryview(data))))
-
-
 def url(data: bytes) -> None:
     """Judge a URL, and read it as a rule."""
     text = data.decode("utf-8", "replace")
@@ -147,7 +124,6 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "bookings": bookings,
     "manifest": manifest,
     "snapshot": snapshot,
-    "edge": edge,
     "url": url,
     "signature": signature,
 }
@@ -169,7 +145,6 @@ def seeds(target: str) -> Iterator[bytes]:
             encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))
         ],
         "snapshot": [_snapshot()[len(MAGIC) : -8]],
-        "edge": [EdgeCodec().encode([Hello(1, 2)]), IndexCodec().encode([Abandon(1, LATE)])],
         "url": [b"http://10.1.2.3:8000", b"https://[::ffff:169.254.169.254]:1", b"*.x:1-9"],
     }
     if target == "signature":

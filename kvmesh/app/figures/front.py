@@ -1,4 +1,4 @@
-"""Figures of front doors: a meta-router's, the edges', tokens compared, URLs refused."""
+"""Figures of front doors: a meta-router's, tokens compared, URLs refused."""
 
 from typing import Final
 
@@ -10,16 +10,6 @@ from kvmesh.app.figures.figure import Figure, Table
 from kvmesh.app.prompts.token_check import TokenCheckStatistics
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.transport.http.server.server import HttpStatistics
-
-
-class EdgeRow(msgspec.Struct, frozen=True):
-    """One edge process, for people."""
-
-    edge: int
-    pid: int
-    open_requests: int
-    unguided: int
-    http: HttpStatistics | None
 
 
 class MetaReplica(msgspec.Struct, frozen=True):
@@ -65,20 +55,6 @@ META_REPLICAS: Final = Table[MetaReplica](
     Figure("gauge", "kvmesh_meta_replica_active_requests", lambda one: one.active_requests,
            "Requests of a replica, by its own word."),
     labels=("bucket", "replica"),
-)
-
-EDGES: Final = Table[EdgeRow](
-    Figure("gauge", "kvmesh_edge_connections",
-           lambda one: one.http.open_connections if one.http else None,
-           "Client connections of an edge process."),
-    Figure("counter", "kvmesh_edge_requests", lambda one: one.http.requests if one.http else None,
-           "HTTP requests read by an edge process."),
-    Figure("counter", "kvmesh_edge_malformed_requests",
-           lambda one: one.http.malformed_requests if one.http else None,
-           "Requests an edge refused."),
-    Figure("counter", "kvmesh_edge_unguided_requests", lambda one: one.unguided,
-           "Requests an edge sent by load alone: the index process was away."),
-    labels=("edge",),
 )
 
 TOKENS: Final = Table[TokenCheckStatistics](

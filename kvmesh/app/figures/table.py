@@ -3,7 +3,7 @@
 from typing import Final, Literal, Never
 
 from kvmesh.app.figures.figure import Shown, Table
-from kvmesh.app.figures.front import EDGES, META, META_ENDS, META_HOMES, META_REPLICAS, TOKENS, URLS
+from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, TOKENS, URLS
 from kvmesh.app.figures.mesh import (
     APPROX,
     BOOKINGS,
@@ -39,7 +39,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
     *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
-    *(TOKENS, URLS, EDGES),
+    *(TOKENS, URLS),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
 )
 

@@ -77,8 +77,7 @@ class FrontDoor:
     """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
     `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too.
-    `processes` share the port, and the room for bodies. Raises `ConfigError` for a file of keys
-    that is none.
+    Raises `ConfigError` for a file of keys that is none.
     """
 
     def __init__(
@@ -88,17 +87,12 @@ class FrontDoor:
         *,
         tenant_header: str = "",
         passes_keys: bool = False,
-        processes: int = 1,
     ) -> None:
         self._settings = settings
         screen: Screen | None = None
         if settings.api_keys is not None:
             guard = KeyGuard(
-                handler,
-                settings.api_keys,
-                tenant_header=tenant_header,
-                pass_on=passes_keys,
-                share=1.0 / processes,
+                handler, settings.api_keys, tenant_header=tenant_header, pass_on=passes_keys
             )
             handler, screen = guard, guard.screen
         open_files = raise_open_files_limit()
@@ -109,7 +103,7 @@ class FrontDoor:
                 max_connections=possible,
                 open_files=open_files,
             )
-        bodies = _body_bytes(settings, processes)
+        bodies = _body_bytes(settings)
         limits = HttpLimits(
             max_body_bytes=min(settings.max_body_bytes, bodies),
             max_body_items=settings.max_body_items,
@@ -119,16 +113,14 @@ class FrontDoor:
         )
         self.server = HttpServer(handler, limits=limits, screen=screen)
 
-    async def open(self, *, reuse_port: bool = False) -> str:
-        """Listen, with `reuse_port` beside other processes; return the URL others reach this by.
+    async def open(self) -> str:
+        """Listen; return the URL others reach this by.
 
         Raises `ConfigError` for unusable TLS files, `TransportError` for a taken port.
         """
         settings = self._settings
         context = tls_context(settings)
-        await self.server.start(
-            settings.http_host, settings.http_port, reuse_port=reuse_port, ssl=context
-        )
+        await self.server.start(settings.http_host, settings.http_port, ssl=context)
         return public_url(settings, self.server.port)
 
     async def drain(self) -> None:
@@ -136,12 +128,10 @@ class FrontDoor:
         await self.server.drain(self._settings.drain_s)
 
 
-def _body_bytes(settings: HttpSettings, processes: int) -> int:
-    """Return the bytes of request bodies that this one of `processes` may hold, and say so."""
+def _body_bytes(settings: HttpSettings) -> int:
+    """Return the bytes of request bodies that may be held at once, and say so."""
     limit = memory_limit()
-    # Behind several edges there is the index process.
-    sharing = processes + (processes > 1)
-    bodies = body_budget(limit, sharing)
+    bodies = body_budget(limit)
     given = settings.max_total_body_bytes
     if given is not None:
         if given > limit // 2:
@@ -150,31 +140,15 @@ def _body_bytes(settings: HttpSettings, processes: int) -> int:
                 max_total_body_bytes=given,
                 memory_limit=limit,
             )
-        bodies = max(1, given // sharing)
+        bodies = given
     if bodies < settings.max_body_bytes:
         get_logger().warning(
             "bodies of --max-body-bytes do not fit in --max-total-body-bytes: the largest is now",
             max_body_bytes=bodies,
             memory_limit=limit,
-            processes=sharing,
         )
     get_logger().info("request bodies", bytes_at_once=bodies, memory_limit=limit)
     return bodies
-
-
-def behind_edges(settings: HttpSettings) -> HttpSettings:
-    """Return the settings of a listener that only processes of this machine come to."""
-    return dataclasses.replace(
-        settings,
-        http_host="127.0.0.1",
-        http_port=0,
-        advertise_url="",
-        tls_cert=None,
-        tls_key=None,
-        tls_client_ca=None,
-        api_keys=None,
-        admin_port=None,
-    )
 
 
 async def admin_routes(
@@ -187,9 +161,16 @@ async def admin_routes(
     if settings.admin_port is None:
         return routes
     own = Routes()
-    listener = behind_edges(settings)
     listener = dataclasses.replace(
-        listener, http_host=settings.admin_host, http_port=settings.admin_port
+        settings,
+        http_host=settings.admin_host,
+        http_port=settings.admin_port,
+        advertise_url="",
+        tls_cert=None,
+        tls_key=None,
+        tls_client_ca=None,
+        api_keys=None,
+        admin_port=None,
     )
     door = FrontDoor(listener, own)
     url = await door.open()

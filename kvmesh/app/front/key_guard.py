@@ -38,21 +38,13 @@ class KeyGuard:
     Raises `ConfigError` when the file cannot be read or is no file of keys.
     """
 
-    def __init__(
-        self,
-        handler: Route,
-        path: Path,
-        *,
-        tenant_header: str,
-        pass_on: bool,
-        share: float = 1.0,
-    ) -> None:
+    def __init__(self, handler: Route, path: Path, *, tenant_header: str, pass_on: bool) -> None:
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
         self._drop: frozenset[bytes] = frozenset() if pass_on else _CREDENTIALS
         self._stamp = _stamp(path)
-        self._ring = KeyRing(read_keys(path), share)
+        self._ring = KeyRing(read_keys(path))
         self._next_look_s = time.monotonic() + CHECK_S
 
     def __call__(self, exchange: Exchange) -> None:

@@ -34,11 +34,11 @@ def memory_limit(root: Path = _ROOT) -> int:
     return min((physical, *_limits(root)))
 
 
-def body_budget(limit: int, processes: int = 1) -> int:
-    """Return the bytes of request bodies that each of `processes` may hold where `limit` is all
-    memory: a quarter of it together, at most 1 GiB.
+def body_budget(limit: int) -> int:
+    """Return the bytes of request bodies that a process may hold where `limit` is all memory: a
+    quarter of it, at most 1 GiB.
     """
-    return max(1, min(MOST_BODIES, limit // BODY_SHARE) // processes)
+    return max(1, min(MOST_BODIES, limit // BODY_SHARE))
 
 
 def _limits(root: Path) -> Iterator[int]:

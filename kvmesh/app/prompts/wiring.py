@@ -57,7 +57,7 @@ def reader_of(
                 tenant_header=settings.admission.tenant_header,
                 session_header=settings.session.session_header,
             ),
-            # An edge knows no formulas of files; whoever decides has checked them.
+            # `router_options` has checked their formulas, of files too.
             ModelPolicies(
                 [parse_model_policy(one, formulas=None) for one in settings.model_policy]
             ),

@@ -5,7 +5,6 @@ import contextlib
 import random
 import time
 from functools import partial
-from pathlib import Path
 from sys import maxsize
 from typing import Annotated
 
@@ -17,8 +16,6 @@ from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
-from kvmesh.app.edge.desk import EdgeDesk
-from kvmesh.app.edge.edge import EdgeServer
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
 from kvmesh.app.figures.mesh import APPROX
@@ -30,7 +27,6 @@ from kvmesh.app.front.front import (
     FrontDoor,
     Routes,
     admin_routes,
-    behind_edges,
     upstream_pool,
     url_guard,
 )
@@ -39,14 +35,12 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
-from kvmesh.app.process.part import RouterPart, read_part
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.processes import RouterProcesses
 from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
@@ -79,15 +73,11 @@ HOUSEKEEPING_S = 1.0
 
 
 class RouterServer:
-    """One router replica with everything it needs; `serve` runs it.
+    """One router replica with everything it needs; `serve` runs it."""
 
-    As a `part` it is the index process of several: edges serve the clients and ask it.
-    """
-
-    def __init__(self, settings: RouterSettings, part: RouterPart | None = None) -> None:
+    def __init__(self, settings: RouterSettings) -> None:
         self.settings = settings
-        self.part = part
-        self.router_id = router_name(settings.router_id) if part is None else part.router_id
+        self.router_id = router_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
@@ -219,42 +209,29 @@ class RouterServer:
             admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
             pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
             pages.mount(routes)
-            front = FrontDoor(
-                settings.http if self.part is None else behind_edges(settings.http),
-                routes,
-                tenant_header=settings.admission.tenant_header,
-                processes=settings.http_processes,
-            )
+            front = FrontDoor(settings.http, routes, tenant_header=settings.admission.tenant_header)
             url = await front.open()
             stack.push_async_callback(front.server.close)
             stack.push_async_callback(self.mesh.stop)
-            desk = EdgeDesk(context, url)
-            if self.part is not None:
-                url = self.part.url
-                desk.mount(routes)
-                admin.show(desk.figures(), desk.warnings)
-                await desk.open(Path(self.part.socket))
-                stack.callback(desk.close)
             await first_of(
                 *(stop.wait(), self._join(url), *self._care.running(pool)),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
-                keep_running("tell edges", desk.tell),
                 *running(changes.tuner),
             )
             self.mesh.draining = True
             pages.live.close()
             context.gate.close_in(settings.http.drain_s / 2)
-            await desk.drain(settings.http.drain_s)
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
     async def _join(self, url: str) -> None:
         """Be part of the mesh, which may have to wait for NATS, until that fails."""
         await self.mesh.start(url)
-        said = "router serves" if self.part is None else "router decides"
-        get_logger().info(said, url=url, router=self.router_id, bucket=self.settings.bucket)
+        get_logger().info(
+            "router serves", url=url, router=self.router_id, bucket=self.settings.bucket
+        )
         await self.mesh.failed()
 
     def _reader(self, context: RoutingContext, check: TokenCheck) -> Reader:
@@ -313,14 +290,6 @@ def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
     options = settings or RouterSettings()
     configure_logging(options.log.log_level, options.log.log_format, role="router")
-    part = read_part()
-    if part is not None and part.role == "edge":
-        run(EdgeServer(options, part).serve)
-    elif part is None and options.http_processes > 1:
-        run(RouterProcesses(options).serve)
-    else:
-        server = RouterServer(options, part)
-        get_logger().info(
-            "router starts", router=server.router_id, bucket=options.bucket, core=CORE
-        )
-        run(server.serve)
+    server = RouterServer(options)
+    get_logger().info("router starts", router=server.router_id, bucket=options.bucket, core=CORE)
+    run(server.serve)

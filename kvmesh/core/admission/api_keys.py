@@ -93,13 +93,11 @@ def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
 class KeyRing:
     """Tells who a request is from, and whether it may come now. Times are the caller's, seconds.
 
-    A key's rate is a bucket of a minute's requests, or `share` (0..1] of them where several
-    processes serve one port.
+    A key's rate is a bucket of a minute's requests.
     """
 
-    def __init__(self, keys: dict[str, ApiKey], share: float = 1.0) -> None:
+    def __init__(self, keys: dict[str, ApiKey]) -> None:
         self._keys = keys
-        self._share = share
         self._spent: dict[str, tuple[float, float]] = {}
         self.refused = 0
 
@@ -130,7 +128,7 @@ class KeyRing:
 
     def _spend(self, key: ApiKey, now: float) -> None:
         """Take one request off the key's bucket, which fills evenly."""
-        size = max(1.0, key.requests_per_minute * self._share)
+        size = max(1.0, key.requests_per_minute)
         left, since = self._spent.get(key.sha256, (size, now))
         left = min(size, left + (now - since) * size / 60.0)
         if left < 1.0:

@@ -36,8 +36,8 @@ def parse_model_policy(
 ) -> ModelPolicy:
     """Return the policy written `model=llama*,router-temperature=0.1,labels=gpu:h100+zone:a`.
 
-    `formulas` None: its formula is another process's to know. Raises `ConfigError` that names the
-    value, `place` and the remedy.
+    `formulas` None: its formula is not looked up. Raises `ConfigError` that names the value,
+    `place` and the remedy.
     """
     where = f"{place} {text!r}"
     fields: dict[str, str] = {}

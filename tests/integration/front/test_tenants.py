@@ -27,7 +27,7 @@ async def route(door: Tenants, holder: str, text: str = SECRET, **headers: str) 
     return answer.json()
 
 
-@pytest.mark.parametrize("kind", ["router", "edges", "meta, proxy key", "meta, keys passed on"])
+@pytest.mark.parametrize("kind", ["router", "meta, proxy key", "meta, keys passed on"])
 async def test_without_isolation_no_answer_of_ours_tells_of_others_prompts(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -51,7 +51,7 @@ async def test_without_isolation_no_answer_of_ours_tells_of_others_prompts(
         assert known["overlap_blocks"] > 0
 
 
-@pytest.mark.parametrize("kind", ["router", "edges", "meta, open routers"])
+@pytest.mark.parametrize("kind", ["router", "meta, open routers"])
 async def test_with_isolation_each_tenant_is_told_of_its_own_blocks_and_no_others(
     kind: Kind, tmp_path: Path
 ) -> None:

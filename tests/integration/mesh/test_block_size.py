@@ -1,4 +1,4 @@
-"""Replicas and edges that nobody told the block size of the engines."""
+"""Replicas that nobody told the block size of the engines."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from kvmesh.app.worker.command import Sidecar
 from kvmesh.mocker.command import Mocker, MockerOptions
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
-from tests.integration.support.live_router import free_port, router_process, serving
+from tests.integration.support.live_router import free_port, serving
 from tests.nats_container import Served
 
 pytestmark = pytest.mark.integration
@@ -137,19 +137,3 @@ async def test_an_engine_that_restarts_with_another_size_is_followed(
 
     assert size == (SIZE, "workers")
     assert "no prefix can match" not in str(ready)
-
-
-async def test_edges_hash_by_the_size_that_the_index_process_took() -> None:
-    async with (
-        engine() as mocker,
-        router_process(
-            *("--worker", f"w={mocker.url}", "--predict-ttl-s", "0", "--http-processes", "2"),
-            serves="edge serves",
-        ) as client,
-    ):
-        async with asyncio.timeout(WITHIN_S):
-            while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.02)
-        await sees_all_that_is_cached(client)
-
-        assert await told_size(client) == (SIZE, "workers")

@@ -4,18 +4,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from kvmesh.app.edge.desk import EdgeRequest
-from kvmesh.app.edge.edge import EdgeServer
-from kvmesh.app.edge.remote_request import RemoteRequest
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.process.part import RouterPart
-from kvmesh.app.process.running import Stop
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.admission import AdmissionGate
@@ -564,62 +558,5 @@ async def test_an_error_in_the_meta_router_ends_its_request(
                 door = Door(port, server._ends, lambda: made, inside)
                 wrong = await door.check_all(META, CHAT, "500", "abort", "whole")
                 wrong += await door.check_all(META, STREAM, "500", "event", "abort", "whole")
-
-    assert wrong == []
-
-
-EDGE: Points = [
-    (RemoteRequest, "__init__"),
-    (RemoteRequest, "next_target"),
-    (RemoteRequest, "_ask"),
-    (RemoteRequest, "on_answer"),
-    (RemoteRequest, "on_head"),
-    (RemoteRequest, "on_finish"),
-]
-DESK: Points = [
-    (EdgeRequest, "begin"),
-    (EdgeRequest, "proceed"),
-    (EdgeRequest, "take"),
-    (EdgeRequest, "end"),
-    (RoutedRequest, "__init__"),
-    (RoutedRequest, "next_target"),
-    (RoutedRequest, "answering"),
-    (RoutedRequest, "progress"),
-    (RoutedRequest, "finish"),
-    (Placement, "release"),
-]
-
-
-@contextlib.asynccontextmanager
-async def edge_to(engines: list[FailingEngine], folder: Path, **more: Any) -> AsyncIterator[Door]:
-    """Serve an edge process's and an index process's part of a router."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    given = settings([one.url for one in engines], port, **more)
-
-    def part(role: Literal["index", "edge"]) -> RouterPart:
-        return RouterPart(role, 0, "r0", port, url, str(folder / "index.sock"))
-
-    index, stop = Watched(given, part("index")), Stop()
-    with silent():
-        running = asyncio.create_task(index.serve(stop))
-        try:
-            async with serving(EdgeServer(given, part("edge")).serve, url):
-                counters = index.context.counters
-                while await ask(url, CHAT) != "whole" or not counters.requests:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                with looked_inside() as inside:
-                    yield Door(port, counters.ends, lambda: counters.requests, inside)
-        finally:
-            stop.request()
-            await running
-
-
-async def test_an_error_in_either_half_of_an_edges_request_ends_both(tmp_path: Path) -> None:
-    async with failing_engines(2) as engines, edge_to(engines, tmp_path) as door:
-        for engine in engines:
-            engine.answer = stream_slowly
-        wrong = await door.check_all(EDGE, STREAM, "500", "event", "abort", "whole")
-        wrong += await door.check_all(DESK, STREAM, "500", "event", "abort", "whole")
 
     assert wrong == []

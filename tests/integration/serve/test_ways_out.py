@@ -19,28 +19,22 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kvmesh.app.edge import remote_request
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.prompts import reading
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.serve.quick import QuickRequest
-from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
-from kvmesh.core.engines.event_stream import EventStream
-from kvmesh.core.engines.sse import Usage
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings
-from kvmesh.transport.http.forward import forwarding
-from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.server.exchange import Exchange
-from tests.integration.serve.test_scope import CHUNK, PROMPT, door_to, edge_to, of_requests
+from tests.integration.serve.test_scope import CHUNK, PROMPT, door_to, of_requests
 from tests.integration.support.failing_engine import (
     FailingEngine,
     RawClient,
@@ -388,13 +382,6 @@ async def alone(engines: list[FailingEngine], folder: Path, **more: Any) -> Asyn
 
 
 @contextlib.asynccontextmanager
-async def edges(engines: list[FailingEngine], folder: Path, **more: Any) -> AsyncIterator[Stage]:
-    """Serve a router's edge and index process."""
-    async with edge_to(engines, folder, failure=FAILURE, http=HTTP, **more) as door:
-        yield Stage(door.url, door.inside, engines)
-
-
-@contextlib.asynccontextmanager
 async def meta(engines: list[FailingEngine], folder: Path, **more: Any) -> AsyncIterator[Stage]:
     """Serve a meta-router in front of a router."""
     async with alone(engines, folder, **more) as behind:
@@ -416,7 +403,7 @@ async def split(engines: list[FailingEngine], folder: Path) -> AsyncIterator[Sta
         yield stage
 
 
-@pytest.mark.parametrize("front", [alone, edges, meta, split])
+@pytest.mark.parametrize("front", [alone, meta, split])
 async def test_every_way_out_leaves_nothing_behind(front: Front, tmp_path: Path) -> None:
     wrong: list[str] = []
     async with failing_engines(2) as engines, front(engines, tmp_path) as stage:
@@ -569,7 +556,7 @@ GATED: Final[list[tuple[Way, set[int]]]] = [
 ]
 
 
-@pytest.mark.parametrize("front", [alone, edges, meta])
+@pytest.mark.parametrize("front", [alone, meta])
 async def test_every_way_out_of_the_queue_leaves_nothing_behind(
     front: Front, tmp_path: Path
 ) -> None:
@@ -608,67 +595,6 @@ async def test_a_failed_attempt_keeps_no_booking_while_the_next_is_at_work(tmp_p
         answer_well(waiting)
         assert await asked == 200
         await stage.until(lambda: not context.scheduler.sequences.owned(), "nothing is booked")
-
-
-# What cannot be told over the link between an edge and the index process.
-
-HUGE: Final = 10**25
-
-
-def poisoned(owner: object, name: str, spoil: Callable[[Any], Any]) -> Way:
-    """Return the way out of a request of which the link cannot tell what that returns."""
-
-    async def way(stage: Stage) -> int:
-        plain = getattr(owner, name)
-
-        def spoilt(*arguments: Any) -> Any:
-            return spoil(plain(*arguments))
-
-        with mock.patch.object(owner, name, spoilt):
-            return await exchange(stage.url, stage.body())
-
-    way.__name__ = f"what {name} returns cannot be told"
-    return way
-
-
-class EndlessTokens(EventStream):
-    """Counts more tokens than can be told."""
-
-    __slots__ = ()
-
-    @property
-    def tokens(self) -> int:
-        return HUGE
-
-
-async def endless_tokens(stage: Stage) -> int:
-    """Send a stream of more tokens than the link can tell of."""
-    with mock.patch.object(forwarding, "new_event_stream", EndlessTokens):
-        return await exchange(stage.url, stage.body(stream=True))
-
-
-POISON: Final[list[tuple[Way, set[int]]]] = [
-    (poisoned(remote_request, "ask", lambda one: replace(one, prompt_tokens=HUGE)), {500}),
-    (poisoned(remote_request, "ask", lambda one: replace(one, request_id=object())), {500}),
-    (poisoned(RoutedRequest, "answer_headers", lambda told: [*told, (b"x", object())]), {500}),
-    (poisoned(Forward, "usage", lambda _: Usage(HUGE, 1)), {200}),
-    (endless_tokens, {200}),
-]
-
-
-async def test_what_cannot_be_told_ends_one_request_and_not_the_link(tmp_path: Path) -> None:
-    wrong: list[str] = []
-    async with failing_engines(2) as engines, edges(engines, tmp_path) as stage:
-        (link,) = stage.inside._links
-        before = link._link
-        with weighed():
-            for way, sees in POISON:
-                wrong += await assert_clean(stage, way, sees)
-                wrong += await assert_clean(stage, answered, {200})
-        assert link._link is before
-        assert link.unguided == 0
-
-    assert wrong == []
 
 
 async def test_a_router_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -4,18 +4,13 @@ import asyncio
 import contextlib
 import json
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 
-from kvmesh.app.edge.edge import EdgeServer
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.process.part import RouterPart
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
@@ -23,7 +18,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.support.live_router import free_port, serving
 
-Kind = Literal["router", "edge", "meta-router"]
+Kind = Literal["router", "meta-router"]
 
 _ANSWER = json.dumps(
     {
@@ -56,7 +51,7 @@ class Answer:
 
 
 class Front:
-    """A front door on a real socket; `server` and `edge` are its parts in this process."""
+    """A front door on a real socket; `server` is in this process."""
 
     def __init__(self, port: int, server: RouterServer | MetaServer, models: str) -> None:
         self.port = port
@@ -150,17 +145,6 @@ async def _start(stack: contextlib.AsyncExitStack, kind: Kind, settings: dict[st
         **settings,
     )
     url = f"http://127.0.0.1:{port}"
-    if kind == "edge":
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        part = RouterPart("index", 0, "r0", port, url, str(Path(folder) / "index.sock"))
-        index = RouterServer(own, part)
-        edge = EdgeServer(own, RouterPart("edge", 0, "r0", port, url, part.socket))
-
-        async def both(stop: Stop) -> None:
-            await asyncio.gather(index.serve(stop), edge.serve(stop))
-
-        await stack.enter_async_context(serving(both, url))
-        return Front(port, index, "m")
     router = RouterServer(own)
     await stack.enter_async_context(serving(router.serve, url))
     if kind == "router":

@@ -15,9 +15,6 @@ import structlog
 from structlog.typing import EventDict
 
 from kvmesh.app.care.failure_care import FailureCare
-from kvmesh.app.edge.desk import EdgeDesk
-from kvmesh.app.edge.index_link import IndexLink
-from kvmesh.app.edge.remote_request import RemoteRequest
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.transport.http.forward.forwarding import Forward
@@ -139,8 +136,6 @@ class Inside:
         self._pools: list[UpstreamPool] = [*behind._pools] if behind else []
         self._contexts: list[RoutingContext] = [*behind._contexts] if behind else []
         self._cares: list[FailureCare] = [*behind._cares] if behind else []
-        self._desks: list[EdgeDesk] = [*behind._desks] if behind else []
-        self._links: list[IndexLink] = [*behind._links] if behind else []
         for one in gc.get_objects():
             match one:
                 case HttpServer():
@@ -151,10 +146,6 @@ class Inside:
                     self._contexts.append(one)
                 case FailureCare():
                     self._cares.append(one)
-                case EdgeDesk():
-                    self._desks.append(one)
-                case IndexLink():
-                    self._links.append(one)
                 case _:
                     pass
 
@@ -189,13 +180,9 @@ class Inside:
         for care in self._cares:
             found["waiting for somebody"] += care.patience.waiting
             found["watched"] += len(care.hangs.waiting)
-        for desk in self._desks:
-            found["asked by edges"] += sum(row.open_requests for row in desk.rows())
-        for link in self._links:
-            found["asked of the index process"] += len(link._askers)
         gc.collect()
         for one in gc.get_objects():
-            if isinstance(one, Forward | Scope | ForwardClock | RoutedRequest | RemoteRequest):
+            if isinstance(one, Forward | Scope | ForwardClock | RoutedRequest):
                 found[type(one).__name__] += 1
         return {name: count for name, count in found.items() if count}
 

@@ -1,9 +1,7 @@
 """One engine behind a front door of any kind, and the keys of two tenants."""
 
-import asyncio
 import contextlib
 import dataclasses
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +21,6 @@ from tests.integration.support.live_router import free_port, serving
 Kind = Literal[
     "router",
     "router, no keys",
-    "edges",
     "meta, proxy key",
     "meta, open routers",
     "meta, keys passed on",
@@ -102,9 +99,7 @@ async def tenants(
             (folder / "sharing.toml").write_text(sharing)
             kept = dataclasses.replace(kept, tenant_sharing_file=folder / "sharing.toml")
         keyed = HttpSettings(http_port=free_port(), api_keys=folder / "keys.toml")
-        if kind == "edges":
-            url = await stack.enter_async_context(_edges(engine, keyed, kept, keys["boss"]))
-        elif kind == "router, no keys":
+        if kind == "router, no keys":
             bare = dataclasses.replace(keyed, api_keys=None)
             url = await stack.enter_async_context(_router(engine, bare, kept))
         elif kind == "router":
@@ -129,36 +124,6 @@ async def _router(engine: Mocker, http: HttpSettings, kept: TenantSettings) -> A
     )
     async with serving(RouterServer(settings).serve, f"http://127.0.0.1:{http.http_port}") as url:
         yield url
-
-
-@contextlib.asynccontextmanager
-async def _edges(
-    engine: Mocker, http: HttpSettings, kept: TenantSettings, key: str
-) -> AsyncIterator[str]:
-    options = ["--http-processes", "2", "--http-port", str(http.http_port), "--no-kv-events"]
-    options += ["--worker", f"w0={engine.url}", "--router-id", "r0", "--parity-sample", "0"]
-    options += ["--api-keys", str(http.api_keys)]
-    if kept.tenant_isolation:
-        options += ["--tenant-isolation", "--tenant-secret-file", str(kept.tenant_secret_file)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kvmesh", "router", *options
-    )
-    url = f"http://127.0.0.1:{http.http_port}"
-    headers, edges = {"authorization": f"Bearer {key}"}, set[str]()
-    try:
-        async with asyncio.timeout(60):
-            while len(edges) < 2:
-                await asyncio.sleep(0.02)
-                # A connection of its own each time: it comes to either edge, which names itself.
-                async with httpx.AsyncClient(base_url=url, headers=headers) as client:
-                    with contextlib.suppress(httpx.HTTPError):
-                        answer = await client.get("/v1/models")
-                        if answer.status_code == 200 and answer.json()["data"]:
-                            edges.add(answer.headers["x-request-id"].split("-")[0])
-        yield url
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 @contextlib.asynccontextmanager

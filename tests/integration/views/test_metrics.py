@@ -124,11 +124,7 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
 
     assert "\n".join(undocumented(metrics)) == "", "docs/metrics.md lacks these rows"
     known = documented()
-    sometimes = {
-        name
-        for name in known
-        if name.startswith(("kvmesh_edge", "kvmesh_snapshot_", "kvmesh_remote_"))
-    }
+    sometimes = {name for name in known if name.startswith(("kvmesh_snapshot_", "kvmesh_remote_"))}
     predicted = {name for name in known if name.startswith("kvmesh_worker_")}
     front = families(mesh.http.get(f"{mesh.url}/metrics").text)
     assert "\n".join(undocumented(front)) == ""

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.settings.spellings import join_loose, read_spellings
+from kvmesh.settings.spellings import is_removed, join_loose, read_spellings
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,10 @@ from kvmesh.settings.spellings import join_loose, read_spellings
         ("router --router-reset-states false", "router"),
         ("router --track-active-blocks yes", "router"),
         ("router -- --router-reset-states", "router -- --router-reset-states"),
+        ("router --http-processes 1 --seed 3", "router --seed 3"),
+        ("router --http-processes=1", "router"),
+        ("router --worker http-processes", "router --worker http-processes"),
+        ("replay -- --http-processes 2", "replay -- --http-processes 2"),
         ("", ""),
     ],
 )
@@ -47,6 +51,27 @@ def test_a_published_flag_without_a_meaning_here_is_rejected_with_what_to_do(
         read_spellings(["router", *flags.split()])
 
     assert str(error.value).startswith(flags.split(maxsplit=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--http-processes 2", "--http-processes '2': "),
+        ("--http-processes=8", "--http-processes '8': "),
+        ("--http-processes", "--http-processes '': "),
+        ("--http-processes " + "9" * 500, "--http-processes '" + "9" * 60),
+    ],
+)
+def test_a_removed_setting_is_rejected_with_what_to_do(flags: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=r"kvmesh up --replicas N") as error:
+        read_spellings(["router", *flags.split()])
+
+    assert str(error.value).startswith(told)
+    assert len(str(error.value)) < 500
+
+
+def test_a_setting_that_is_there_is_not_removed() -> None:
+    assert not is_removed("http-port", "2", "router.toml: http-port")
 
 
 def test_a_word_left_over_goes_to_the_switch_before_it() -> None:

@@ -56,7 +56,6 @@ class HttpServer:
         host: str,
         port: int,
         *,
-        reuse_port: bool = False,
         ssl: tls.SSLContext | None = None,
         backlog: int = BACKLOG,
     ) -> None:
@@ -69,7 +68,7 @@ class HttpServer:
         listener = Listener(self._handler, self._limits, wheel, self._screen)
         wheel.on_tick = listener.date.refresh
         listener.on_connection_gone = self._check_quiet
-        sockets = listen(host, port, reuse_port=reuse_port, backlog=backlog)
+        sockets = listen(host, port, backlog=backlog)
         self.port = sockets[0].getsockname()[1]
         self._listener = listener
         for sock in sockets:

@@ -35,14 +35,11 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(level, option, value)
 
 
-def listen(
-    host: str, port: int, *, reuse_port: bool, backlog: int = BACKLOG
-) -> list[socket.socket]:
+def listen(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socket]:
     """Return one listening socket per address of `host` ("" for all), all on the same port.
 
-    Port 0 takes a free one. `backlog` 0 only binds: with `reuse_port` that keeps the port for
-    processes which listen on it later. An address family this machine does not have is left out.
-    Raises `TransportError` naming the address.
+    Port 0 takes a free one. An address family this machine does not have is left out. Raises
+    `TransportError` naming the address.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None
@@ -52,7 +49,7 @@ def listen(
         )
         for family, _, _, _, address in dict.fromkeys(found):
             try:
-                sock = _listen(family, (address[0], port, *address[2:]), backlog, reuse_port)
+                sock = _listen(family, (address[0], port, *address[2:]), backlog)
             except OSError as error:
                 if error.errno not in _NO_FAMILY:
                     raise
@@ -69,21 +66,16 @@ def listen(
     return sockets
 
 
-def _listen(
-    family: int, address: tuple[object, ...], backlog: int, reuse_port: bool
-) -> socket.socket:
+def _listen(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         tune(sock)
         sock.setblocking(False)
         sock.bind(address)
-        if backlog:
-            sock.listen(backlog)
+        sock.listen(backlog)
     except OSError:
         sock.close()
         raise

@@ -74,9 +74,8 @@ def test_without_cgroups_the_limit_is_the_machines(tmp_path: Path) -> None:
     assert 0 < memory_limit() <= PHYSICAL
 
 
-def test_bodies_get_a_quarter_of_the_memory_and_processes_share_it() -> None:
+def test_bodies_get_a_quarter_of_the_memory() -> None:
     assert body_budget(512 * MB) == 128 * MB
-    assert body_budget(512 * MB, 4) == 32 * MB
     assert body_budget(100 << 30) == MOST_BODIES
     assert body_budget(1) == 1
 

@@ -15,8 +15,8 @@ requests_per_minute = 60
 """
 
 
-def ring(share: float = 1.0) -> KeyRing:
-    return KeyRing(parse_keys(FILE, "file"), share)
+def ring() -> KeyRing:
+    return KeyRing(parse_keys(FILE, "file"))
 
 
 def status(ring: KeyRing, key: str, now: float = 0.0) -> int:
@@ -84,12 +84,6 @@ def test_nobody_comes_in_without_a_key_though_the_empty_text_has_a_digest() -> N
 
 def test_a_key_that_is_no_text_is_unknown() -> None:
     assert status(ring(), "kvm-\udcff") == 401
-
-
-def test_processes_that_share_a_port_share_the_rate() -> None:
-    keys = ring(share=0.5)
-
-    assert [status(keys, "kvm-ben") for _ in range(31)] == [200] * 30 + [429]
 
 
 def test_other_keys_count_at_once_and_spent_ones_stay_spent() -> None:

@@ -8,7 +8,7 @@ from kvmesh.transport.http.wire.sockets import connections_within, listen, raise
 
 
 def test_accepted_connections_have_no_nagle_and_probe_their_peer() -> None:
-    (listener,) = listen("127.0.0.1", 0, reuse_port=False)
+    (listener,) = listen("127.0.0.1", 0)
     with listener, socket.create_connection(listener.getsockname()):
         listener.setblocking(True)
         accepted, _ = listener.accept()
@@ -19,7 +19,7 @@ def test_accepted_connections_have_no_nagle_and_probe_their_peer() -> None:
 
 
 def test_all_addresses_of_a_host_get_one_port() -> None:
-    sockets = listen("", 0, reuse_port=False)
+    sockets = listen("", 0)
     try:
         assert len({sock.getsockname()[1] for sock in sockets}) == 1
     finally:
@@ -28,24 +28,16 @@ def test_all_addresses_of_a_host_get_one_port() -> None:
 
 
 def test_a_taken_port_is_named() -> None:
-    (first,) = listen("127.0.0.1", 0, reuse_port=False)
+    (first,) = listen("127.0.0.1", 0)
     port = first.getsockname()[1]
 
     with first, pytest.raises(TransportError, match=f"127.0.0.1:{port}"):
-        listen("127.0.0.1", port, reuse_port=False)
+        listen("127.0.0.1", port)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(TransportError, match=r"192\.0\.2\.1"):
-        listen("192.0.2.1", 0, reuse_port=False)
-
-
-def test_processes_may_share_a_port() -> None:
-    (first,) = listen("127.0.0.1", 0, reuse_port=True)
-    (second,) = listen("127.0.0.1", first.getsockname()[1], reuse_port=True)
-
-    with first, second:
-        assert first.getsockname() == second.getsockname()
+        listen("192.0.2.1", 0)
 
 
 def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:

@@ -1,10 +1,10 @@
-"""Do edges and an index process (`--http-processes`) earn more cores than replicas do?
+"""What do more processors give a bucket?
 
 Measures the processor time that a request takes of each kind of process, all pinned to one
-processor: a router alone, an edge, the index process, a meta-router, a router of a bucket of two,
-and its sibling, which serves nothing but hears of each booking over NATS. Then says how many
-requests a second 1 to 8 processes with a processor each would serve, if nothing but that bounds
-them: edges beside an index process, replicas behind meta-routers, replicas behind any balancer.
+processor: a router alone, a meta-router, a router of a bucket of two, and its sibling, which serves
+nothing but hears of each booking over NATS. Then says how many requests a second 1 to 8 processes
+with a processor each would serve, if nothing but that bounds them: replicas behind meta-routers,
+replicas behind any balancer.
 """
 
 import os
@@ -29,9 +29,9 @@ from benchmarks.measure import (
     python_build,
     report,
 )
-from benchmarks.proxy.bench_proxy import deciding_ns, engines, used_ns
+from benchmarks.proxy.bench_proxy import engines, used_ns
 from benchmarks.proxy.load import drive
-from benchmarks.proxy.peers import Peer, Running, free_port, meta_router, router, two_edges
+from benchmarks.proxy.peers import Peer, Running, free_port, meta_router, router
 from kvmesh.app.nats.server import find_nats_server
 
 PROCESSES: Final = range(1, 9)
@@ -40,23 +40,14 @@ US: Final = 1e6
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """Processor time of one request, us: of a router `alone`, an `edge` and its `index` process, a
-    `meta`-router, and in a bucket on NATS of who serves it (`replica`) and each other (`sibling`).
+    """Processor time of one request, us: of a router `alone`, a `meta`-router, and in a bucket on
+    NATS of who serves it (`replica`) and each other (`sibling`).
     """
 
     alone: float
-    edge: float
-    index: float
     meta: float
     replica: float
     sibling: float
-
-
-def split_rate(costs: Costs, processes: int) -> float:
-    """Return the requests a second of one index process and an edge on each other processor."""
-    if processes == 1:
-        return US / costs.alone
-    return min(US / costs.index, US * (processes - 1) / costs.edge)
 
 
 def replicas_rate(costs: Costs, replicas: int) -> float:
@@ -77,7 +68,6 @@ def mesh_rate(costs: Costs, processes: int) -> float:
 
 
 MODELS: Final[Mapping[str, Callable[[Costs, int], float]]] = {
-    "edges req/s": split_rate,
     "replicas, meta-routers req/s": mesh_rate,
     "replicas, balancer req/s": replicas_rate,
 }
@@ -123,7 +113,6 @@ class Fleet:
         self._urls = stack.enter_context(engines(cpus[-1]))
         url = stack.enter_context(nats_server(folder / "nats", cpus[-1]))
         self.alone = self._start("alone", router)
-        self.split = self._start("edges", two_edges)
         self.meta = self._start("meta", meta_router)
         self.replica = self._start("replica", partial(replica, url=url, name="r0"))
         self.sibling = self._start("sibling", partial(replica, url=url, name="r1"))
@@ -137,33 +126,30 @@ class Fleet:
     def sample(self, size: int, seconds: float) -> Sample:
         """Return what a request of `size` bytes costs each of them, us."""
         replica, sibling = self._serve(self.replica, size, seconds, self.sibling)
-        whole, index = self._serve(self.split, size, seconds, None)
         return {
-            "alone us": self._serve(self.alone, size, seconds, None)[0],
-            "edge us": whole - index,
-            "index us": index,
-            "meta us": self._serve(self.meta, size, seconds, None)[0],
+            "alone us": self._serve(self.alone, size, seconds)[0],
+            "meta us": self._serve(self.meta, size, seconds)[0],
             "replica us": replica,
             "sibling us": sibling,
         }
 
     def _serve(
-        self, proxy: Running, size: int, seconds: float, other: Running | None
+        self, proxy: Running, size: int, seconds: float, other: Running | None = None
     ) -> tuple[float, float]:
-        """Return the time of a proxy, and of the other, or of its process that decides.
-
-        What the other takes while nobody asks for anything is not counted.
+        """Return the time of a proxy, and of the other beside what it takes while nobody asks for
+        anything.
         """
-        read = partial(deciding_ns, proxy) if other is None else partial(used_ns, other)
-        idle = 0
+        idle = before = 0
         if other is not None:
-            idle = read()
+            idle = used_ns(other)
             time.sleep(seconds)
-            idle = read() - idle
-        own, before = used_ns(proxy), read()
+            before = used_ns(other)
+            idle = before - idle
+        own = used_ns(proxy)
         served = drive(proxy.port, size, SIZES[size], seconds, self._sent)
         self._sent += served.requests
-        spent, beside = used_ns(proxy) - own, max(0, read() - before - idle)
+        spent = used_ns(proxy) - own
+        beside = 0 if other is None else max(0, used_ns(other) - before - idle)
         return spent / served.requests / 1000, beside / served.requests / 1000
 
 

@@ -1,22 +1,9 @@
 import pytest
 
 from benchmarks.measure import Comparison
-from benchmarks.proxy.bench_split import (
-    Costs,
-    costs_of,
-    mesh_rate,
-    modelled,
-    replicas_rate,
-    split_rate,
-)
+from benchmarks.proxy.bench_replicas import Costs, costs_of, mesh_rate, modelled, replicas_rate
 
-COSTS = Costs(alone=200.0, edge=150.0, index=100.0, meta=50.0, replica=220.0, sibling=60.0)
-
-
-def test_edges_are_bound_by_their_number_then_by_the_index_process() -> None:
-    rates = [split_rate(COSTS, count) for count in (1, 2, 3, 8)]
-
-    assert rates == pytest.approx([5_000, 6_667, 10_000, 10_000], rel=1e-3)
+COSTS = Costs(alone=200.0, meta=50.0, replica=220.0, sibling=60.0)
 
 
 def test_each_sibling_takes_its_share_of_a_replica() -> None:
@@ -28,8 +15,8 @@ def test_each_sibling_takes_its_share_of_a_replica() -> None:
 def test_processors_are_divided_among_replicas_and_meta_routers_as_serves_most() -> None:
     assert mesh_rate(COSTS, 1) == 5_000
     assert mesh_rate(COSTS, 4) == replicas_rate(COSTS, 3)
-    dear = Costs(alone=200.0, edge=1.0, index=1.0, meta=190.0, replica=200.0, sibling=0.0)
-    assert mesh_rate(dear, 4) == pytest.approx(2e6 / 200)
+    expensive = Costs(alone=200.0, meta=190.0, replica=200.0, sibling=0.0)
+    assert mesh_rate(expensive, 4) == pytest.approx(2e6 / 200)
 
 
 def test_the_table_has_a_row_for_each_number_of_processors() -> None:
@@ -41,4 +28,5 @@ def test_the_table_has_a_row_for_each_number_of_processors() -> None:
 
     assert costs == COSTS
     assert list(table.samples) == [f"{count} processors" for count in range(1, 9)]
-    assert table.median("3 processors", "edges req/s") == split_rate(COSTS, 3)
+    found = table.median("3 processors", "replicas, balancer req/s")
+    assert found == replicas_rate(COSTS, 3)

@@ -1,1 +1,0 @@
-"""A router of several processes: edges forward, the index process decides."""
