@@ -107,15 +107,19 @@ class Gateway:
         read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
         if read is None:
             return False
-        scanned, packed, tenant = read
+        scanned, packed, head = read
+        request_id = exchange.request_id
+        name = self._reader.own_name(request_id) if head.named else None
         try:
-            placed = compiled.decide(scanned, packed, exchange.request_id, tenant, context.clock())
+            placed = compiled.decide(
+                scanned, packed, request_id, head.tenant, context.clock(), name
+            )
             if placed is None:
                 return False
             forwarding = Forward(exchange, self._pool, self._options)
             plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
         except BaseException:
-            take_back(context, exchange.request_id.decode("latin-1"))
+            take_back(context, name or request_id.decode("latin-1"))
             raise
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
