@@ -24,7 +24,7 @@ LINES = [
     line(ALONE, DIRECT, "p50 us", 100.0, 0.3),
     line("instructions a request", BYTES, "400 B kinstr", 704.3, 3.8),
     line("processor time a request, 400 B, 64 in flight", "400 B", "sibling us", 100.0, 1.0),
-    line("requests a second, modelled, 400 B, 64 in flight", "1 processors", "replicas, balancer", 9e3, 1.0),
+    line("requests a second, modelled, 400 B, 64 in flight", "1 processors", "balancer", 9e3, 1.0),
     line("Where the time of a request of 400 B goes", "kvmesh/core/cost", "cpu us", 9.0, 1.0),
     line("Where the time of a request of 400 B goes", "kvmesh/core/tiny", "cpu us", 0.1, 1.0),
 ]  # fmt: skip
