@@ -29,6 +29,7 @@ START_S: Final = 900.0
 DUMPED_S: Final = 60.0
 TOTALS: Final = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 DEFAULT: Final = ("kvmesh plain", "kvmesh router (kv)", "kvmesh router (round", BASELINE, "sglang")
+"""Callgrind counts one process at a time."""
 
 
 class Counted:

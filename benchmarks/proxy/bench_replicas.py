@@ -1,4 +1,4 @@
-"""What do more processors serve, as replicas of a bucket?
+"""What do more processors give a bucket?
 
 Measures the processor time that a request takes of each kind of process, all pinned to one
 processor: a router alone, a meta-router, a router of a bucket of two, and its sibling, which serves
@@ -127,29 +127,29 @@ class Fleet:
         """Return what a request of `size` bytes costs each of them, us."""
         replica, sibling = self._serve(self.replica, size, seconds, self.sibling)
         return {
-            "alone us": self._serve(self.alone, size, seconds, None)[0],
-            "meta us": self._serve(self.meta, size, seconds, None)[0],
+            "alone us": self._serve(self.alone, size, seconds)[0],
+            "meta us": self._serve(self.meta, size, seconds)[0],
             "replica us": replica,
             "sibling us": sibling,
         }
 
     def _serve(
-        self, proxy: Running, size: int, seconds: float, other: Running | None
+        self, proxy: Running, size: int, seconds: float, other: Running | None = None
     ) -> tuple[float, float]:
-        """Return the time of a proxy, and of the other.
-
-        What the other takes while nobody asks for anything is not counted.
+        """Return the time of a proxy, and of the other beside what it takes while nobody asks for
+        anything.
         """
-        idle = 0
+        idle = before = 0
         if other is not None:
             idle = used_ns(other)
             time.sleep(seconds)
-            idle = used_ns(other) - idle
-        own, before = used_ns(proxy), used_ns(other) if other is not None else 0
+            before = used_ns(other)
+            idle = before - idle
+        own = used_ns(proxy)
         served = drive(proxy.port, size, SIZES[size], seconds, self._sent)
         self._sent += served.requests
         spent = used_ns(proxy) - own
-        beside = max(0, used_ns(other) - before - idle) if other is not None else 0
+        beside = 0 if other is None else max(0, used_ns(other) - before - idle)
         return spent / served.requests / 1000, beside / served.requests / 1000
 
 

@@ -8,7 +8,7 @@
 
 #define STACK_TOKENS 1024
 #define TOKEN_BYTES 4
-#define FETCH_AHEAD 16
+#define FETCH_AHEAD 64
 
 static PyObject *list_of(const uint64_t *hashes, Py_ssize_t count) {
     PyObject *list = PyList_New(count);

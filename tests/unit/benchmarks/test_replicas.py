@@ -1,13 +1,7 @@
 import pytest
 
 from benchmarks.measure import Comparison
-from benchmarks.proxy.bench_replicas import (
-    Costs,
-    costs_of,
-    mesh_rate,
-    modelled,
-    replicas_rate,
-)
+from benchmarks.proxy.bench_replicas import Costs, costs_of, mesh_rate, modelled, replicas_rate
 
 COSTS = Costs(alone=200.0, meta=50.0, replica=220.0, sibling=60.0)
 
@@ -21,8 +15,8 @@ def test_each_sibling_takes_its_share_of_a_replica() -> None:
 def test_processors_are_divided_among_replicas_and_meta_routers_as_serves_most() -> None:
     assert mesh_rate(COSTS, 1) == 5_000
     assert mesh_rate(COSTS, 4) == replicas_rate(COSTS, 3)
-    dear = Costs(alone=200.0, meta=190.0, replica=200.0, sibling=0.0)
-    assert mesh_rate(dear, 4) == pytest.approx(2e6 / 200)
+    expensive = Costs(alone=200.0, meta=190.0, replica=200.0, sibling=0.0)
+    assert mesh_rate(expensive, 4) == pytest.approx(2e6 / 200)
 
 
 def test_the_table_has_a_row_for_each_number_of_processors() -> None:
@@ -34,4 +28,5 @@ def test_the_table_has_a_row_for_each_number_of_processors() -> None:
 
     assert costs == COSTS
     assert list(table.samples) == [f"{count} processors" for count in range(1, 9)]
-    assert table.median("3 processors", "replicas, balancer req/s") == replicas_rate(COSTS, 3)
+    found = table.median("3 processors", "replicas, balancer req/s")
+    assert found == replicas_rate(COSTS, 3)
