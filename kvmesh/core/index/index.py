@@ -32,9 +32,9 @@ class KvIndex:
     `core.engines.kv_events.closure`; then every answer is exact. A store behind an unknown parent
     is refused and reported as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
-    high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled, with
-    the same answers. `tiers` are those ever used, the device's first: to be counted by others.
-    `view` is of the device's: another one, or None for a time, when slots or tables change.
+    high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled. `tiers`
+    are those ever used, the device's first: to be counted by others. `view` is of the device's:
+    another one, or None for a time, when slots or tables change.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class KvIndex:
         self.view: IndexView | None = None
         self._seen: tuple[Table, Table | None, int] | None = None
         self._cap = BlockCap(max_blocks, self.tiers, self._slots)
+        self.note_match = self._cap.note_match  # for whoever searches a `view`
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
         self._stored = self._removed = 0
@@ -205,13 +206,12 @@ class KvIndex:
         )
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
-        """Return the cached prefix length, in blocks, of every worker that holds any of it.
-
-        O(drops x log(depth) + workers found), see `find_groups`.
+        """Return the cached prefix length, in blocks, of every worker that holds any of it. O(drops
+        x log(depth) + workers found), see `find_groups`.
         """
         matches = self.current_view().find_matches(hashes)
         if self._only_table is None and matches:
-            self._cap.note_match(hashes, max(matches.values()))
+            self.note_match(hashes, max(matches.values()))
         return matches
 
     def find_groups(self, hashes: Hashes) -> Groups:
@@ -222,7 +222,7 @@ class KvIndex:
         """
         groups = self.current_view().find_groups(hashes)
         if self._only_table is None and groups:
-            self._cap.note_match(hashes, groups[0][0])
+            self.note_match(hashes, groups[0][0])
         return groups
 
     def current_view(self) -> IndexView:

