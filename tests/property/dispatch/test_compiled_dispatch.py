@@ -172,7 +172,7 @@ class Asked(msgspec.Struct):
     tokens: int = 0
 
 
-@settings(max_examples=40, stateful_step_count=30, deadline=None)
+@settings(max_examples=120, stateful_step_count=30, deadline=None)
 class TwoWays(RuleBasedStateMachine):
     """Sends each request through `Dispatch` on one side, compiled on the other."""
 
@@ -196,7 +196,8 @@ class TwoWays(RuleBasedStateMachine):
         self.now = 100.0
         self.asked: list[Asked] = []
         self.numbers = count()
-        self.join(WORKERS[1], (), 0, Trust.EXACT)
+        for worker in WORKERS[1:4]:
+            self.join(worker, (), 0, Trust.EXACT)
         self.size = SIZE
         self.blind = mode != "kv"
 
@@ -255,7 +256,7 @@ class TwoWays(RuleBasedStateMachine):
                 side.index.remove(worker, pack_hashes(hashes[-3:]))
 
     @rule(
-        text=st.sampled_from(TEXTS),
+        texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=5),
         stream=st.booleans(),
         limit=st.sampled_from([None, 0, 1, 16, 500]),
         model=st.sampled_from([MODEL, "", "other"]),
@@ -263,6 +264,18 @@ class TwoWays(RuleBasedStateMachine):
         named=st.booleans(),
     )
     def ask(
+        self,
+        texts: list[str],
+        stream: bool,
+        limit: int | None,
+        model: str,
+        choices: int | None,
+        named: bool,
+    ) -> None:
+        for text in texts:
+            self._ask(text, stream, limit, model, choices, named)
+
+    def _ask(
         self,
         text: str,
         stream: bool,
@@ -291,6 +304,7 @@ class TwoWays(RuleBasedStateMachine):
             model=model,
             streams=stream,
             choices=choices or 1,
+            estimated=self.blind,
         )
         if placed is None:
             self._ask_both(request, visible)
@@ -360,7 +374,10 @@ class TwoWays(RuleBasedStateMachine):
         usage=st.sampled_from([None, Usage(7, 3, None), Usage(42, 9, 20), Usage(42, 0, 0)]),
     )
     def serve(self, data: Any, usage: Usage | None) -> None:
-        asked = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        for _ in range(data.draw(st.integers(1, len(self.asked)))):
+            self._serve(self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1))), usage)
+
+    def _serve(self, asked: Asked, usage: Usage | None) -> None:
         self._end(self.spec, asked.one, SERVED, usage)
         if asked.placed is not None:
             self.compiled.finish(asked.placed, 200, usage, self.now)

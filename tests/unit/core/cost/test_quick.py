@@ -1,9 +1,16 @@
 import pytest
 
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import COSTS, make_cost, score_of
-from kvmesh.core.cost.quick import QUICK_COSTS, pure_costs, pure_find_ties, quick_find_ties
+from kvmesh.core.cost.quick import (
+    QUICK_COSTS,
+    native_formula,
+    pure_costs,
+    pure_find_ties,
+    quick_find_ties,
+)
 from kvmesh.core.cost.terms import NO_FLEET
 from kvmesh.core.cost.weighing import Weighing
 from kvmesh.core.index.prefix_index import Groups
@@ -245,3 +252,4 @@ def test_a_formula_too_long_for_the_compiled_core_is_quick_all_the_same() -> Non
 
     assert quick_find_ties(cost) is not None
     assert fleet.find([]) == list(NAMES[1:])
+    assert NATIVE is None or native_formula(NATIVE, cost) is None
