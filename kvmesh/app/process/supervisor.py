@@ -44,7 +44,7 @@ class RestartDelay:
 
 class Child:
     """One supervised process. Its output goes to `<log_dir>/<name>.log`, or where this process's
-    goes. It is killed when it has not ended `terminate_s` after it was asked to.
+    goes. It is killed when it has not ended 10 s after it was asked to.
     """
 
     def __init__(
@@ -52,8 +52,6 @@ class Child:
         spec: ChildSpec,
         environment: Mapping[str, str],
         log_dir: Path | None = None,
-        *,
-        terminate_s: float = TERMINATE_S,
     ) -> None:
         self.spec = spec
         self.restarts = 0
@@ -61,7 +59,6 @@ class Child:
         self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
         self._environment = environment
         self._log_path = log_dir / f"{spec.name}.log" if log_dir is not None else None
-        self._terminate_s = terminate_s
         self._watcher: asyncio.Task[None] | None = None
         self._log = get_logger(child=spec.name)
 
@@ -122,9 +119,9 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         try:
-            await asyncio.wait_for(self.process.wait(), self._terminate_s)
+            await asyncio.wait_for(self.process.wait(), TERMINATE_S)
         except TimeoutError:
-            self._log.warning("child did not stop, killing it", after_s=self._terminate_s)
+            self._log.warning("child did not stop, killing it", after_s=TERMINATE_S)
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
