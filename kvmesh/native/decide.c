@@ -34,7 +34,7 @@ static int make_room(void **at, Py_ssize_t *room, Py_ssize_t wanted, size_t size
 /* The request's own numbers, which stand before anybody is looked at. */
 typedef struct {
     Scanned *scanned;
-    PyObject *request_id, *tenant, *states;
+    PyObject *request_id, *tenant, *states, *name; /* name: None for that of the id */
     double now;
     int whole;
     long long prompt_tokens, expected;
@@ -143,8 +143,11 @@ static Placed *book(Decider *self, const Request *request, const Question *quest
     placed->booking = NULL;
     placed->hashes = NULL;
     placed->model = Py_NewRef(request->scanned->model);
-    placed->request_id = PyUnicode_DecodeLatin1(PyBytes_AS_STRING(request->request_id),
-                                                PyBytes_GET_SIZE(request->request_id), NULL);
+    placed->request_id =
+        request->name != Py_None
+            ? Py_NewRef(request->name)
+            : PyUnicode_DecodeLatin1(PyBytes_AS_STRING(request->request_id),
+                                     PyBytes_GET_SIZE(request->request_id), NULL);
     placed->forecast = request->forecast;
     placed->prompt_tokens = request->prompt_tokens;
     placed->expected_output_tokens = request->expected;
@@ -372,16 +375,17 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     return (PyObject *)placed;
 }
 
-/* decide(scanned, packed, request_id, tenant, states, now, whole) -> Placed | None */
+/* decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None */
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 7) {
-        return PyErr_Format(PyExc_TypeError, "decide takes 7 arguments, not %zd", nargs);
+    if (nargs != 8) {
+        return PyErr_Format(PyExc_TypeError, "decide takes 8 arguments, not %zd", nargs);
     }
     if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
-        !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4])) {
+        !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
+        (args[7] != Py_None && !PyUnicode_CheckExact(args[7]))) {
         return PyErr_Format(PyExc_TypeError,
                             "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple "
-                            "of states, a time and a bool");
+                            "of states, a time, a bool and a str or None");
     }
     if (self->formula == NULL) {
         return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy yet");
@@ -394,6 +398,7 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         .request_id = args[2],
         .tenant = args[3],
         .states = args[4],
+        .name = args[7],
         .now = PyFloat_AsDouble(args[5]),
     };
     if (PyErr_Occurred() || (request.whole = PyObject_IsTrue(args[6])) < 0) {

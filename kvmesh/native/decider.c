@@ -185,7 +185,7 @@ static PyMethodDef decider_methods[] = {
     {"follow", (PyCFunction)decider_follow, METH_VARARGS, "Decide by this policy from now on."},
     {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
-     "decide(scanned, packed, request_id, tenant, states, now, whole) -> Placed | None"},
+     "decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
      "seen(placed, tokens, now) -> whether these were the first"},
     {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,

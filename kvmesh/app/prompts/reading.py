@@ -13,7 +13,7 @@ from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import Parsed, PromptReader
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
-from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
+from kvmesh.app.prompts.request_wishes import HeadWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.bounds import MAX_TOKENS, shown
 from kvmesh.compiled import NATIVE
@@ -32,8 +32,10 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, RouteRequest], None]
-Readable = tuple[Scanned, bytes | memoryview | None, str]
-"""What was scanned of a body, its packed token ids (None: those of its bytes), its tenant."""
+Readable = tuple[Scanned, bytes | memoryview | None, HeadWishes]
+"""What was scanned of a body, its packed token ids (None: those of its bytes), what its headers
+tell.
+"""
 _NO_BODY: Final = InferenceRequest()
 
 MOST_PACKED: Final = 1 << 20
@@ -91,9 +93,9 @@ class Reader:
             or self.isolation is not None
         ):
             return None
-        tenant = self._wishes.tenant_of_plain(asked)
-        scanned = NATIVE.scan(body, chat) if tenant is not None else None
-        if scanned is None or scanned.model in self._adapters:
+        head = self._wishes.plain_head(asked)
+        scanned = NATIVE.scan(body, chat) if head is not None else None
+        if head is None or scanned is None or scanned.model in self._adapters:
             return None
         if (probe := self._probe) is not None and not probe.passes(scanned.model):
             return None
@@ -102,7 +104,11 @@ class Reader:
             packed = self._prompts.pack_scanned(scanned)
             if packed is None:
                 return None
-        return scanned, packed, tenant or ""
+        return scanned, packed, head
+
+    def own_name(self, request_id: bytes) -> str:
+        """Return a name of the bookings of a request whose client named it: it may come twice."""
+        return f"{request_id.decode('latin-1')}#{self._router_id}-{next(self._numbers)}"
 
     def read(self, exchange: Exchange, endpoint: ApiEndpoint | None, then: Then) -> None:
         """Call `then` with what was read: at once, or from a later turn. Raises `RequestError`.
@@ -180,11 +186,10 @@ class Reader:
         choices = 1 if parsed.n is None else parsed.choices
         if output is None:
             output = parsed.output_limit or 0
-        request_id = exchange.request_id.decode("latin-1")
-        if wishes.named:
-            request_id = f"{request_id}#{self._router_id}-{next(self._numbers)}"
+        request_id = exchange.request_id
+        name = self.own_name(request_id) if wishes.named else request_id.decode("latin-1")
         return RouteRequest(
-            request_id=request_id,
+            request_id=name,
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate,

@@ -65,7 +65,7 @@ class RequestWishes(msgspec.Struct, frozen=True):
     overridden: bool = False
 
 
-class _HeadWishes(msgspec.Struct, frozen=True):
+class HeadWishes(msgspec.Struct, frozen=True):
     """What the headers tell; `given` are all of ours, by name."""
 
     tenant: str
@@ -105,7 +105,7 @@ class WishReader:
         """Return a request's wishes. Raises `RequestError` naming header or field."""
         twin = request.twin
         told = None if twin is None or twin.notes is None else twin.notes.get(self)
-        head = self._of_headers(request) if told is None else cast("_HeadWishes", told)
+        head = self._of_headers(request) if told is None else cast("HeadWishes", told)
         tenant, session, given = head.tenant, head.session, head.given
         extension = parsed.kvmesh or NO_EXTENSION
         session = session or extension.session or ""
@@ -158,18 +158,18 @@ class WishReader:
             overridden=_overridden(given, extension),
         )
 
-    def tenant_of_plain(self, request: Request) -> str | None:
-        """Return the tenant, "" for none, of a request whose headers wish nothing else; None for
+    def plain_head(self, request: Request) -> HeadWishes | None:
+        """Return what the headers tell of a request that wishes nothing unusual by them; None for
         one to be read in full. Raises `RequestError` naming the header.
         """
         if self._policies.any:
             return None
         twin = request.twin
         told = None if twin is None or twin.notes is None else twin.notes.get(self)
-        head = self._of_headers(request) if told is None else cast("_HeadWishes", told)
-        return head.tenant if head.plain else None
+        head = self._of_headers(request) if told is None else cast("HeadWishes", told)
+        return head if head.plain else None
 
-    def _of_headers(self, request: Request) -> _HeadWishes:
+    def _of_headers(self, request: Request) -> HeadWishes:
         """Return what the headers tell, and note it for a head that is repeated."""
         given: _Given = {}
         tenant = session = ""
@@ -184,10 +184,10 @@ class WishReader:
             elif name == b"x-request-id":
                 named = True
         timeout_s = read_timeout_s(request)
-        plain = not (session or given or named) and timeout_s is None
+        plain = not (session or given) and timeout_s is None
         plain = plain and request.header(ROLES_HEADER) is None
         plain = plain and request.header(b"content-encoding") is None
-        head = _HeadWishes(tenant, session, given, timeout_s, named, plain)
+        head = HeadWishes(tenant, session, given, timeout_s, named, plain)
         if request.twin is not None:
             request.twin.notes = {**(request.twin.notes or {}), self: head}
         return head

@@ -11,7 +11,7 @@ from kvmesh.app.prompts.reading import Reader, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest, Sent
 from kvmesh.app.serve.quick import QuickRequest
-from kvmesh.app.serve.routed import RoutedRequest
+from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import shown
 from kvmesh.compiled import NATIVE
@@ -107,12 +107,20 @@ class Gateway:
         read = self._reader.scan(asked, chat=endpoint.kind == "chat", looks=compiled.looks)
         if read is None:
             return False
-        scanned, packed, tenant = read
-        placed = compiled.decide(scanned, packed, exchange.request_id, tenant, context.clock())
-        if placed is None:
-            return False
-        forwarding = Forward(exchange, self._pool, self._options)
-        plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+        scanned, packed, head = read
+        request_id = exchange.request_id
+        name = self._reader.own_name(request_id) if head.named else None
+        try:
+            placed = compiled.decide(
+                scanned, packed, request_id, head.tenant, context.clock(), name
+            )
+            if placed is None:
+                return False
+            forwarding = Forward(exchange, self._pool, self._options)
+            plan: ForwardPlan = QuickRequest(context, compiled, placed, forwarding)
+        except BaseException:
+            take_back(context, name or request_id.decode("latin-1"))
+            raise
         if context.tracer is not None:
             plan = context.tracer.watch(exchange, plan)
         forwarding.begin(plan, stream=placed.streams)

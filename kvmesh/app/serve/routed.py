@@ -266,14 +266,19 @@ class RoutedRequest:
         context.hangs.waiting.pop(self, None)
         context.gate.leave(request_id)
         context.open_requests.discard(request_id)
-        scheduler = context.scheduler
-        if scheduler.sequences.bookings.get(request_id) is not None:
-            booking = scheduler.finish(request_id, context.clock(), UNKNOWN)
-            if context.tell is not None:
-                context.tell(Finished(request_id, UNKNOWN))
-            if context.released is not None and booking is not None:
-                context.released(booking)
-            context.gate.load_fell()
+        take_back(context, request_id)
+
+
+def take_back(context: RoutingContext, request_id: str) -> None:
+    """Release what is still booked of a request that an error of ours has ended."""
+    scheduler = context.scheduler
+    if scheduler.sequences.bookings.get(request_id) is not None:
+        booking = scheduler.finish(request_id, context.clock(), UNKNOWN)
+        if context.tell is not None:
+            context.tell(Finished(request_id, UNKNOWN))
+        if context.released is not None and booking is not None:
+            context.released(booking)
+        context.gate.load_fell()
 
 
 def say_accessed(

@@ -131,10 +131,12 @@ class CompiledDispatch:
         request_id: bytes,
         tenant: str,
         now: float,
+        name: str | None = None,
     ) -> Placed | None:
         """Choose a worker, book the request there and record why; None: `Dispatch` has to.
 
-        `packed` are the prompt's token ids, little-endian u32; None: those of its bytes.
+        `packed` are the prompt's token ids, little-endian u32; None: those of its bytes. `name` is
+        that of its booking, where that is not its id.
         """
         scheduler, binding, log = self._scheduler, self._dispatch.binding, self._log
         if scheduler.course is not self._followed:
@@ -153,7 +155,7 @@ class CompiledDispatch:
             return None
         whole = log.may_weigh_all(now)
         placed: Placed | None
-        placed = self._decide(scanned, packed, request_id, tenant, states, now, whole)
+        placed = self._decide(scanned, packed, request_id, tenant, states, now, whole, name)
         if placed is not None:
             if whole and log.left_out is not None:
                 placed.record.left_out = log.left_out(now)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,9 +16,12 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.placement import Placement
+from kvmesh.app.serve.quick import QuickRequest
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.compiled import CORE, NATIVE
+from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.scheduler import Scheduler
@@ -54,6 +57,9 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}], "max_
 STREAM = {**CHAT, "stream": True}
 LONG = {**CHAT, "messages": [{"role": "user", "content": PROMPT * 10}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"ok"}}]}\n\n'
+
+GENERAL = {"x-kvmesh-priority": "0"}
+"""A wish, with which no request goes the compiled way."""
 
 BEGUN: Points = [
     (Reader, "read"),
@@ -104,6 +110,72 @@ STREAMED: Points = [
     (RoutedRequest, "progress"),
     (Dispatch, "seen"),
 ]
+FAILED: Points = [
+    (Forward, "on_failure"),
+    (Forward, "_may_retry"),
+    (RoutedRequest, "on_attempt_failed"),
+    (Placement, "fail"),
+    (UpstreamCall, "failed"),
+    (UpstreamConnection, "_fail"),
+]
+
+
+class Stations(NamedTuple):
+    """Where requests of one way pass, by how far they have come."""
+
+    headers: dict[str, str]
+    begun: Points
+    sent: Points
+    answered: Points
+    ended: Points
+    streamed: Points
+    failed: Points
+
+
+def instead(points: Points, *others: tuple[type, str]) -> Points:
+    """Return the points of the transport alone, and others."""
+    ours = {Reader, Gateway, RoutedRequest, Placement, Dispatch, Scheduler}
+    return [*[one for one in points if one[0] not in ours], *others]
+
+
+BY_DISPATCH = Stations(GENERAL, BEGUN, SENT, ANSWERED, ENDED, STREAMED, FAILED)
+COMPILED = Stations(
+    {},
+    instead(
+        BEGUN,
+        (Gateway, "_place"),
+        (Reader, "scan"),
+        (CompiledDispatch, "decide"),
+        (QuickRequest, "__init__"),
+    ),
+    instead(SENT, (QuickRequest, "next_target")),
+    instead(ANSWERED, (QuickRequest, "on_head")),
+    instead(
+        ENDED,
+        (RoutedRequest, "on_finish"),
+        (QuickRequest, "finish"),
+        (CompiledDispatch, "finish"),
+    ),
+    instead(STREAMED, (RoutedRequest, "on_tokens"), (QuickRequest, "progress")),
+    instead(
+        FAILED,
+        (QuickRequest, "on_attempt_failed"),
+        (QuickRequest, "_leave"),
+        (CompiledDispatch, "continued"),
+        (RoutedRequest, "on_attempt_failed"),
+        (Placement, "fail"),
+    ),
+)
+WAYS = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(BY_DISPATCH, id="dispatch"),
+        pytest.param(
+            COMPILED, id="compiled", marks=pytest.mark.skipif(NATIVE is None, reason=CORE)
+        ),
+    ],
+)
+"""Requests that wish something, and those that wish nothing."""
 
 
 class Watched(RouterServer):
@@ -214,6 +286,7 @@ class Door:
         self.inside = inside
         self._sent = 0
         self.model = "m"
+        self.headers: dict[str, str] = {}
         self.at_the_router = at_the_router(port)
         self._ends = ends
         self._counted = counted
@@ -225,7 +298,7 @@ class Door:
         text = f"{self._sent} {PROMPT}"
         body = {**body, "model": self.model, "messages": [{"role": "user", "content": text}]}
         with planted.in_place(self.at_the_router):
-            seen = await ask(self.url, body)
+            seen = await ask(self.url, body, headers=self.headers)
             held = await self.inside.all_released()
         if not planted.fired:
             wrong.append("was not reached")
@@ -236,7 +309,7 @@ class Door:
         if self.ended() != self._counted():
             wrong.append(f"{self.ended()} ends of {self._counted()} requests")
         again = {**CHAT, "model": self.model, "user": text}
-        if (after := await ask(self.url, again)) != "whole":
+        if (after := await ask(self.url, again, headers=self.headers)) != "whole":
             wrong.append(f"the next request saw {after}")
         if held := await self.inside.all_released():
             wrong.append(f"held {held} after the next request")
@@ -275,21 +348,25 @@ async def door_to(engines: list[FailingEngine], **more: Any) -> AsyncIterator[Do
                 yield Door(port, counters.ends, lambda: counters.requests, inside)
 
 
-async def test_an_error_before_the_answer_is_a_500() -> None:
+@WAYS
+async def test_an_error_before_the_answer_is_a_500(way: Stations) -> None:
     stream = StreamSettings(request_timeout_s=60.0)
     async with failing_engines(2) as engines, door_to(engines, stream=stream) as door:
-        wrong = await door.check_all([*BEGUN, *SENT], CHAT, "500")
+        door.headers = way.headers
+        wrong = await door.check_all([*way.begun, *way.sent], CHAT, "500")
 
     assert wrong == []
 
 
-async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut() -> None:
+@WAYS
+async def test_an_error_within_the_answer_is_a_500_an_event_or_a_cut(way: Stations) -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
-        wrong = await door.check_all([*ANSWERED, *PARSED], CHAT, "500", "abort", "whole")
+        door.headers = way.headers
+        wrong = await door.check_all([*way.answered, *PARSED], CHAT, "500", "abort", "whole")
         for engine in engines:
             engine.answer = stream_slowly
-        wrong += await door.check_all(ANSWERED, STREAM, "500", "event", "abort", "whole")
-        wrong += await door.check_all(STREAMED, STREAM, "event", "abort")
+        wrong += await door.check_all(way.answered, STREAM, "500", "event", "abort", "whole")
+        wrong += await door.check_all(way.streamed, STREAM, "event", "abort")
 
     assert wrong == []
 
@@ -317,29 +394,23 @@ async def test_an_error_in_an_answer_whose_head_is_known_is_a_cut(
     assert wrong == []
 
 
-async def test_an_error_behind_the_answer_releases_all_the_same() -> None:
+@WAYS
+async def test_an_error_behind_the_answer_releases_all_the_same(way: Stations) -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
-        wrong = await door.check_all(ENDED, CHAT, "500", "abort", "whole")
-        wrong += await door.check_all(ENDED, STREAM, "event", "abort", "whole")
+        door.headers = way.headers
+        wrong = await door.check_all(way.ended, CHAT, "500", "abort", "whole")
+        wrong += await door.check_all(way.ended, STREAM, "event", "abort", "whole")
 
     assert wrong == []
 
 
-FAILED: Points = [
-    (Forward, "on_failure"),
-    (Forward, "_may_retry"),
-    (RoutedRequest, "on_attempt_failed"),
-    (Placement, "fail"),
-    (UpstreamCall, "failed"),
-    (UpstreamConnection, "_fail"),
-]
-
-
-async def test_an_error_at_a_failed_attempt_is_a_500() -> None:
+@WAYS
+async def test_an_error_at_a_failed_attempt_is_a_500(way: Stations) -> None:
     failure = FailureSettings(wait_for_worker_s=0.0)
     async with failing_engines(2) as engines, door_to(engines, failure=failure) as door:
+        door.headers = way.headers
         wrong = []
-        for planted in both(FAILED):
+        for planted in both(way.failed):
             answer = answer_first(close_unanswered, times=2)
             for engine in engines:
                 engine.answer = answer
@@ -418,7 +489,7 @@ async def test_an_error_at_the_end_of_a_request_whose_client_left_releases_it() 
             engines[0].answer, count = never_answer, len(engines[0].prompts)
             planted = Planted(owner, name, late=False)
             with planted.in_place(of_requests):
-                leaving = asyncio.create_task(ask(door.url, CHAT))
+                leaving = asyncio.create_task(ask(door.url, CHAT, headers=GENERAL))
                 while len(engines[0].prompts) == count:  # noqa: ASYNC110  an engine of this process
                     await asyncio.sleep(0.01)
                 leaving.cancel()

@@ -20,8 +20,12 @@ import pytest
 from msgspec.structs import replace
 
 from kvmesh.app.meta.command import MetaServer
+from kvmesh.app.prompts import reading
 from kvmesh.app.prompts.reading import Reader
+from kvmesh.app.serve.quick import QuickRequest
+from kvmesh.compiled import CORE, NATIVE
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.dispatch.compiled import CompiledDispatch
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.routing.late_binding import LateBinding
@@ -255,10 +259,10 @@ async def client_leaves_while_a_thread_reads(stage: Stage) -> int:
     begun, go_on = threading.Event(), threading.Event()
     make = Reader.make
 
-    def wait(*arguments: Any) -> Any:
+    def wait(*arguments: Any, **named: Any) -> Any:
         begun.set()
         go_on.wait(30)
-        return make(*arguments)
+        return make(*arguments, **named)
 
     short = mock.patch.object(ByteTokenizer, "inline_characters", BODY_BYTES // 4)
     with short, mock.patch.object(Reader, "make", wait):
@@ -348,6 +352,22 @@ PLAIN: Final[list[tuple[Way, set[int]]]] = [
     (every_worker_fails, {502, 503, 504}),
 ]
 
+COMPILED: Final[list[tuple[Way, set[int]]]] = [
+    (answered, {200}),
+    (streamed, {200}),
+    (client_leaves_before_the_answer, {GONE}),
+    (client_leaves_in_the_stream, {GONE}),
+    (worker_answers_400, {400}),
+    (worker_answers_500, {500}),
+    (first_worker_fails, {200}),
+    (worker_cuts_the_stream, {200}),
+    (planted_in(Reader, "scan"), {500}),
+    (planted_in(CompiledDispatch, "decide"), {500}),
+    (planted_in(QuickRequest, "next_target"), {500}),
+    (planted_in(CompiledDispatch, "finish"), {200}),
+]
+"""Those of requests that the compiled core decides."""
+
 FAILURE: Final = FailureSettings(wait_for_worker_s=0.0, retry_budget=1.0, hang_s=0.0)
 HTTP: Final[dict[str, Any]] = {"max_body_bytes": MAX_BODY_BYTES, "drain_s": 1.0}
 Front = Callable[..., contextlib.AbstractAsyncContextManager[Stage]]
@@ -391,6 +411,30 @@ async def test_every_way_out_leaves_nothing_behind(front: Front, tmp_path: Path)
             for way, sees in PLAIN:
                 stage.answer(answer_well)
                 wrong += await assert_clean(stage, way, sees)
+
+    assert wrong == []
+
+
+@pytest.mark.skipif(NATIVE is None, reason=CORE)
+@pytest.mark.parametrize("front", [alone, meta])
+async def test_every_way_out_of_the_compiled_core_leaves_nothing_behind(
+    front: Front, tmp_path: Path
+) -> None:
+    wrong: list[str] = []
+    scanned = mock.patch.object(reading, "INLINE_BYTES", MAX_BODY_BYTES)
+    inline = mock.patch.object(ByteTokenizer, "inline_characters", MAX_BODY_BYTES)
+    with scanned, inline:
+        async with failing_engines(2) as engines, front(engines, tmp_path) as stage:
+            (context,) = stage.inside._contexts
+            decider = context.scheduler.decider
+            assert decider is not None
+            with weighed():
+                for way, sees in COMPILED:
+                    stage.answer(answer_well)
+                    before = decider.decisions
+                    wrong += await assert_clean(stage, way, sees)
+                    if decider.decisions == before and "error in" not in way.__name__:
+                        wrong.append(f"{way.__name__} went another way")
 
     assert wrong == []
 

@@ -7,7 +7,7 @@ import gc
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -24,6 +24,7 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.deadlines import ForwardClock
 
 RELEASED_LOOKS = 300
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 def _drop(*_: object) -> EventDict:
@@ -100,12 +101,17 @@ class Planted:
             setattr(self._owner, self._name, self._plain)
 
 
-async def ask(url: str, body: dict[str, Any], path: str = "/v1/chat/completions") -> str:
+async def ask(
+    url: str,
+    body: dict[str, Any],
+    path: str = "/v1/chat/completions",
+    headers: Mapping[str, str] = _NO_HEADERS,
+) -> str:
     """Ask on a connection of its own; say what the client saw."""
     async with httpx.AsyncClient(base_url=url, timeout=10.0) as client:
         seen = ""
         try:
-            async with client.stream("POST", path, json=body) as answer:
+            async with client.stream("POST", path, json=body, headers=headers) as answer:
                 async for piece in answer.aiter_text():
                     seen += piece
         except httpx.ReadTimeout:

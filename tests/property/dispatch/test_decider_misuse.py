@@ -6,9 +6,9 @@ import gc
 import importlib
 import random
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import astuple
@@ -99,7 +99,7 @@ class Core:
     def decide(self, request_id: bytes = b"r", now: float = 1.0, **other: Any) -> Any:
         states, whole = other.get("states", self.states), other.get("whole", False)
         return self.decider.decide(
-            self.scanned, other.get("packed"), request_id, "", states, now, whole
+            self.scanned, other.get("packed"), request_id, "", states, now, whole, other.get("name")
         )
 
     def use(self) -> None:
@@ -121,7 +121,7 @@ def _core() -> Core:
     return Core()
 
 
-DECIDE = (None, b"r", "", (), 1.0, False)
+DECIDE = (None, b"r", "", (), 1.0, False, None)
 FOLLOW = ("kv", None, WEIGHTS, 0.0, "kv", anything, 1.0, 9.0, ROOT)
 
 MISUSES: dict[str, Callable[[Core], object]] = {
@@ -157,8 +157,9 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide never": lambda core: core.decide(now=float("nan")),
     "decide later than all": lambda core: core.decide(now=float("inf")),
     "decide for nobody": lambda core: core.decider.decide(
-        core.scanned, None, b"r", 1, core.states, 1.0, False
+        core.scanned, None, b"r", 1, core.states, 1.0, False, None
     ),
+    "decide by a number": lambda core: core.decide(name=1),
     "decide in words": lambda core: core.decide(packed="tokens"),
     "decide what is not in one piece": lambda core: core.decide(packed=memoryview(b"x" * 64)[::2]),
     "decide who knows": lambda core: core.decide(whole=Untrue()),
@@ -206,7 +207,7 @@ def test_a_decider_that_follows_nothing_decides_nothing() -> None:
     )  # fmt: skip
 
     with pytest.raises(RuntimeError, match="follows no policy"):
-        empty.decide(core.scanned, None, b"r", "", core.states, 1.0, False)
+        empty.decide(core.scanned, None, b"r", "", core.states, 1.0, False, None)
 
 
 def test_a_request_that_ended_does_not_end_again(core: Core) -> None:
@@ -259,6 +260,13 @@ def test_a_request_under_way_outlives_other_blocks(core: Core) -> None:
     assert core.scheduler.sequences.owned() == []
     loads = [core.scheduler.sequences.loads(worker) for worker in WORKERS]
     assert [one.active_blocks for one in loads] == [0, 0, 0, 0]
+
+
+def test_a_booking_has_the_name_that_it_is_given(core: Core) -> None:
+    one, other = core.decide(name="r#1"), core.decide(name="r#2")
+
+    assert [*core.scheduler.sequences.bookings] == ["r#1", "r#2"]
+    assert (one.record.request_id, one.request_id, other.request_id) == (b"r", "r#1", "r#2")
 
 
 def test_a_name_that_is_taken_books_nothing_more(core: Core) -> None:
@@ -354,12 +362,14 @@ class Name(str):
         return str.__eq__(self, other)
 
 
-@contextmanager
-def harmless() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ZeroDivisionError, ValueError, TypeError, AttributeError, LookupError):
-        pass
+HARMLESS: Final = (
+    RuntimeError,
+    ZeroDivisionError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+)
 
 
 @pytest.mark.parametrize("mode", ["kv", "round-robin", "random", "power-of-two"])
@@ -385,7 +395,7 @@ def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> No
         one.report = NosyReport(disturb)  # type: ignore[assignment]
         one.capacity_blocks = number
     for number in range(3):
-        with harmless():
+        with suppress(*HARMLESS):
             placed = core.decide(b"%d" % number, whole=number == 1)
             core.decider.seen(placed, 1, 2.0)
             core.decider.seen(placed, 40, 2.5)
@@ -426,7 +436,7 @@ def test_names_that_are_compared_may_do_anything(nuisance: str, core: Core) -> N
     for name in names:
         name.do = disturb
     for chosen in (core.states, states, core.states):
-        with harmless():
+        with suppress(*HARMLESS):
             placed = core.decide(b"%d" % len(core.log.records), states=chosen)
             core.decider.finish(placed, 200, None, 3.0)
     for name in names:
@@ -457,7 +467,7 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
     failed = 0
     for number in range(200):
         core = Core()
-        arguments = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0)
+        arguments = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
         decide, placed = core.decider.decide, None
         testcapi.set_nomemory(number, number + 1)
         try:
