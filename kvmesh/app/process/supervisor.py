@@ -43,14 +43,11 @@ class RestartDelay:
 
 
 class Child:
-    """One supervised process. Its output goes to `<log_dir>/<name>.log`. It is killed when it has not ended 10 s after it was asked to."""
+    """One supervised process. Its output goes to `<log_dir>/<name>.log`. It is killed when it has
+    not ended 10 s after it was asked to.
+    """
 
-    def __init__(
-        self,
-        spec: ChildSpec,
-        environment: Mapping[str, str],
-        log_dir: Path,
-    ) -> None:
+    def __init__(self, spec: ChildSpec, environment: Mapping[str, str], log_dir: Path) -> None:
         self.spec = spec
         self.restarts = 0
         self.process: Process | None = None
