@@ -43,7 +43,7 @@ REMOVED: Final[Mapping[str, tuple[str, str]]] = {
         (
             "a router is one process; leave this out, and use more cores by more replicas of the"
             " bucket: `kvmesh up --replicas N`, or `kvmesh router` N times with an --http-port each"
-            ' behind `kvmesh meta-router`, as docs/tuning.md says under "More than one core"'
+            ' behind any balancer, as docs/tuning.md says under "More than one core"'
         ),
     ),
 }

@@ -43,25 +43,17 @@ class RestartDelay:
 
 
 class Child:
-    """One supervised process. Its output goes to `<log_dir>/<name>.log`, or where this process's
-    goes. It is killed when it has not ended `terminate_s` after it was asked to.
+    """One supervised process. Its output goes to `<log_dir>/<name>.log`. It is killed when it has
+    not ended 10 s after it was asked to.
     """
 
-    def __init__(
-        self,
-        spec: ChildSpec,
-        environment: Mapping[str, str],
-        log_dir: Path | None = None,
-        *,
-        terminate_s: float = TERMINATE_S,
-    ) -> None:
+    def __init__(self, spec: ChildSpec, environment: Mapping[str, str], log_dir: Path) -> None:
         self.spec = spec
         self.restarts = 0
         self.process: Process | None = None
         self._argv = [sys.executable, "-m", "kvmesh", *spec.args]
         self._environment = environment
-        self._log_path = log_dir / f"{spec.name}.log" if log_dir is not None else None
-        self._terminate_s = terminate_s
+        self._log_path = log_dir / f"{spec.name}.log"
         self._watcher: asyncio.Task[None] | None = None
         self._log = get_logger(child=spec.name)
 
@@ -71,8 +63,7 @@ class Child:
         self._watcher = supervise("watch a child", self._watch)
 
     async def _spawn(self) -> None:
-        with contextlib.ExitStack() as stack:
-            log_file = stack.enter_context(self._log_path.open("ab")) if self._log_path else None
+        with self._log_path.open("ab") as log_file:
             self.process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=DEVNULL,
@@ -93,7 +84,7 @@ class Child:
                 "child died, restarting",
                 code=code,
                 after_s=delay_s,
-                log=str(self._log_path or "here"),
+                log=str(self._log_path),
             )
             await asyncio.sleep(delay_s)
             await self._respawn(delay)
@@ -122,17 +113,15 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         try:
-            await asyncio.wait_for(self.process.wait(), self._terminate_s)
+            await asyncio.wait_for(self.process.wait(), TERMINATE_S)
         except TimeoutError:
-            self._log.warning("child did not stop, killing it", after_s=self._terminate_s)
+            self._log.warning("child did not stop, killing it", after_s=TERMINATE_S)
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
 
     def last_words(self) -> str:
         """Return the end of the child's log, for an error message."""
-        if self._log_path is None:
-            return ""
         try:
             text = self._log_path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:

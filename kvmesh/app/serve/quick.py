@@ -141,13 +141,16 @@ class QuickRequest(RoutedRequest):
 
     def _leave(self) -> None:
         """Be from now on as if `Dispatch` had decided, and booked."""
-        placed, self._placed = self._placed, None
+        placed = self._placed
         if placed is None:
             return
-        self._one = self._compiled.continued(placed)
+        one = self._compiled.continued(placed)
+        self._placement = Placement(self._context, one, placed.record.decision)
+        self._one = one
         self._whole = None
         self._attempts = 1
         self._blame = None
         self._failed = frozenset()
         self._refusal = None
-        self._placement = Placement(self._context, self._one, placed.record.decision)
+        # Last: until all of this stands the end has to find the booking by what was placed.
+        self._placed = None

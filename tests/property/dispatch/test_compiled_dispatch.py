@@ -440,7 +440,7 @@ class TwoWays(RuleBasedStateMachine):
             match act:
                 case "book":
                     demand = Demand(len(ids_of(text)), 9, 20, keys=keys)
-                    scheduler.sequences.add(name, same_name(worker), demand, self.now, "peer")
+                    scheduler.sequences.add(name, same_name(worker), demand, self.now, owner="peer")
                 case "first":
                     scheduler.first_token(name, self.now)
                 case "grow":

@@ -6,7 +6,7 @@ import gc
 import importlib
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -281,12 +281,18 @@ def test_a_name_that_is_taken_books_nothing_more(core: Core) -> None:
 
 # Who is asked may do anything.
 
+
+def each(act: Callable[[Any], object], items: Iterable[Any]) -> None:
+    for one in items:
+        act(one)
+
+
 NUISANCES: dict[str, Callable[[Core], object]] = {
     "decide": lambda core: core.decide(b"within"),
     "follow": lambda core: core.decider.follow(*core.policy),
     "resize": lambda core: core.decider.resize(2),
     "remove the workers": lambda core: [core.scheduler.remove_worker(one) for one in WORKERS],
-    "remove them from the index": lambda core: [core.index.remove_worker(one) for one in WORKERS],
+    "remove them from the index": lambda core: each(core.index.remove_worker, WORKERS),
     "forget beliefs": lambda core: core.scheduler.overlaps.routed.remove_worker(WORKERS[0]),  # type: ignore[union-attr]
     "believe more": lambda core: [
         core.scheduler.overlaps.routed.record(f"n{one}", [one], 1.0, 9.0)  # type: ignore[union-attr,arg-type]
@@ -296,11 +302,13 @@ NUISANCES: dict[str, Callable[[Core], object]] = {
     "end all": lambda core: [
         core.scheduler.finish(one.request_id, 1.0) for one in core.scheduler.sequences.owned()
     ],
-    "other loads": lambda core: [
-        setattr(one, "loads", new_sequences(SIZE).loads(one.worker)) for one in core.states
-    ],
-    "other reports": lambda core: [setattr(one, "report", LoadReport()) for one in core.states],
-    "log": lambda core: [core.log.records.append(native.Record(b"x")) for _ in range(40)],
+    "other loads": lambda core: each(
+        lambda one: setattr(one, "loads", new_sequences(SIZE).loads(one.worker)), core.states
+    ),
+    "other reports": lambda core: each(
+        lambda one: setattr(one, "report", LoadReport()), core.states
+    ),
+    "log": lambda core: each(lambda _: core.log.records.append(native.Record(b"x")), range(40)),
     "collect": lambda _: gc.collect(),
     "raise": lambda _: 1 / 0,
 }
@@ -434,13 +442,13 @@ def test_names_that_are_compared_may_do_anything(nuisance: str, core: Core) -> N
         for name in names
     )
     for name in names:
-        name.do = disturb
+        setattr(name, "do", disturb)  # noqa: B010  a slot of a class made in a test
     for chosen in (core.states, states, core.states):
         with suppress(*HARMLESS):
             placed = core.decide(b"%d" % len(core.log.records), states=chosen)
             core.decider.finish(placed, 200, None, 3.0)
     for name in names:
-        name.do = None
+        setattr(name, "do", None)  # noqa: B010
     distrusted.clear()
     core.decider.resize(SIZE)
 

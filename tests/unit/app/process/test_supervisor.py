@@ -60,7 +60,7 @@ async def test_a_child_that_the_system_refuses_to_start_is_tried_again(
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(python))
-    child = Child(SHORT, dict(os.environ))
+    child = Child(SHORT, dict(os.environ), tmp_path)
     await child.start()
     python.unlink()
     assert child.process is not None
