@@ -50,7 +50,8 @@ KEPT = {
 }
 """Neither a request's body, hashes and clock nor a parser of requests."""
 BY_DISPATCH = {"Decision": 1, "Dispatched": 1, "Placement": 1, "RoutedRequest": 1}
-BY_DISPATCH |= {} if NATIVE else {"Booking": 1}  # of compiled ones the collector knows nothing
+PURE = {"Booking": 1, "DecisionRecord": 1, "EventGate": 1, "SseScanner": 1}
+BY_DISPATCH |= {} if NATIVE else PURE  # of compiled ones the collector knows nothing
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""
 

@@ -496,6 +496,29 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
     assert failed > 5
 
 
+@pytest.mark.parametrize("call", ["seen", "finish"])
+def test_no_memory_for_what_comes_later_is_an_error_too(call: str) -> None:
+    testcapi = importlib.import_module("_testcapi")
+    failed = 0
+    for number in range(12):
+        core = Core()
+        placed = core.decide()
+        arguments = (placed, 60, 2.0) if call == "seen" else (placed, 200, Usage(9, 8, 7), 2.0)
+        later = getattr(core.decider, call)
+        testcapi.set_nomemory(number, number + 1)
+        try:
+            later(*arguments)
+        except MemoryError:
+            failed += 1
+        finally:
+            testcapi.remove_mem_hooks()
+        core.scheduler.finish("r", 3.0)
+        assert core.scheduler.sequences.owned() == []
+        core.use()
+
+    assert failed > 0
+
+
 def test_a_decider_that_leads_back_to_itself_is_collected() -> None:
     asked = Asked()
     core = Core(health=asked, unseen=asked)
