@@ -7,6 +7,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import (
     DecisionRecord,
     RecordRing,
+    State,
     new_record,
     new_ring,
     thin,
@@ -97,3 +98,33 @@ def test_what_round_robin_would_have_done_is_counted_when_it_is_known(*, pure: b
         160,
     )
     assert sum(second.round_robin_ttft.values()) == 1
+
+
+@pytest.mark.parametrize("pure", [True, False])
+@pytest.mark.parametrize("usage", [None, Usage(160, 1, None), Usage(160, 1, 96)])
+@pytest.mark.parametrize("state", ["finished", "failed"])
+@pytest.mark.parametrize("first_token_s", [None, 1.5])
+def test_what_round_robin_would_have_saved_needs_an_end_that_tells_it(
+    *, pure: bool, usage: Usage | None, state: State, first_token_s: float | None
+) -> None:
+    totals = Totals(60, SECONDS) if pure else new_totals()
+    make = DecisionRecord if pure else new_record
+    ring = (RecordRing if pure else new_ring)(4, 99, 9, 0, thin)
+    blind = msgspec.structs.replace(decide(), by_cache=False)
+    record = make(b"r", blind, BlockHashes.of([], SIZE), 1.0)
+    ring.append(record)
+    if first_token_s is not None:
+        ring.first_token(record, first_token_s)
+    record.reported = usage
+    record.round_robin_blocks = 2
+    ring.end(record, state, 200, 3.5)
+
+    totals.ended(record)
+    totals.compared(record)
+
+    (second,) = (TrafficSecond(*row) for row in totals.rows(0))
+    told = usage is not None and usage.cached_tokens is not None
+    assert (second.shadowed_tokens > 0) == (state == "finished")
+    assert second.own_requests == 0
+    assert sum(second.round_robin_ttft.values()) == (told and first_token_s is not None)
+    assert totals.itl_s.cumulative()[-1][1] == 0

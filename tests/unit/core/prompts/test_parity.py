@@ -25,6 +25,21 @@ def test_the_first_answers_and_then_a_sample_are_asked() -> None:
     assert asked(ParityProbe(OPTIONS), 30) == [1, 2, 10, 20, 30]
 
 
+def test_what_need_not_be_asked_passes_and_is_counted() -> None:
+    probe = ParityProbe(OPTIONS)
+    passed: list[int] = []
+    for number in range(1, 31):
+        if probe.passes("m"):
+            passed.append(number)
+        else:
+            assert probe.wants("m")
+    assert set(range(1, 31)) - set(passed) == {1, 2, 10, 20, 30}
+
+    probe.observe("m", [1], [2])
+    assert not probe.passes("m")
+    assert ParityProbe(ParityOptions(sample_every=0)).passes("m")
+
+
 def test_a_probe_that_is_off_asks_nothing() -> None:
     assert asked(ParityProbe(ParityOptions(sample_every=0)), 10) == []
 

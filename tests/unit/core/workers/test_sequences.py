@@ -374,3 +374,30 @@ def test_after_another_block_size_everything_still_ends_at_nothing() -> None:
     left = (loads.active_requests, loads.active_blocks, loads.expected_blocks)
     assert left == (0, 0, 0)
     assert (loads.prompt_tokens, loads.prefill_tokens) == (0, 0)
+
+
+def test_a_first_token_of_a_whole_answer_ends_its_prefill() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(100, 100, streams=False), now=1.0)
+
+    booking = sequences.first_token("r1", now=2.0)
+
+    assert booking is not None
+    assert not booking.prefilling
+    loads = sequences.loads(W1)
+    assert (loads.silent, loads.prefill_tokens) == (0, 0)
+
+
+def test_output_that_comes_unseen_takes_the_place_of_what_was_expected() -> None:
+    sequences = make_sequences()
+    sequences.add("r1", W1, Demand(16, 16, expected_output_tokens=64, streams=False), now=1.0)
+    booking = sequences.bookings["r1"]
+    loads = sequences.loads(W1)
+
+    sequences.foresee(booking, 3)
+    sequences.foresee(booking, 3)
+    assert (loads.active_blocks, loads.expected_blocks) == (4, 1)
+    sequences.foresee(booking, 1)
+    assert (loads.active_blocks, loads.expected_blocks) == (2, 3)
+    sequences.finish("r1")
+    assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
