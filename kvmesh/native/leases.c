@@ -3,6 +3,8 @@
 
 #define MOST_LEASES (1U << 28)
 
+enum { CUT_AHEAD = 8 }; /* places in the tree that are fetched early */
+
 static inline uint64_t *run_of(Lease *lease) {
     return lease->count > 1 ? lease->run.many : &lease->run.one;
 }
@@ -318,6 +320,9 @@ static void cut(Leases *self, uint32_t number, uint32_t kept, Blocks *gone, Bloc
     Lease *lease = self->leases + number;
     const uint64_t *run = run_of(lease);
     for (uint32_t i = kept; i < lease->count; i++) {
+        if (i + CUT_AHEAD < lease->count) {
+            tree_prefetch(&self->tree, run[i + CUT_AHEAD]);
+        }
         Believed *entry = tree_find(&self->tree, run[i]);
         /* Of two blocks with one hash only the later one is found by its lease. */
         if (entry == NULL || entry->lease != number) {
