@@ -44,7 +44,7 @@ typedef struct {
 
 enum { SLOT_FREE, SLOT_USED, SLOT_RELEASED, SLOT_CLEARING };
 
-#define WHOLE_BLOCKS 64
+#define WHOLE_BLOCKS 128
 #define STRIDE 16
 
 extern PyTypeObject approx_type;

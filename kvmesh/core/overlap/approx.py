@@ -58,7 +58,7 @@ class ApproxIndex:
 
     Entries leave in `expire` and `record`, not by themselves, none before `next_end`. They take 150
     to 350 B each, compiled 86 to 118. `thinned`: of prompts longer than `WHOLE_BLOCKS` only some
-    blocks are kept (see `Thinned`), 451 entries for 6,250 new ones.
+    blocks are kept (see `Thinned`), 511 entries for 6,250 new ones.
     """
 
     def __init__(

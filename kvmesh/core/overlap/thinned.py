@@ -6,8 +6,8 @@ from typing import Final
 
 from kvmesh.core.blocks.hashing import Hashes
 
-WHOLE_BLOCKS: Final = 64
-"""So far every block is kept: 1,024 tokens with blocks of 16."""
+WHOLE_BLOCKS: Final = 128
+"""So far every block is kept: 2,048 tokens with blocks of 16."""
 
 STRIDE: Final = 16
 """Beyond, each so many: what is found may be 15 blocks too few, less than a prefill step takes."""
