@@ -77,7 +77,7 @@ $(VENV)/.peers: $(VENV)/.dev
 bench-proxy: $(VENV)/.peers
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.proxy.bench_proxy $(ARGS)
 
-# Every figure of docs/request-cost.md, and the page anew: two hours, for a machine that does nothing else.
+# Every figure of docs/request-cost.md, and the page anew. It takes long, and a machine that does nothing else.
 COST := build/request-cost.jsonl
 
 bench-cost: $(VENV)/.peers

@@ -19,8 +19,8 @@ class StepTimes:
     """Fits `ms = a (step_tokens + tokens)` to steps: decayed least squares, relative to the size.
 
     `step_tokens` is the fixed time in tokens, the same whatever a worker's speed; 0 until enough
-    steps of different sizes were seen. Without it short prompts make every token look dear. In C
-    where there is a compiled core (kvmesh/native/speeds.c).
+    steps of different sizes were seen. Without it short prompts make every token look expensive. In
+    C where there is a compiled core (kvmesh/native/speeds.c).
     """
 
     __slots__ = (
