@@ -13,7 +13,7 @@ void cohort_clear(Cohort *cohort) {
 
 /* Return the index's view, a new reference, NULL with an error set. */
 static View *current_view(const Decider *self) {
-    PyObject *view = PyObject_GetAttrString(self->index, "view");
+    PyObject *view = PyObject_GetAttr(self->index, asked_names.view);
     if (view == Py_None) {
         Py_DECREF(view);
         view = PyObject_CallMethod(self->index, "current_view", NULL);
@@ -181,9 +181,9 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
 }
 
 /* May run anything: nothing borrowed of the state outlives it. */
-static int read_report(const WorkerState *state, const char *name, long long *number) {
+static int read_report(const WorkerState *state, PyObject *name, long long *number) {
     PyObject *report = Py_NewRef(state->report);
-    PyObject *value = PyObject_GetAttrString(report, name);
+    PyObject *value = PyObject_GetAttr(report, name);
     *number = value == NULL ? -1 : PyLong_AsLongLong(value);
     Py_XDECREF(value);
     Py_DECREF(report);
@@ -222,8 +222,8 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
     long long overlap = overlap_of(asked, state), used = 0, waiting = 0;
     long long uncached = asked->prompt_tokens - overlap * asked->block_size;
     long long cached = cached_blocks(self, state);
-    if (cached < 0 || read_report(state, "used_blocks", &used) < 0 ||
-        read_report(state, "waiting_requests", &waiting) < 0) {
+    if (cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
+        read_report(state, asked_names.waiting_requests, &waiting) < 0) {
         return -1;
     }
     const Loads *loads = state->loads;

@@ -15,19 +15,27 @@ static uint64_t clock_ns(void) {
     return (uint64_t)at.tv_sec * 1000000000U + (uint64_t)at.tv_nsec;
 }
 
-/* Make room for `wanted` items of a growing array; -1 with MemoryError set. */
-static int make_room(void **at, Py_ssize_t *room, Py_ssize_t wanted, size_t size) {
-    if (wanted <= *room) {
-        return 0;
+/* Return an array moved to where `wanted` items and half as many again have room; NULL with
+ * MemoryError set, and the array as it was.
+ */
+#define GROW(array, wanted) grow((void *)(array), (wanted), sizeof *(array))
+
+static inline Py_ssize_t room_for(Py_ssize_t wanted) { return wanted + wanted / 2; }
+
+static void *grow(void *array, Py_ssize_t wanted, size_t size) {
+    void *grown = PyMem_Realloc(array, (size_t)room_for(wanted) * size);
+    return grown == NULL ? PyErr_NoMemory() : grown;
+}
+
+static int make_hash_room(Decider *self, Py_ssize_t blocks) {
+    if (blocks > self->hash_room) {
+        uint64_t *grown = GROW(self->hashes, blocks);
+        if (grown == NULL) {
+            return -1;
+        }
+        self->hashes = grown;
+        self->hash_room = room_for(blocks);
     }
-    Py_ssize_t more = wanted + wanted / 2;
-    void *grown = PyMem_Realloc(*at, (size_t)more * size);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    *at = grown;
-    *room = more;
     return 0;
 }
 
@@ -64,7 +72,7 @@ static int hash_prompt(Decider *self, Request *request, PyObject *packed, Questi
     }
     /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
     Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
-    int failed = make_room((void **)&self->hashes, &self->hash_room, blocks, sizeof *self->hashes);
+    int failed = make_hash_room(self, blocks) < 0;
     uint64_t seed = self->root;
     for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
         self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
@@ -305,13 +313,20 @@ static int note_match(Decider *self, const Cohort *cohort, const Placed *placed)
 
 /* Make room for as many workers; -1 with MemoryError set. */
 static int make_scratch(Decider *self, Py_ssize_t count) {
-    Py_ssize_t ties = self->cost_room, names = self->cost_room;
-    return make_room((void **)&self->ties, &ties, count, sizeof *self->ties) < 0 ||
-                   make_room((void **)&self->names, &names, count, sizeof *self->names) < 0 ||
-                   make_room((void **)&self->costs, &self->cost_room, count,
-                             sizeof *self->costs) < 0
-               ? -1
-               : 0;
+    if (count <= self->cost_room) {
+        return 0;
+    }
+    Py_ssize_t *ties = GROW(self->ties, count);
+    self->ties = ties == NULL ? self->ties : ties;
+    PyObject **names = ties == NULL ? NULL : GROW(self->names, count);
+    self->names = names == NULL ? self->names : names;
+    double *costs = names == NULL ? NULL : GROW(self->costs, count);
+    if (costs == NULL) {
+        return -1;
+    }
+    self->costs = costs;
+    self->cost_room = room_for(count);
+    return 0;
 }
 
 /* Say what the formula would have made of those whom nothing but a turn or a draw chose. */

@@ -106,6 +106,16 @@ Hashed *hashed_new(Py_ssize_t count);
 
 int hashed_ready(void);
 
+/* Names of attributes that each request asks for. */
+typedef struct {
+    PyObject *view, *used_blocks, *waiting_requests;
+} AskedNames;
+
+extern AskedNames asked_names;
+
+/* Prepare them, once; -1 with MemoryError set. */
+int decider_ready(void);
+
 /* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
  * error set. Borrowed until the next call.
  */

@@ -4,6 +4,17 @@
 #include <string.h>
 #include <structmember.h>
 
+AskedNames asked_names;
+
+int decider_ready(void) {
+    asked_names = (AskedNames){
+        .view = PyUnicode_InternFromString("view"),
+        .used_blocks = PyUnicode_InternFromString("used_blocks"),
+        .waiting_requests = PyUnicode_InternFromString("waiting_requests"),
+    };
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static const char *const modes[MODES] = {
     [MODE_KV] = "kv",
     [MODE_ROUND_ROBIN] = "round-robin",

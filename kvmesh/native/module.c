@@ -8,6 +8,7 @@
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
     approx_ready,
+    decider_ready,
     hashed_ready,
     packer_ready,
     prompt_ready,
