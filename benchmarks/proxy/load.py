@@ -24,6 +24,13 @@ DEADLINE_S: Final = 30.0
 OPEN_CONNECTIONS: Final = 256
 
 
+def answer_size(data: bytes) -> int:
+    """Return the bytes of the answer that begins with `data`, which has all of its head."""
+    head = data.find(b"\r\n\r\n") + 4
+    length = LENGTH.search(data, 0, head)
+    return (int(length.group(1)) if length else 0) + head
+
+
 class Served(NamedTuple):
     """What a closed loop got done; latencies in us."""
 
@@ -110,9 +117,7 @@ class _Loop(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._left < 0:
-            head = data.find(b"\r\n\r\n") + 4
-            length = LENGTH.search(data, 0, head)
-            self._left = (int(length.group(1)) if length else 0) + head
+            self._left = answer_size(data)
         self._left -= len(data)
         if self._left <= 0:
             self._left = -1
@@ -166,9 +171,7 @@ class _Open(asyncio.Protocol):
         if self._left < 0:
             if not data.startswith(b"HTTP/1.1 200"):
                 raise RuntimeError(f"not served: {data[:200]!r}")
-            head = data.find(b"\r\n\r\n") + 4
-            length = LENGTH.search(data, 0, head)
-            self._left = (int(length.group(1)) if length else 0) + head
+            self._left = answer_size(data)
         self._left -= len(data)
         if self._left <= 0:
             self._left = -1

@@ -96,14 +96,13 @@ static inline JsonWalk json_walk(const uint8_t *at, const uint8_t *end) {
     return (JsonWalk){.at = at, .end = end, .first = 1};
 }
 
-/* Step to the next member's value, or behind the closing brace: 1, 0 at the end, -1 refused. The
- * caller moves `at` behind the value. */
-static inline int json_member(JsonWalk *walk, int *found) {
+/* Step to what comes next, or behind the closing byte: 1, 0 at the end, -1 refused. */
+static inline int json_step(JsonWalk *walk, uint8_t closing) {
     const uint8_t *at = json_blanks(walk->at, walk->end), *end = walk->end;
     if (at == end) {
         return -1;
     }
-    if (*at == '}') {
+    if (*at == closing) {
         walk->at = at + 1;
         return 0;
     }
@@ -114,7 +113,19 @@ static inline int json_member(JsonWalk *walk, int *found) {
         at = json_blanks(at + 1, end);
     }
     walk->first = 0;
-    if (at == end || *at != '"') {
+    walk->at = at;
+    return at == end ? -1 : 1;
+}
+
+/* Step to the next member's value, or behind the closing brace: 1, 0 at the end, -1 refused. The
+ * caller moves `at` behind the value. */
+static inline int json_member(JsonWalk *walk, int *found) {
+    int step = json_step(walk, '}');
+    if (step < 1) {
+        return step;
+    }
+    const uint8_t *at = walk->at, *end = walk->end;
+    if (*at != '"') {
         return -1;
     }
     int in_key = 0;
@@ -135,25 +146,7 @@ static inline int json_member(JsonWalk *walk, int *found) {
 }
 
 /* Step to the next item, or behind the closing bracket: 1, 0 at the end, -1 refused. */
-static inline int json_item(JsonWalk *walk) {
-    const uint8_t *at = json_blanks(walk->at, walk->end), *end = walk->end;
-    if (at == end) {
-        return -1;
-    }
-    if (*at == ']') {
-        walk->at = at + 1;
-        return 0;
-    }
-    if (!walk->first) {
-        if (*at != ',') {
-            return -1;
-        }
-        at = json_blanks(at + 1, end);
-    }
-    walk->first = 0;
-    walk->at = at;
-    return at == end ? -1 : 1;
-}
+static inline int json_item(JsonWalk *walk) { return json_step(walk, ']'); }
 
 static inline int json_key_is(const JsonWalk *walk, const char *name, size_t size) {
     return walk->key_size == (long)size && !memcmp(walk->key, name, size);
