@@ -96,8 +96,8 @@ class Membership:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self.signs = Signs(dead_after_s)
         self._members: SortedDict[str, _Member] = SortedDict()
-        self.last_usable: tuple[str, ...] = ()
-        self.usable_until = -NEVER
+        self._usable: tuple[str, ...] = ()
+        self._usable_until = -NEVER
 
     def __len__(self) -> int:
         return len(self._members)
@@ -150,7 +150,7 @@ class Membership:
         elif (ready, draining) != (found.ready, found.draining):
             kind = ChangeKind.UPDATED
         if kind is not None:
-            self.usable_until = -NEVER
+            self._usable_until = -NEVER
         found.ready = ready
         found.why = why
         found.draining = draining
@@ -165,14 +165,14 @@ class Membership:
             return None
         self.health.forget(member)
         self.signs.drop(member)
-        self.usable_until = -NEVER
+        self._usable_until = -NEVER
         return Change(ChangeKind.LEFT, member, found.epoch)
 
     def readmit(self, member: str, epoch: int, now: float) -> Change:
         """Enter a member again that was given up and answers; it is silent until it is heard."""
         self._members[member] = _Member(epoch)
         self.signs.back(member, now)
-        self.usable_until = -NEVER
+        self._usable_until = -NEVER
         return Change(ChangeKind.JOINED, member, epoch)
 
     def due(self, now: float) -> list[str]:
@@ -186,7 +186,7 @@ class Membership:
         """Take that a member answered to be ready, when its heartbeats do not say anything."""
         if self.signs.answered(member, now) and not self._members[member].ready:
             self._members[member].ready = True
-            self.usable_until = -NEVER
+            self._usable_until = -NEVER
 
     def expire(self, now: float) -> list[Change]:
         """Drop the members whose signs stopped, note those who only answer; return both, sorted by
@@ -212,12 +212,12 @@ class Membership:
             return None
         before = self.health.stage(member)
         if self.health.note(member, attempt, now, request_id):
-            self.usable_until = -NEVER
+            self._usable_until = -NEVER
         return self._changed(member, found, before)
 
     def forgive(self, request_id: str, now: float) -> list[str]:
         """Take back what a request made of members, which served others; return those."""
-        self.usable_until = -NEVER
+        self._usable_until = -NEVER
         return self.health.forgive(request_id, now)
 
     def answered(self, member: str, answer: Answer, now: float) -> Change | None:
@@ -227,7 +227,7 @@ class Membership:
             return None
         before = self.health.stage(member)
         if self.health.answered(member, answer, now):
-            self.usable_until = -NEVER
+            self._usable_until = -NEVER
         return self._changed(member, found, before)
 
     def _changed(self, member: str, found: _Member, before: Stage) -> Change | None:
@@ -242,15 +242,15 @@ class Membership:
         admitted by `health`. O(1) until something changes, then O(members); the same
         object as before while the answer is.
         """
-        if now < self.usable_until and not self.health.stale:
-            return self.last_usable
+        if now < self._usable_until and not self.health.stale:
+            return self._usable
         members = self._members  # its items() takes twice as long
         names = [name for name in members if (one := members[name]).ready and not one.draining]
-        admitted, self.usable_until = self.health.admit(names, now)
+        admitted, self._usable_until = self.health.admit(names, now)
         usable = tuple(admitted)
-        if usable != self.last_usable:
-            self.last_usable = usable
-        return self.last_usable
+        if usable != self._usable:
+            self._usable = usable
+        return self._usable
 
     def last_resort(self, now: float) -> tuple[str, ...]:
         """Return the members, sorted, that only failed requests speak against: where nobody else

@@ -215,16 +215,7 @@ class WorkerRegistry:
         """Return the states of those that may take a request for `model` without any wish, the same
         object until that changes; () where `eligible` has to look at each worker.
         """
-        membership = self.membership
-        if (
-            now < membership.usable_until
-            and not membership.health.stale
-            and membership.last_usable is self._everyone
-            and self._generation == self._sequences.generation
-        ):
-            alive = self._everyone
-        else:
-            alive = self.everyone(now)
+        alive = self.everyone(now)
         if self._tainted or self.thresholds is not NO_THRESHOLDS:
             return ()
         if not self._picky:
@@ -240,7 +231,7 @@ class WorkerRegistry:
             known = self._serving.get(model)
             names = known or self._find_serving(RouteRequest("", NO_HASHES, 0, model=model), alive)
         states = tuple(self.state(name) for name in names)
-        if states and (len(self._plain) < _MODELS_CACHED or model in self._plain):
+        if states and len(self._plain) < _MODELS_CACHED:
             self._plain[model] = states
         return states
 
