@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
 VARIABLE: Final = "KVMESH_CORE"
-VERSION: Final = 9
+VERSION: Final = 10
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/core.h."""
 
 
