@@ -6,9 +6,12 @@ from functools import partial
 
 import pytest
 
-from kvmesh.formats import Formats
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.workers.info import Trust
+from kvmesh.formats import FormatRange, Formats
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
-from tests.simulation.planes.skew_plane import NEW, OLD, SkewPlane
+from tests.simulation.planes.skew_plane import BOTH, NEW, OLD, SkewPlane
+from tests.simulation.planes.snapshot_plane import LEASE_KEY
 
 ROUTERS, WORKERS = ["r0", "r1"], ["w0", "w1", "w2"]
 ORDERS = {
@@ -16,6 +19,8 @@ ORDERS = {
     "workers first": [*WORKERS, *ROUTERS],
     "mixed": ["w0", "r0", "w1", "r1", "w2"],
 }
+JOURNAL_ONLY = Formats(journal=BOTH)
+NEXT = Formats(journal=FormatRange(2, 3))
 END_S = 40.0
 SETTLE_S = 30.0
 STORM_S = 12.0
@@ -144,3 +149,31 @@ def test_an_older_replica_beside_a_newer_one_leaves_requests_to_it_until_it_can_
     assert early == (False, True)
     assert back, plane.differences()
     assert plane.formats_written() == ({1}, 1, 1)
+
+
+def test_a_replica_two_versions_behind_destroys_nothing_and_asks_for_nothing() -> None:
+    """Its workers write nothing that it reads, and the snapshots are of a format that it does."""
+    plane = SkewPlane(7, SimFaults(), workers=3)
+    plane.roll(ROUTERS, JOURNAL_ONLY)
+    plane.roll(WORKERS, NEXT)
+    plane.run_engines(steps=300, every_s=0.1)
+    plane.sim.run(18.0)
+    assert plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S), plane.differences()
+    assert plane.formats_written() == ({2}, 1, 1)
+    before, first = plane.manifest(), plane.journal.first_sequence
+
+    for router in ROUTERS:
+        plane.update(router, OLD)
+    plane.sim.run(plane.sim.now + 12.0)
+
+    assert plane.manifest() == before
+    assert plane.journal.first_sequence == first
+    assert sum(plane.resyncs.values()) == 0
+    assert plane.stores.live(LEASE_KEY) is None
+    for router in ROUTERS:
+        assert plane.serves(router)
+        assert plane.indexer(router).trust(WorkerId("w0"), plane.sim.now) is Trust.DEGRADED
+
+    plane.roll(ROUTERS, JOURNAL_ONLY)
+    assert plane.sim.run_until(plane.is_settled, limit_s=SETTLE_S), plane.differences()
+    assert plane.sim.run_until(lambda: plane.manifest() != before, limit_s=SETTLE_S)
