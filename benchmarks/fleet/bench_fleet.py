@@ -56,23 +56,25 @@ PLAN: Final = Fleet()
 
 def cases() -> list[Case]:
     """Return what is asked: the plan, and more and less of everything."""
-    picker = msgspec.structs.replace
+    change = msgspec.structs.replace
     found = [Case("the plan", size, PLAN) for size in MEASURED]
     found += [
-        Case(f"{rate:,} requests/s", "4 KB", picker(PLAN, requests_s=float(rate)))
+        Case(f"{rate:,} requests/s", "4 KB", change(PLAN, requests_s=float(rate)))
         for rate in (5_000, 10_000, 40_000, 60_000)
     ]
     found += [
-        Case(f"{count} replicas", "4 KB", picker(PLAN, replicas=count)) for count in (1, 2, 4, 16)
+        Case(f"{count} replicas", "4 KB", change(PLAN, replicas=count)) for count in (1, 2, 4, 16)
     ]
     found += [
-        Case(f"{count:,} workers", "4 KB", picker(PLAN, workers=count)) for count in (250, 4_000)
+        Case(f"{count:,} workers", "4 KB", change(PLAN, workers=count)) for count in (250, 4_000)
     ]
     found += [
-        Case(f"streams of {chunks} chunks", "4 KB", picker(PLAN, chunks=float(chunks)))
+        Case(f"streams of {chunks} chunks", "4 KB", change(PLAN, chunks=float(chunks)))
         for chunks in (20, 200)
     ]
-    found.append(Case("no KV events", "4 KB", picker(PLAN, events=False)))
+    quarter = change(PLAN, workers=250, replicas=2, requests_s=5_000.0)
+    found += [Case("one of four buckets, 2 replicas", size, quarter) for size in MEASURED]
+    found.append(Case("no KV events", "4 KB", change(PLAN, events=False)))
     return found
 
 

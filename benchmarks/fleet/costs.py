@@ -28,9 +28,9 @@ class PlaneCosts(msgspec.Struct, frozen=True):
 
     chunk_us: float = 14.0
     bookings_us: float = 20.0
-    record_us: float = 6.0
-    block_us: float = 0.2
-    worker_beat_us: float = 25.0
+    record_us: float = 12.0
+    block_us: float = 0.06
+    worker_beat_us: float = 37.0
     replica_beat_us: float = 60.0
     nats_in_us: float = 1.5
     nats_out_us: float = 1.0

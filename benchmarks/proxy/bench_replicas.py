@@ -74,7 +74,7 @@ def replica(
     return [sys.executable, "-m", "kvmesh", "router", *own]
 
 
-def bucket_of(events: bool) -> str:  # noqa: FBT001  # one of two buckets
+def bucket_of(events: bool) -> str:
     """Return the bucket whose replicas follow events, or the other."""
     return "events" if events else "guesses"
 
@@ -103,8 +103,10 @@ def sidecars(
     """Have workers heard by their heartbeats and journal records."""
     own = [f"--nats-url={url}", f"--bucket={bucket_of(True)}", f"--records={records}"]
     process = subprocess.Popen(
-        ["taskset", "-c", str(cpu), sys.executable, "-m", "benchmarks.fleet.source", *own]
-        + [f"--blocks={blocks}", *(f"--worker={one}" for one in named)],
+        [
+            *("taskset", "-c", str(cpu), sys.executable, "-m", "benchmarks.fleet.source", *own),
+            *(f"--blocks={blocks}", *(f"--worker={one}" for one in named)),
+        ],
         stdout=subprocess.PIPE,
         env=environment(),
     )

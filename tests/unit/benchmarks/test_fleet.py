@@ -30,7 +30,9 @@ def test_replicas_are_as_busy_as_their_messages_cost() -> None:
     assert load.work["requests"] == pytest.approx(own, rel=0.1)
     # A flush without a booking sends nothing.
     assert load.work["siblings"] == pytest.approx(siblings, rel=0.1)
-    assert load.work["heartbeats"] == pytest.approx((10 * 25 + 4 * 60) * 1e-6, rel=0.1)
+    assert load.work["heartbeats"] == pytest.approx(
+        (10 * PlaneCosts().worker_beat_us + 4 * 60) * 1e-6, rel=0.1
+    )
     assert not bends(load)
 
 
