@@ -34,7 +34,8 @@ class KvIndex:
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
     high. About 80 B a block, compiled 35 B. `new_table` makes its tables, pure or compiled. `tiers`
     are those ever used, the device's first: to be counted by others. `view` is of the device's:
-    another one, or None for a time, when slots or tables change.
+    another one, or None for a time, when slots or tables change. `stored` and `removed` count
+    blocks of events.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class KvIndex:
         self.note_match = self._cap.note_match  # for whoever searches a `view`
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
-        self._stored = self._removed = 0
+        self.stored = self.removed = 0
         self._watchers: list[Callable[[WorkerId, bytes], None]] = []
 
     def apply(self, worker: WorkerId, event: Event) -> int:
@@ -75,7 +76,7 @@ class KvIndex:
         truncated worker that is expected, and counted apart.
         """
         blocks = len(hashes) >> 3
-        self._stored += blocks
+        self.stored += blocks
         table = self._only_table
         if table is not None and tier == 0 and blocks <= self._cap.room:
             # Nearly all stores take this short cut, which halves the cost of a single block.
@@ -98,7 +99,7 @@ class KvIndex:
         else:
             missing = len(hashes) >> 3
         self._missing += missing
-        self._removed += (len(hashes) >> 3) - missing
+        self.removed += (len(hashes) >> 3) - missing
         if tier == 0:
             for watcher in self._watchers:
                 watcher(worker, hashes)
@@ -201,8 +202,8 @@ class KvIndex:
             evicted=self._cap.evicted,
             unknown_tier=self._unknown_tier,
             unclean=self._slots.released(),
-            stored=self._stored,
-            removed=self._removed,
+            stored=self.stored,
+            removed=self.removed,
         )
 
     def find_matches(self, hashes: Hashes) -> dict[WorkerId, int]:
