@@ -9,7 +9,7 @@ from kvmesh.core.blocks.events import ROOT, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.index.block_table import IndexView, NewTable, Table
 from kvmesh.core.index.cap import BlockCap
-from kvmesh.core.index.freeze import FrozenIndex, FrozenWorker
+from kvmesh.core.index.freeze import FrozenIndex, freeze_worker
 from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.implementation import new_table
 from kvmesh.core.index.prefix_index import Groups
@@ -68,6 +68,31 @@ class KvIndex:
         else:
             self.clear(worker)
         return 0
+
+    def fold(
+        self, worker: WorkerId, data: bytes, epoch: int, first_seq: int
+    ) -> tuple[int, int] | None:
+        """Apply a journal message at once: return its events, and the blocks a gap kept out.
+
+        None, and no change, for any but an ordinary one: see `Table.fold`.
+        """
+        table = self._only_table
+        holding = None if table is None else table.holdings.get(worker)
+        if table is None or holding is None:
+            return None
+        folded = table.fold(holding, data, epoch, first_seq, self._cap.room)
+        if folded is None:
+            return None
+        events, stored, removed, missing, orphans, gone = folded
+        self.stored += stored
+        self._cap.room -= stored
+        if gone is not None:
+            self.removed += removed - missing
+            self._missing += missing
+            for watcher in self._watchers:
+                for run in gone:
+                    watcher(worker, run)
+        return events, self._refuse(worker, orphans) if orphans else 0
 
     def store(self, worker: WorkerId, parent: int, hashes: bytes, tier: int = 0) -> int:
         """Take a run of blocks behind `parent` (ROOT for none), packed little-endian u64s.
@@ -246,7 +271,13 @@ class KvIndex:
 
     def freeze(self) -> FrozenIndex:
         """Return a view of everything as it is now, to be read while the index moves on."""
-        workers = tuple(self._freeze_worker(*item) for item in self._slots.bits.items())
+        truncated, tiers_now = self._cap.truncated, self.tiers
+        workers = tuple(
+            freeze_worker(
+                one, bit, [tier.holdings(one) for tier in tiers_now], truncated=one in truncated
+            )
+            for one, bit in self._slots.bits.items()
+        )
         tiers = tuple(tuple(table.freeze() for table in tier.tables()) for tier in self.tiers)
         return FrozenIndex(workers, tiers, unclean=self._slots.released() > 0)
 
@@ -289,21 +320,15 @@ class KvIndex:
                 self.view = None
             if place.store(worker, bit, parent, run):
                 return 0
+        return self._refuse(worker, blocks)
+
+    def _refuse(self, worker: WorkerId, blocks: int) -> int:
+        """Count blocks behind one not held; return those of them that a gap kept out."""
         if worker in self._cap.truncated:
             self._truncated_orphans += blocks
             return 0
         self._orphans += blocks
         return blocks
-
-    def _freeze_worker(self, worker: WorkerId, bit: int) -> FrozenWorker:
-        held = [tier.holdings(worker) for tier in self.tiers]
-        return FrozenWorker(
-            worker=worker,
-            bit=bit,
-            blocks=tuple(sum(one.blocks for one in holdings) for holdings in held),
-            digests=tuple(sum(one.digest for one in holdings) & _U64 for holdings in held),
-            truncated=worker in self._cap.truncated,
-        )
 
     def _note_age(self) -> None:
         """Keep the one table of the device tier at hand, while there is only one."""
