@@ -1,8 +1,8 @@
 """What it takes to start: from process start to ready, in time, processor time and memory.
 
 Each role starts with nothing to load: a router alone over one engine, a router on an empty
-nats-server, a meta-router over that, a sidecar of the engine. `--beside PATH` has the same processes
-of another checkout take turns with these.
+nats-server, a meta-router over that, a sidecar of the engine. `--beside PATH` has the same
+processes of another checkout take turns with these.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def is_ready(process: Started) -> bool:
 
 def is_read(process: Started) -> bool:
     """It knows the whole journal; no worker is there."""
-    return process.ask("/ready")["reason"] == "no usable worker"
+    return bool(process.ask("/ready")["reason"] == "no usable worker")
 
 
 def answers(process: Started) -> bool:
