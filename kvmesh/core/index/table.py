@@ -179,6 +179,7 @@ class BlockTable:
     ) -> FoldedMessage | None:
         """Take no message for ordinary: events one by one are no slower here."""
         del holding, data, epoch, first_seq, room
+        return None
 
     def move(self, run: bytes, mask: int, target: "BlockTable") -> None:
         """Move blocks, which nobody alive outside `mask` holds here, into another table.

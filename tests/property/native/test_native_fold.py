@@ -4,6 +4,7 @@ What is told here is in order or not, ordinary or not, and broken in every way.
 """
 
 import struct
+from functools import partial
 
 import msgspec
 import pytest
@@ -17,7 +18,16 @@ from hypothesis.stateful import (
 )
 
 from kvmesh.compiled import CORE, NATIVE
-from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Cleared, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import (
+    ROOT,
+    VERSION,
+    Batch,
+    Cleared,
+    Event,
+    Removed,
+    Stored,
+    WorkerId,
+)
 from kvmesh.core.blocks.events import encode_batch as encode
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.implementation import TABLE
@@ -44,6 +54,10 @@ rare = st.one_of(
 batches = st.lists(ordinary, min_size=1, max_size=6) | st.lists(ordinary | rare, max_size=6)
 
 
+def note(removed: list[tuple[WorkerId, bytes]], worker: WorkerId, run: bytes) -> None:
+    removed.append((worker, run))
+
+
 class TwinMachine(RuleBasedStateMachine):
     """Two replicas that read the same journal, one event by event."""
 
@@ -55,7 +69,7 @@ class TwinMachine(RuleBasedStateMachine):
         self.removed: list[list[tuple[WorkerId, bytes]]] = [[], []]
         for replica, removed in zip(self.twins, self.removed, strict=True):
             replica.open("today", 0.0)
-            replica.index.watch_removals(lambda worker, run, to=removed: to.append((worker, run)))
+            replica.index.watch_removals(partial(note, removed))
         self.sequence = 0
 
     def tell(self, worker: WorkerId, data: bytes) -> None:
@@ -64,12 +78,12 @@ class TwinMachine(RuleBasedStateMachine):
 
         assert pure == native
 
-    def batch(self, worker: WorkerId, events: list[Stored | Removed | Cleared], skew: int) -> Batch:
+    def batch(self, worker: WorkerId, events: list[Event], skew: int) -> Batch:
         cursor = self.twins[0].cursors().get(worker, Cursor(1, 1))
         return Batch(VERSION, cursor.epoch, max(0, cursor.next_seq + skew), events)
 
     @rule(worker=st.sampled_from(WORKERS), events=batches)
-    def tell_what_comes_next(self, worker: WorkerId, events: list[Stored | Removed]) -> None:
+    def tell_what_comes_next(self, worker: WorkerId, events: list[Event]) -> None:
         self.tell(worker, encode(self.batch(worker, events, 0)))
 
     @rule(
@@ -79,7 +93,7 @@ class TwinMachine(RuleBasedStateMachine):
         epochs=st.integers(-1, 1),
     )
     def tell_out_of_order(
-        self, worker: WorkerId, events: list[Stored | Removed], skew: int, epochs: int
+        self, worker: WorkerId, events: list[Event], skew: int, epochs: int
     ) -> None:
         batch = self.batch(worker, events, skew)
         later = Batch(VERSION, max(0, batch.epoch + epochs), batch.first_seq, events)
@@ -93,7 +107,7 @@ class TwinMachine(RuleBasedStateMachine):
         cut=st.booleans(),
     )
     def tell_a_broken_one(
-        self, worker: WorkerId, events: list[Stored | Removed], at: int, byte: int, *, cut: bool
+        self, worker: WorkerId, events: list[Event], at: int, byte: int, *, cut: bool
     ) -> None:
         data = bytearray(encode(self.batch(worker, events, 0)))
         at %= len(data)
@@ -153,8 +167,12 @@ def test_an_ordinary_message_is_folded_at_once() -> None:
     worker = WORKERS[0]
     index.apply(worker, Stored(ROOT, pack_hashes([1])))
     index.apply(worker, Stored(1, pack_hashes([2])))
-    events = [Stored(2, pack_hashes([3, 4])), Removed(pack_hashes([4, 9])), Stored(7, b"12345678")]
-    data = encode(Batch(VERSION, 5, 17, [*events]))
+    events: list[Event] = [
+        Stored(2, pack_hashes([3, 4])),
+        Removed(pack_hashes([4, 9])),
+        Stored(7, b"12345678"),
+    ]
+    data = encode(Batch(VERSION, 5, 17, events))
 
     assert index.fold(worker, data, 5, 17) == (3, 1)
     assert index.blocks(worker) == 3
@@ -191,7 +209,7 @@ def test_what_is_no_message_is_refused_as_a_type() -> None:
         (holding, b"", 1, 1, None),
     ):
         with pytest.raises(TypeError):
-            fold(*arguments)  # type: ignore[arg-type]
+            fold(*arguments)
 
 
 def test_lengths_that_lie_are_not_believed() -> None:
