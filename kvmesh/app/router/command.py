@@ -18,8 +18,8 @@ from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
-from kvmesh.app.figures.mesh import APPROX
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.mesh import APPROX, HEARD
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -35,6 +35,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
+from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
@@ -80,6 +81,7 @@ class RouterServer:
         self.router_id = router_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
+        self.heard = new_approx(graded=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
@@ -91,6 +93,7 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
+        self.scheduler.overlaps.listen(self.heard)
         static = parse_workers(settings.worker, empty=True)
         self._guard = url_guard(settings.upstream, [one.url for one in static])
         self.scheduler.workers.guard = self._guard
@@ -206,7 +209,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
-            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
+            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors), BUILD.of(own_build))
             pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
             pages.mount(routes)
             front = FrontDoor(settings.http, routes, tenant_header=settings.admission.tenant_header)
@@ -257,6 +260,7 @@ class RouterServer:
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
+        admin.sources.add(HEARD.of(self.heard.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
