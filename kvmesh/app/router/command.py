@@ -6,7 +6,6 @@ import random
 import time
 from functools import partial
 from sys import maxsize
-from typing import Annotated
 
 import msgspec
 
@@ -66,7 +65,6 @@ from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.settings.secret_file import read_hash_secret
-from kvmesh.settings.types import Flat
 from kvmesh.tasks import keep_running
 
 HOUSEKEEPING_S = 1.0
@@ -289,10 +287,9 @@ class RouterServer:
                     accesses.forget(worker)
 
 
-def command(*, settings: Annotated[RouterSettings, Flat] | None = None) -> None:
+def command(settings: RouterSettings) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
-    options = settings or RouterSettings()
-    configure_logging(options.log.log_level, options.log.log_format, role="router")
-    server = RouterServer(options)
-    get_logger().info("router starts", router=server.router_id, bucket=options.bucket, core=CORE)
+    configure_logging(settings.log.log_level, settings.log.log_format, role="router")
+    server = RouterServer(settings)
+    get_logger().info("router starts", router=server.router_id, bucket=settings.bucket, core=CORE)
     run(server.serve)
