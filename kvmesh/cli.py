@@ -22,7 +22,6 @@ from cyclopts import (
 from cyclopts.config import Dict, Env
 from cyclopts.types import ExistingTomlPath
 
-from kvmesh.compiled import CORE
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spellings
 
@@ -96,10 +95,10 @@ CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g.
 
 
 def say_version() -> str:
-    """Return the version, and which core runs."""
-    from importlib.metadata import version  # noqa: PLC0415  takes 16 ms
+    """Return which build this is, in a line."""
+    from kvmesh.app.process.build import own_build  # noqa: PLC0415  not for each start
 
-    return f"{version('kvmesh')}, core: {CORE}"
+    return str(own_build())
 
 
 app = App(

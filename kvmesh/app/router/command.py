@@ -10,15 +10,13 @@ from sys import maxsize
 import msgspec
 
 from kvmesh.actors.members.router import Router
-from kvmesh.app.alone.discovery import Discovery, parse_source
-from kvmesh.app.alone.static_workers import StaticOptions, StaticWorkers
 from kvmesh.app.care.failure_care import FailureCare
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -31,15 +29,15 @@ from kvmesh.app.front.front import (
 )
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.front.viewers import viewers_of
-from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
-from kvmesh.app.mesh.sharing_mesh import SharingMesh
+from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.mesh_choice import RouterParts, find_mesh
 from kvmesh.app.router.router_options import router_options, session_options, shadow_policies
 from kvmesh.app.router.running_changes import RunningChanges
 from kvmesh.app.serve.admission import AdmissionGate
@@ -119,27 +117,9 @@ class RouterServer:
 
     def _mesh(self) -> MeshPart:
         settings = self.settings
-        static = None
-        if settings.worker or settings.discover:
-            workers = parse_workers(settings.worker, empty=bool(settings.discover))
-            index = self.index if settings.kv_events else None
-            static = StaticWorkers(
-                workers,
-                self.router,
-                StaticOptions(settings.bucket, self._secret, settings.probe_panic),
-                index,
-                partial(upstream_pool, settings.upstream, self._guard),
-            )
-            if settings.discover:
-                sources = [parse_source(text) for text in settings.discover]
-                static.discover_by(
-                    Discovery(sources, settings.worker, self._guard, most=settings.max_workers)
-                )
-            if not settings.nats.nats_url:
-                return static
-        if static is not None or not settings.kv_events:
-            return SharingMesh(settings, self.router_id, self.router, static)
-        return RouterMesh(settings, self.router_id, self.router, self.index)
+        pool = partial(upstream_pool, settings.upstream, self._guard)
+        parts = RouterParts(self.router_id, self.router, self.index, self._guard, self._secret)
+        return find_mesh(settings, parts, pool)
 
     def _context(self) -> RoutingContext:
         settings = self.settings
@@ -206,7 +186,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
-            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
+            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors), BUILD.of(own_build))
             pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
             pages.mount(routes)
             front = FrontDoor(settings.http, routes, tenant_header=settings.admission.tenant_header)
