@@ -233,6 +233,17 @@ class Resync(Message, frozen=True, tag="resync"):
     router: MaybeName = ""
 
 
+class WriteFormat(Message, frozen=True, tag="write-format"):
+    """Write journal records in format `number` from now on: `router` hears that all read it.
+
+    Sent as `Resync` is, and only to a worker whose heartbeats say that it can write it.
+    """
+
+    worker: WorkerName
+    number: FormatNumber
+    router: Member
+
+
 class Reload(Message, frozen=True, tag="reload"):
     """Throw the index away and load it again; `reason` is for the log.
 

@@ -31,8 +31,9 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
+from kvmesh.core.journal.skew import Newer
 from kvmesh.core.workers.info import Trust
-from kvmesh.formats import OWN
+from kvmesh.formats import OWN, Formats
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
@@ -73,6 +74,7 @@ class RouterMesh:
                 namespace=settings.nats.namespace,
                 listeners=("registry",),
                 reload_to="loader",
+                version=own_version(),
             ),
         )
         self.loader = SnapshotLoader(self.indexer.replica, manifest_key(settings.bucket))
@@ -83,6 +85,7 @@ class RouterMesh:
                 bucket=settings.bucket,
                 every_messages=settings.snapshot.snapshot_messages,
                 every_s=settings.snapshot.snapshot_interval_s,
+                version=own_version(),
             ),
             lambda: self.indexer.caught_up and not self.loader.loading,
         )
@@ -91,6 +94,7 @@ class RouterMesh:
         else:
             link = LinkOptions(router_id, listeners=("indexer", "snapshotter"))
         self.link = PeerLink(settings, router, self.heartbeat, link)
+        self.indexer.formats.sources.append(self._newer_stored)
         self._driver: AioDriver | None = None
         self._stack = contextlib.AsyncExitStack()
         self._running: asyncio.Task[None] | None = None
@@ -104,9 +108,10 @@ class RouterMesh:
             return waiting
         if not self.indexer.caught_up:
             return "catching up with the journal"
-        if self.indexer.awaits_workers(time.monotonic()):
-            return "waiting for the heartbeats of known workers"
-        usable = self._known.membership.usable(time.monotonic())
+        now = time.monotonic()
+        if waiting := self.indexer.awaits(now) or self.indexer.formats.why_not(now, self._ready()):
+            return waiting
+        usable = self._known.membership.usable(now)
         return "" if usable else "no usable worker"
 
     def warnings(self) -> tuple[str, ...]:
@@ -116,7 +121,9 @@ class RouterMesh:
         doubted = ((worker, one.value) for worker, one in trusts if one is not Trust.EXACT)
         lines = by_reason(doubted, "KV events do not count in full")
         never = by_reason(self._router.unmatched(), "no prefix can match")
-        return (*self.link.warnings(), *self.snapshotter.warnings(), *never, *lines)
+        formats = self.indexer.formats.warnings(time.monotonic())
+        stored = self.snapshotter.warnings()
+        return (*self.link.warnings(), *formats, *stored, *never, *lines)
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life."""
@@ -144,6 +151,15 @@ class RouterMesh:
             version=own_version(),
             formats=OWN,
         )
+
+    def _ready(self) -> Iterator[Formats]:
+        """Yield what the replicas read that take requests now."""
+        return (peer.formats for peer in self.link.replicas() if peer.ready and not peer.draining)
+
+    def _newer_stored(self) -> Newer | None:
+        """Return what of the stored snapshots a newer version wrote, as was read last."""
+        guard = self.snapshotter.guard
+        return guard.newer if guard.has_looked else self.loader.newer
 
     released: None = None
     """Nobody: workers publish for themselves."""
