@@ -14,6 +14,7 @@ from kvmesh.app.figures.mesh import (
     PEERS,
     SNAPSHOTS,
     TRUST,
+    UNREAD,
     VERSIONS,
 )
 from kvmesh.app.figures.policies import POLICIES
@@ -39,7 +40,19 @@ from kvmesh.app.figures.workers import (
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
-    *(INDEX, APPROX, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST, VERSIONS),
+    *(
+        INDEX,
+        APPROX,
+        JOURNAL,
+        SNAPSHOTS,
+        PEERS,
+        HEARTBEATS,
+        BOOKINGS,
+        HEARING,
+        TRUST,
+        VERSIONS,
+        UNREAD,
+    ),
     *(TOKENS, URLS),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
 )
