@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import httpx
 import msgspec
@@ -27,6 +27,7 @@ Version = Literal["before", "now", "next", "only-next"]
 """This build, or one that tests/integration/versions/launch.py makes of it."""
 
 Role = Literal["r0", "r1", "sidecar", "front"]
+ROUTERS: Final[tuple[Role, ...]] = ("r0", "r1")
 
 
 class Fleet:
@@ -240,10 +241,11 @@ async def follow_manifest(plane: EventPlane, seen: Seen) -> None:
 
 
 class Load:
-    """Clients of the front door: what each was answered."""
+    """Clients of the front door: what each was answered, and which answers were errors."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.statuses: list[int] = []
+        self.answered = 0
+        self.failed: list[str] = []
         self.trusts: list[tuple[str, str]] = []
         self._fleet = fleet
 
@@ -262,13 +264,20 @@ class Load:
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
         return await self._fleet.client.post(f"{self._fleet.url(role)}/v1/completions", json=body)
 
+    async def _why_not(self, role: Role) -> str:
+        answer = await self._fleet.answer(role, "/ready")
+        return answer.json()["reason"] if answer is not None else "does not answer"
+
     async def _client(self, number: int) -> None:
         turn = 0
         while True:
             turn += 1
             text = f"Client {number} on its subject {turn // 4}. " * 20 + f"Turn {turn}."
             answer = await self.ask(text)
-            self.statuses.append(answer.status_code)
+            self.answered += 1
+            if not answer.is_success:
+                told = [f"{one}: {await self._why_not(one)}" for one in ROUTERS]
+                self.failed.append(f"{answer.status_code} {answer.text} {' '.join(told)}")
             headers = answer.headers
             self.trusts.append(
                 (headers.get("x-kvmesh-router", ""), headers.get("x-kvmesh-trust", ""))
