@@ -36,11 +36,15 @@ class Appended(Message, frozen=True):
 
 
 class JournalRecord(Message, frozen=True):
-    """One message read from the journal; `worker` is taken from its subject."""
+    """One message read from the journal; `worker` is taken from its subject.
+
+    `stored_s` is when it was stored, in this process's time; None when nobody knows.
+    """
 
     sequence: int
     worker: WorkerId
     data: bytes
+    stored_s: float | None = None
 
 
 class JournalGap(Message, frozen=True):

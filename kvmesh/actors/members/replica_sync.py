@@ -282,16 +282,19 @@ class ReplicaSync:
         end = booking.prompt_tokens + booking.output_tokens
         grown_blocks = -(-end // size) + (-booking.prompt_tokens // size)
         expected = booking.expected_blocks + grown_blocks + booking.foreseen_blocks
-        hashes = booking.hashes.upto(MAX_HASHES) if booking.hashes is not None else ()
+        own = booking.hashes
+        hashes = own.upto(MAX_HASHES)[:MAX_HASHES] if own and not isinstance(own, bytes) else ()
+        # Peers of this version read each 16th block's hash; beyond block 256 a booking keeps fewer.
+        keys = hashes[15::16] if hashes else booking.keys[:16]
         return Placed(
             request_id=booking.request_id,
             worker=booking.worker,
             prompt_tokens=booking.prompt_tokens,
             uncached_tokens=booking.uncached_tokens,
             expected_blocks=min(expected, MOST_TOKENS),
-            keys=pack_hashes(booking.keys),
+            keys=pack_hashes(keys),
             streams=booking.streams,
-            hashes=pack_hashes(hashes[:MAX_HASHES]),
+            hashes=pack_hashes(hashes),
             turn=booking.turn,
         )
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from kvmesh.actors.doubts import Mispredicted
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
@@ -22,7 +23,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
+from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.process.build import own_version
@@ -41,6 +42,9 @@ from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import supervise
+
+MOST_UNREAD: Final = 16
+"""Things that a status names which this version does not read; the metric counts all."""
 
 
 class RouterMesh:
@@ -153,6 +157,9 @@ class RouterMesh:
             formats=OWN,
         )
 
+    def _unread(self) -> list[Newer]:
+        return self.indexer.formats.met(time.monotonic())
+
     def _ready(self) -> Iterator[Formats]:
         """Yield what the replicas read that take requests now."""
         return (peer.formats for peer in self.link.replicas() if peer.ready and not peer.draining)
@@ -228,6 +235,8 @@ class RouterMesh:
             "kv_events": True,
             "stream": self.link.subjects.stream(),
             "signatures": self.link.signatures(),
+            "versions": self.link.versions().by_role(),
+            "unread": [one.words(OWN, own_version()) for one in self._unread()[:MOST_UNREAD]],
             "created": replica.created,
             "applied_sequence": claim.sequence,
             "digest": f"{claim.digest:016x}",
@@ -250,6 +259,7 @@ class RouterMesh:
         yield INDEX.of(self.indexer.replica.index.statistics)
         yield JOURNAL.of(lambda: JournalFacts(self.indexer, self.replicas()))
         yield SNAPSHOTS.of(lambda: self.snapshotter.statistics(time.monotonic()))
+        yield UNREAD.of(self._unread)
         yield from self.link.figures()
 
     def replicas(self) -> tuple[RouterHeartbeat, ...]:

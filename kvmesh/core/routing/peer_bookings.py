@@ -3,7 +3,8 @@
 from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, unpack_hashes
+from kvmesh.core.blocks.graded import grade, keys_of_strided
+from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
 from kvmesh.core.health.outcomes import Verdict
 from kvmesh.core.routing.booking_events import (
     BookingBatch,
@@ -222,20 +223,21 @@ class PeerBookings:
         """Book as the peer did and expect its worker to cache the prompt; False when known."""
         block_size = self._sequences.block_size
         worker = WorkerId(event.worker)
-        hashes = BlockHashes.unpack(event.hashes, block_size) if event.hashes else None
+        known = unpack_hashes(event.hashes)
+        graded = grade(known, len(known))
         demand = Demand(
             prompt_tokens=event.prompt_tokens,
             uncached_tokens=event.uncached_tokens,
             expected_output_tokens=event.expected_blocks * block_size,
-            keys=unpack_hashes(event.keys),
+            keys=tuple(keys_of_strided(unpack_hashes(event.keys))),
             streams=event.streams,
-            hashes=hashes,
+            hashes=pack_hashes(graded) if graded else None,
             turn=event.turn,
         )
         if not self._sequences.add(event.request_id, worker, demand, now, owner=name):
             return False
-        if hashes is not None:
-            self._scheduler.overlaps.record(worker, hashes, now)
+        if graded:
+            self._scheduler.overlaps.hear(worker, graded, len(known), now)
         return True
 
     def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:
