@@ -36,7 +36,7 @@ from kvmesh.actors.storage import (
     StoreObject,
     WriteKey,
 )
-from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Stored, WorkerId, encode_batch
+from kvmesh.core.blocks.events import ROOT, Batch, Cleared, Event, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
@@ -584,8 +584,8 @@ def test_a_reload_while_loading_is_one_reload() -> None:
 
 
 def unread_record(replica: IndexReplica, sequence: int, number: int = 2) -> None:
-    data = encode_batch(Batch(number, 1, sequence, [Cleared()]))
-    replica.fold(sequence, W1, data, 0.0)
+    events: list[Event] = [Cleared(), Stored(ROOT, pack_hashes(HASHES))]
+    replica.fold(sequence, W1, encode_batch(Batch(number, 1, sequence, events)), 0.0)
 
 
 def test_who_cannot_read_all_gives_up_the_lease_and_takes_it_when_it_can() -> None:
@@ -624,6 +624,29 @@ def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
     replica.recovery.forget(WorkerId("w2"))
     desk.tell(Tick("lease"))
     assert statistics(desk) == (1, 0)
+    assert desk.actor.warnings() == ()
+
+
+def test_an_index_that_is_empty_displaces_none_that_is_not() -> None:
+    replica = make_replica(2)
+    desk = make_writer(replica)
+    desk.tell(Started())
+    before, stored = desk.manifest(), set(desk.objects)
+    data = encode_batch(Batch(1, 1, 3, [Cleared()]))
+    replica.fold(3, W1, data, 0.0)
+
+    effects = [*desk.tell(TakeSnapshot()), *desk.tell(TakeSnapshot())]
+
+    assert desk.manifest() == before
+    deleted = {one.name for one in effects if isinstance(one, DeleteObject)}
+    assert deleted == set(desk.objects) - stored
+    assert [one.event for one in effects if isinstance(one, Log)] == ["snapshot waits"]
+    assert statistics(desk) == (1, 0)
+    assert isinstance(desk.actor, Snapshotter)
+    assert "the index is empty" in desk.actor.warnings()[0]
+    fold(replica, 4)
+    desk.tell(TakeSnapshot())
+    assert desk.manifest().generations[0].blocks > 0
     assert desk.actor.warnings() == ()
 
 
