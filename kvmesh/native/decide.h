@@ -9,6 +9,7 @@
 #include "approx.h"
 #include "costs.h"
 #include "lengths.h"
+#include "outbox.h"
 #include "records.h"
 #include "scan.h"
 #include "sequences.h"
@@ -51,6 +52,7 @@ typedef struct {
     Speeds *speeds;
     Lengths *lengths;
     Approx *routed;  /* NULL: none */
+    BookingOutbox *outbox; /* NULL: nobody is told of bookings */
     Ring *ring;
     Totals *totals;
     TokenCounts *counts;

@@ -1,5 +1,6 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "decide.h"
+#include "outbox.h"
 #include "packer.h"
 #include "prompt.h"
 #include "readers.h"
@@ -10,6 +11,7 @@ static int (*const preparations[])(void) = {
     approx_ready,
     decider_ready,
     hashed_ready,
+    outbox_ready,
     packer_ready,
     prompt_ready,
     records_ready,
@@ -27,6 +29,7 @@ static PyTypeObject *const inner_types[] = {
     &loader_type,
     &placed_type,
     &scanned_type,
+    &told_type,
     &view_type,
 };
 
@@ -40,6 +43,7 @@ static PyTypeObject *const types[] = {
     &histogram_type,
     &lengths_type,
     &loads_type,
+    &outbox_type,
     &prefix_counts_type,
     &ratio_type,
     &record_type,

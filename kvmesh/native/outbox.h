@@ -1,5 +1,5 @@
 /* BookingOutbox: what this replica has yet to tell its siblings of its bookings, as the records that
- * travel: core.bookings.outbox, compiled.
+ * travel: core.routing.peers.outbox, compiled.
  */
 #ifndef KVMESH_OUTBOX_H
 #define KVMESH_OUTBOX_H
