@@ -1,17 +1,16 @@
 /* BookingOutbox: core.routing.peers.outbox, compiled. Records are written where they are read from. */
 #include "outbox.h"
 #include "arguments.h"
+#include "booking_wire.h"
 #include "decide.h"
 #include "graded.h"
 
 #include <string.h>
 #include <structmember.h>
 
-enum { TELL_PLACED, TELL_PREFILLED, TELL_GREW, TELL_ENDED, TELL_STATE_BEGINS, TELL_STATE_ENDS, TELL_FAILED, TELL_NAMED };
-enum { FLAG_STREAMS = 1, FLAG_BELIEVED = 2, FLAG_TURN = 4 };
-enum { FORMAT = 2, SHARES = 1, HEAD_BYTES = 24, PLACED_BYTES = 32, FAILED_BYTES = 24 };
+enum { FAILED_BYTES = 24 };
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
-enum { MOST_GRADED = 1024, MAX_KIND = 32, MOST_NAME = 65535, MOST_RETRIED = 1024 };
+enum { MAX_KIND = 32, MOST_NAME = 65535, MOST_RETRIED = 1024 };
 enum { MOST_WORKERS = 1 << 14, FIRST_ROOM = 4096, MOST_BYTES = 4 << 20 };
 
 /* A booking or a worker that peers know by `number`; `upto` is what was told of it last: output
@@ -262,7 +261,7 @@ static int name_worker(BookingOutbox *self, PyObject *name, uint32_t *number) {
     }
     told->upto = self->state;
     *number = told->number;
-    uint8_t *record = add(self, TELL_NAMED, told->number, 8 + padded((size_t)length));
+    uint8_t *record = add(self, RECORD_NAMED, told->number, 8 + padded((size_t)length));
     if (record == NULL) {
         return 0;
     }
@@ -316,13 +315,13 @@ static Told *place(BookingOutbox *self, const Booking *booking) {
         return NULL;
     }
     size_t hashes = (size_t)graded.count * sizeof *graded.at;
-    uint8_t *record = add(self, TELL_PLACED, told->number, PLACED_BYTES + hashes);
+    uint8_t *record = add(self, RECORD_PLACED, told->number, PLACED_BYTES + hashes);
     if (record == NULL) {
         return told;
     }
     int believed = booking->hashes != NULL && booking->hashes != Py_None;
-    record[1] = (uint8_t)((booking->streams ? FLAG_STREAMS : 0) | (believed ? FLAG_BELIEVED : 0) |
-                          (booking->turn ? FLAG_TURN : 0));
+    record[1] = (uint8_t)((booking->streams ? PLACED_STREAMS : 0) | (believed ? PLACED_BELIEVED : 0) |
+                          (booking->turn ? PLACED_TURN : 0));
     put16(record + 2, (uint16_t)graded.count);
     put32(record + 8, worker);
     put32(record + 12, (uint32_t)graded.blocks);
@@ -360,7 +359,7 @@ void outbox_first_token(BookingOutbox *self, PyObject *request_id) {
     if (told == NULL) {
         tell_other(self, names.first_token, request_id, NULL);
     } else {
-        add(self, TELL_PREFILLED, told->number, 8);
+        add(self, RECORD_PREFILLED, told->number, 8);
     }
     wake(self);
     Py_DECREF(self);
@@ -375,7 +374,7 @@ void outbox_served(BookingOutbox *self, PyObject *request_id) {
     if (told == NULL) {
         tell_other(self, names.ended, request_id, NULL);
     } else {
-        add(self, TELL_ENDED, told->number, 8);
+        add(self, RECORD_ENDED, told->number, 8);
         Py_DECREF(told);
     }
     wake(self);
@@ -392,7 +391,7 @@ typedef struct {
 /* Tell that a booking, which is taken out already, failed, and keep its number for a second try. */
 static void fail(BookingOutbox *self, PyObject *request_id, Told *told, const Failure *failure) {
     Py_ssize_t length = failure->kind == NULL ? 0 : PyBytes_GET_SIZE(failure->kind);
-    uint8_t *record = add(self, TELL_FAILED, told->number, FAILED_BYTES + padded((size_t)length));
+    uint8_t *record = add(self, RECORD_FAILED, told->number, FAILED_BYTES + padded((size_t)length));
     if (record != NULL) {
         record[1] = (uint8_t)failure->verdict;
         record[2] = (uint8_t)length;
@@ -503,7 +502,7 @@ static Booking *find_own(const BookingOutbox *self, PyObject *request_id) {
 
 static void tell_output(BookingOutbox *self, Told *told, long long tokens) {
     told->upto = tokens;
-    uint8_t *record = add(self, TELL_GREW, told->number, 16);
+    uint8_t *record = add(self, RECORD_GREW, told->number, 16);
     if (record != NULL) {
         put64(record + 8, (uint64_t)tokens);
     }
@@ -541,13 +540,13 @@ static PyObject *call_tell_growth(BookingOutbox *self, PyObject *none) {
 static PyObject *call_begin_state(BookingOutbox *self, PyObject *none) {
     (void)none;
     self->state++;
-    add(self, TELL_STATE_BEGINS, 0, 8);
+    add(self, RECORD_STATE_BEGINS, 0, 8);
     Py_RETURN_NONE;
 }
 
 static PyObject *call_end_state(BookingOutbox *self, PyObject *none) {
     (void)none;
-    add(self, TELL_STATE_ENDS, 0, 8);
+    add(self, RECORD_STATE_ENDS, 0, 8);
     Py_RETURN_NONE;
 }
 
@@ -557,7 +556,7 @@ static void retell(BookingOutbox *self, const Booking *booking) {
         return;
     }
     if (!booking->prefilling) {
-        add(self, TELL_PREFILLED, told->number, 8);
+        add(self, RECORD_PREFILLED, told->number, 8);
     }
     if (booking->output_tokens) {
         tell_output(self, told, booking->output_tokens);
@@ -592,21 +591,6 @@ static PyObject *call_restart(BookingOutbox *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static size_t record_bytes(const uint8_t *record) {
-    switch (record[0]) {
-    case TELL_PLACED:
-        return PLACED_BYTES + 8 * (record[2] + 256U * record[3]);
-    case TELL_GREW:
-        return 16;
-    case TELL_FAILED:
-        return FAILED_BYTES + padded(record[2]);
-    case TELL_NAMED:
-        return 8 + padded(record[2] + 256U * record[3]);
-    default:
-        return 8;
-    }
-}
-
 /* Consecutive records. */
 typedef struct {
     const uint8_t *at;
@@ -622,8 +606,8 @@ static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *sh
     }
     uint8_t *out = (uint8_t *)PyBytes_AS_STRING(made);
     memset(out, 0, HEAD_BYTES);
-    out[0] = FORMAT;
-    out[1] = behind ? SHARES : 0;
+    out[0] = RECORDS_VERSION;
+    out[1] = behind ? HEAD_SHARES : 0;
     put32(out + 4, (uint32_t)run->events);
     put64(out + 8, self->epoch);
     put64(out + 16, run->first_seq);
@@ -650,7 +634,7 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
     Run run = {.at = all->at, .first_seq = all->first_seq};
     const uint8_t *end = all->at + all->bytes;
     while (run.at < end) {
-        run.bytes += record_bytes(run.at + run.bytes);
+        run.bytes += (size_t)wire_record_bytes(run.at + run.bytes);
         run.events++;
         int last = run.at + run.bytes >= end;
         if (last || (Py_ssize_t)run.events >= bounds[0] || (Py_ssize_t)run.bytes >= bounds[1]) {

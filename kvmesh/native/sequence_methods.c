@@ -294,30 +294,6 @@ static int is_meant(const Booking *booking, const Meant *meant) {
                                 : booking->renewed_s < meant->limit_s;
 }
 
-static PyObject *call_renew_owned(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                                  PyObject *keywords) {
-    static const char *const names[] = {"owner", "now"};
-    PyObject *given[2], *key, *value;
-    double now;
-    if (sort_arguments("renew_owned", names, 2, 2, args, nargs, keywords, given) < 0 ||
-        read_time(given[1], &now) < 0) {
-        return NULL;
-    }
-    Meant meant = {.owner = read_text("an owner", given[0])};
-    if (meant.owner == NULL) {
-        return NULL;
-    }
-    for (Py_ssize_t place = 0; PyDict_Next(self->bookings, &place, &key, &value);) {
-        Booking *booking = (Booking *)value;
-        if (Py_IS_TYPE(value, &booking_type) && is_meant(booking, &meant) &&
-            now > booking->renewed_s) {
-            booking->renewed_s = now;
-        }
-    }
-    Py_DECREF(meant.owner);
-    Py_RETURN_NONE;
-}
-
 /* Return the bookings that are meant as a list, oldest first; NULL with an error set. */
 static PyObject *find_all(Sequences *self, const Meant *meant) {
     PyObject *found = PyList_New(0), *key, *value;
@@ -516,7 +492,6 @@ static PyMethodDef methods[] = {
     NAMED(correct, "Count load that nobody booked."),
     ONE(resize, "Count blocks of another size."),
     NAMED(renew, "Take signs of life."),
-    NAMED(renew_owned, "Take a sign of life of an owner."),
     NAMED(expire, "Release what shows no life sign."),
     ONE(remove_worker, "Release a worker's bookings."),
     ONE(remove_owner, "Release a peer's bookings."),

@@ -20,10 +20,10 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.admission.shares import Shares
-from kvmesh.core.routing.booking_events import decode_bookings
-from kvmesh.core.routing.peer_bookings import PeerBookings
-from kvmesh.core.routing.peers.outbox import RECORDS_VERSION, BookingOutbox, new_booking_outbox
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
+from kvmesh.core.routing.peers.records import RECORDS_VERSION
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL
@@ -130,14 +130,15 @@ class ReplicaSync:
 
     def statistics(self) -> ReplicaSyncStatistics:
         """Return the present counts."""
+        peers = self._peers.statistics()
         return ReplicaSyncStatistics(
             events_sent=self._sent,
-            events_applied=self._peers.applied,
+            events_applied=peers.applied,
             states_sent=self._states_sent,
             states_asked=self._states_asked,
-            gaps=self._peers.gaps,
+            gaps=peers.gaps,
             garbage=self._garbage.count,
-            refused=self._peers.refused,
+            refused=peers.refused,
             untold=self._untold(),
             format=_OLD if self._teller is self._old else RECORDS_VERSION,
         )
@@ -169,10 +170,9 @@ class ReplicaSync:
             if subject == self._subjects.bookings(peer):
                 if peer == self._options.router:
                     return ()
-                batch = decode_bookings(data)
-                if not self._peers.admits(peer):
+                complete = self._peers.hear(peer, data, now)
+                if complete is None:
                     return self._garbage.note(subject, "too many peers send bookings", now)
-                complete = self._peers.apply(peer, batch, now)
                 return () if complete else self._ask(peer, now)
             return self._on_state_wanted(decode(data, StateWanted), now)
         except CodecError as error:
@@ -235,7 +235,7 @@ class ReplicaSync:
         self._peers.forget_strangers(now)
         late_s = now - self._options.state_pause_s
         self._asked = {peer: asked_s for peer, asked_s in self._asked.items() if asked_s > late_s}
-        self._sequences.renew_owned(LOCAL, now)
+        self._sequences.renew_owner(LOCAL, now)
         for booking in self._sequences.expire(now):
             # A peer long unheard that had no news since would come back without a gap.
             self._peers.doubt(booking.owner)

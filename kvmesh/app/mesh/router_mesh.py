@@ -46,7 +46,7 @@ class MeshPart(Protocol):
 
     @property
     def tell(self) -> Callable[[Message], None] | None:
-        """Return what tells the part that speaks to other replicas; None where there can be none."""
+        """Return what tells news to the other replicas; None where there can be none."""
         ...
 
     @property

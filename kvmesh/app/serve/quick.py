@@ -104,9 +104,8 @@ class QuickRequest(RoutedRequest):
         placed, context = self._placed, self._context
         if placed is None:
             super().progress(tokens)
-        elif self._compiled.seen(placed, tokens, context.clock()):
-            if context.gate.waiting:
-                context.gate.load_fell()
+        elif self._compiled.seen(placed, tokens, context.clock()) and context.gate.waiting:
+            context.gate.load_fell()
 
     def finish(self, outcome: Outcome, usage: Usage | None) -> None:
         """Release what was served, and learn from it."""

@@ -1,54 +1,40 @@
-"""What this replica has yet to tell its siblings of its bookings, as the records that travel.
-
-A message is a head and records, little-endian, each a multiple of 8 bytes; `BookingOutbox` writes
-them. Whoever reads them has to check them.
-"""
+"""What this replica has yet to tell its siblings of its bookings, as the records that travel."""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from struct import Struct
 from typing import Final, Protocol, cast
 
 from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, key_count, key_depth
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
+from kvmesh.core.routing.booking_events import MAX_KIND
+from kvmesh.core.routing.peers.records import (
+    BELIEVED,
+    ENDED,
+    FAILED,
+    FAILED_FORM,
+    GREW,
+    GREW_FORM,
+    HEAD,
+    MOST_GRADED,
+    NAMED,
+    NUMBERED_FORM,
+    PLACED,
+    PLACED_FORM,
+    PREFILLED,
+    RECORDS_VERSION,
+    SHARES,
+    STATE_BEGINS,
+    STATE_ENDS,
+    STREAMS,
+    TURN,
+)
 from kvmesh.core.workers.loads import Booking
 from kvmesh.core.workers.sequences import LOCAL, ActiveSequences
 from kvmesh.errors import KvMeshError
 
-RECORDS_VERSION: Final = 2
-"""The first byte of a message; messages of format 1 are msgpack and begin with 0x94 or 0x95."""
-
-HEAD: Final = Struct("<BBHIQQ")
-"""Format, flags (1: shares follow the records), 0, events, epoch, number of the first event."""
-
-PLACED_FORM: Final = Struct("<BBHIIIIIII")
-"""Kind 0, flags (1 streams, 2 believed cached from now on, 4 in turn), graded hashes that follow,
-number of the booking, of its worker, blocks of its prompt, prompt tokens, uncached tokens, expected
-blocks, 0.
-"""
-
-NUMBERED_FORM: Final = Struct("<BBHI")
-"""Kind and number of the booking. Kind 7: number of the worker, before it the bytes of its name."""
-
-GREW_FORM: Final = Struct("<BBHIQ")
-"""Kind 2, number of the booking, output tokens in total."""
-
-FAILED_FORM: Final = Struct("<BBBBIdd")
-"""Kind 6, verdict, bytes of the kind's name that follow, 0, number, seconds lost, to retry after."""
-
-PLACED, PREFILLED, GREW, ENDED, STATE_BEGINS, STATE_ENDS, FAILED, NAMED = range(8)
-STREAMS, BELIEVED, TURN = 1, 2, 4
-SHARES: Final = 1
-
-MOST_GRADED: Final = 1024
-"""Hashes told of one prompt: of its first 4 million tokens with 16 a block."""
-
 MOST_BLOCKS: Final = graded_depth(MOST_GRADED)
-MAX_KIND: Final = 32
-"""Characters told of the word that says how an attempt failed."""
-
 MOST_BYTES: Final = 4 << 20
 """Records that wait to be taken. Beyond it all of them are left out: peers find the gap in their
 numbers, and ask for the state.
@@ -62,10 +48,7 @@ MOST_WORKERS: Final = 1 << 14
 
 _U32: Final = (1 << 32) - 1
 _MOST_NAME: Final = (1 << 16) - 1
-_SHORT: Final = NUMBERED_FORM.pack
-_GREW: Final = GREW_FORM.pack
-_PLACED: Final = PLACED_FORM.pack
-_FAILED: Final = FAILED_FORM.pack
+_NUMBERED: Final = NUMBERED_FORM.pack
 
 
 class OtherOutbox(Protocol):
@@ -143,7 +126,7 @@ class BookingOutbox:
         if self.other is not None:
             self.other.first_token(request_id)
         elif (told := self._bookings.get(request_id)) is not None:
-            self._add(_SHORT(PREFILLED, 0, 0, told.number))
+            self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
         else:
             return
         self._wake()
@@ -155,7 +138,7 @@ class BookingOutbox:
         elif (told := self._bookings.pop(request_id, None)) is None:
             return
         elif attempt.verdict == Verdict.SERVED:
-            self._add(_SHORT(ENDED, 0, 0, told.number))
+            self._add(_NUMBERED(ENDED, 0, 0, told.number))
         else:
             self._fail(request_id, told.number, attempt)
         self._wake()
@@ -176,14 +159,14 @@ class BookingOutbox:
                 gone.append(request_id)
             elif booking.output_tokens > told.upto:
                 told.upto = booking.output_tokens
-                self._add(_GREW(GREW, 0, 0, told.number, told.upto))
+                self._add(GREW_FORM.pack(GREW, 0, 0, told.number, told.upto))
         for request_id in gone:
             self._fail(request_id, self._bookings.pop(request_id).number, UNKNOWN)
 
     def begin_state(self) -> None:
         """Tell that all live bookings follow; peers drop the others with `end_state`."""
         self._state += 1
-        self._add(_SHORT(STATE_BEGINS, 0, 0, 0))
+        self._add(_NUMBERED(STATE_BEGINS, 0, 0, 0))
 
     def retell(self, bookings: Iterable[Booking]) -> None:
         """Tell of live bookings as they are now; of others nothing."""
@@ -195,14 +178,14 @@ class BookingOutbox:
             if told is None:
                 continue
             if not booking.prefilling:
-                self._add(_SHORT(PREFILLED, 0, 0, told.number))
+                self._add(_NUMBERED(PREFILLED, 0, 0, told.number))
             if booking.output_tokens:
                 told.upto = booking.output_tokens
-                self._add(_GREW(GREW, 0, 0, told.number, told.upto))
+                self._add(GREW_FORM.pack(GREW, 0, 0, told.number, told.upto))
 
     def end_state(self) -> None:
         """Tell that the state is complete."""
-        self._add(_SHORT(STATE_ENDS, 0, 0, 0))
+        self._add(_NUMBERED(STATE_ENDS, 0, 0, 0))
 
     def restart(self, next_seq: int) -> None:
         """Tell nothing of what waits, and go on with this number; bookings told are forgotten."""
@@ -271,7 +254,7 @@ class BookingOutbox:
         flags = STREAMS * booking.streams | TURN * booking.turn
         if booking.hashes is not None:
             flags |= BELIEVED
-        record = _PLACED(
+        record = PLACED_FORM.pack(
             PLACED,
             flags,
             len(graded),
@@ -300,13 +283,13 @@ class BookingOutbox:
             told = self._workers[name] = _Told(self._next_worker, self._state)
             self._next_worker = (self._next_worker + 1) & _U32
         told.upto = self._state
-        self._add(_SHORT(NAMED, 0, len(encoded), told.number) + _padded(encoded))
+        self._add(_NUMBERED(NAMED, 0, len(encoded), told.number) + _padded(encoded))
         return told.number
 
     def _fail(self, request_id: str, number: int, attempt: Attempt) -> None:
         kind = attempt.kind[:MAX_KIND].encode("utf-8", "replace")
         lost_s, retry_after_s = attempt.lost_s, attempt.retry_after_s
-        record = _FAILED(FAILED, attempt.verdict, len(kind), 0, number, lost_s, retry_after_s)
+        record = FAILED_FORM.pack(FAILED, attempt.verdict, len(kind), 0, number, lost_s, retry_after_s)
         self._add(record + _padded(kind))
         if len(self._retried) >= MOST_RETRIED:
             del self._retried[next(iter(self._retried))]

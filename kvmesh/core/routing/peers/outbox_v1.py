@@ -166,7 +166,7 @@ class OldBookingOutbox:
                 prompt_tokens=booking.prompt_tokens,
                 uncached_tokens=booking.uncached_tokens,
                 expected_blocks=min(expected, MOST_TOKENS),
-                keys=pack_hashes(hashes[KEY_STEP - 1 :: KEY_STEP] or booking.keys),
+                keys=pack_hashes(hashes[KEY_STEP - 1 :: KEY_STEP] or booking.keys[:_COMMON_KEYS]),
                 streams=booking.streams,
                 hashes=pack_hashes(hashes),
                 turn=booking.turn,
