@@ -2,6 +2,7 @@
 #include "decide.h"
 #include "outbox.h"
 #include "packer.h"
+#include "peer.h"
 #include "prompt.h"
 #include "readers.h"
 #include "turns.h"
@@ -11,6 +12,7 @@ static int (*const preparations[])(void) = {
     approx_ready,
     decider_ready,
     hashed_ready,
+    message_fold_ready,
     outbox_ready,
     packer_ready,
     prompt_ready,
@@ -43,7 +45,9 @@ static PyTypeObject *const types[] = {
     &histogram_type,
     &lengths_type,
     &loads_type,
+    &message_fold_type,
     &outbox_type,
+    &peer_type,
     &prefix_counts_type,
     &ratio_type,
     &record_type,

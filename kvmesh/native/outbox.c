@@ -217,9 +217,15 @@ static int ask_graded(Graded *out, PyObject *hashes) {
     return 0;
 }
 
+/* Return whether the whole hashes of a prompt are known, which is believed cached. */
+static int is_believed(const Booking *booking) {
+    const PyObject *hashes = booking->hashes;
+    return hashes != NULL && hashes != Py_None && !PyBytes_Check(hashes);
+}
+
 static int read_graded(const BookingOutbox *self, const Booking *booking, Graded *out) {
     PyObject *hashes = booking->hashes;
-    if (hashes == NULL || hashes == Py_None) {
+    if (!is_believed(booking)) {
         put_keys(out, booking, self->sequences->block_size);
         return 0;
     }
@@ -319,8 +325,7 @@ static Told *place(BookingOutbox *self, const Booking *booking) {
     if (record == NULL) {
         return told;
     }
-    int believed = booking->hashes != NULL && booking->hashes != Py_None;
-    record[1] = (uint8_t)((booking->streams ? PLACED_STREAMS : 0) | (believed ? PLACED_BELIEVED : 0) |
+    record[1] = (uint8_t)((booking->streams ? PLACED_STREAMS : 0) | (is_believed(booking) ? PLACED_BELIEVED : 0) |
                           (booking->turn ? PLACED_TURN : 0));
     put16(record + 2, (uint16_t)graded.count);
     put32(record + 8, worker);

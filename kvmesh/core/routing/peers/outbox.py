@@ -252,8 +252,7 @@ class BookingOutbox:
                 number = self._number = (self._number + 1) & _U32
             told = self._bookings[request_id] = _Told(number, 0)
         flags = STREAMS * booking.streams | TURN * booking.turn
-        if booking.hashes is not None:
-            flags |= BELIEVED
+        flags |= BELIEVED * is_believed(booking)
         record = PLACED_FORM.pack(
             PLACED,
             flags,
@@ -289,7 +288,9 @@ class BookingOutbox:
     def _fail(self, request_id: str, number: int, attempt: Attempt) -> None:
         kind = attempt.kind[:MAX_KIND].encode("utf-8", "replace")
         lost_s, retry_after_s = attempt.lost_s, attempt.retry_after_s
-        record = FAILED_FORM.pack(FAILED, attempt.verdict, len(kind), 0, number, lost_s, retry_after_s)
+        record = FAILED_FORM.pack(
+            FAILED, attempt.verdict, len(kind), 0, number, lost_s, retry_after_s
+        )
         self._add(record + _padded(kind))
         if len(self._retried) >= MOST_RETRIED:
             del self._retried[next(iter(self._retried))]
@@ -301,9 +302,10 @@ def _graded_of(booking: Booking, block_size: int) -> tuple[Sequence[int], int]:
 
     Of a prompt that is not believed cached only the sharing keys are known, and 0 for the others.
     """
-    if booking.hashes is not None:
-        blocks = min(booking.hashes.blocks, MOST_BLOCKS)
-        return grade(booking.hashes.upto(blocks), blocks), blocks
+    hashes = booking.hashes
+    if hashes is not None and not isinstance(hashes, bytes):
+        blocks = min(hashes.blocks, MOST_BLOCKS)
+        return grade(hashes.upto(blocks), blocks), blocks
     keys = booking.keys
     blocks = max(-(-booking.prompt_tokens // block_size), key_depth(len(keys)))
     blocks = min(blocks, MOST_BLOCKS)
@@ -312,6 +314,11 @@ def _graded_of(booking: Booking, block_size: int) -> tuple[Sequence[int], int]:
     for number, key in enumerate(keys[:count], 1):
         graded[graded_count(key_depth(number)) - 1] = key
     return graded, blocks
+
+
+def is_believed(booking: Booking) -> bool:
+    """Return whether the whole hashes of a booking's prompt are known, which is believed cached."""
+    return booking.hashes is not None and not isinstance(booking.hashes, bytes)
 
 
 def expected_blocks(booking: Booking, size: int) -> int:

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.blocks.hashing import NO_HASHES, pack_hashes
 from kvmesh.core.health.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.routing.booking_events import (
     MAX_HASHES,
@@ -27,6 +27,9 @@ from kvmesh.errors import KvMeshError
 KEY_STEP: Final = 16
 """Blocks between two sharing keys, as readers of this format count them."""
 
+_COMMON_KEYS: Final = 16
+"""Up to block 256 the keys of a booking are those that readers of this format count."""
+
 _EVENT_BYTES: Final = 128
 """Of an event without its hashes, at most: two names of up to 40 bytes and numbers."""
 
@@ -34,9 +37,9 @@ _EVENT_BYTES: Final = 128
 class OldBookingOutbox:
     """Tells what `BookingOutbox` tells, in format 1: with whole hashes, by request ids.
 
-    A reader of this format counts a key as 16 blocks. Those of a prompt beyond 256 blocks are
-    further apart once its hashes are let go: told then, such a prompt shares less than it does, and
-    the reader counts more active blocks than there are.
+    A reader of this format counts a key as 16 blocks. Beyond 256 blocks of a prompt those are known
+    only as long as its hashes are: told later, it shares 256 blocks at most, and the reader counts
+    more active blocks than there are.
     """
 
     def __init__(self, sequences: ActiveSequences, epoch: int) -> None:
@@ -154,7 +157,9 @@ class OldBookingOutbox:
     def _place(self, booking: Booking) -> None:
         """Tell of a booking as it was placed; what came of it follows in events of its own."""
         try:
-            hashes = booking.hashes.upto(MAX_HASHES)[:MAX_HASHES] if booking.hashes else ()
+            own = booking.hashes
+            whole = own if own and not isinstance(own, bytes) else NO_HASHES
+            hashes = whole.upto(MAX_HASHES)[:MAX_HASHES]
         except KvMeshError:
             self.untold += 1
             return

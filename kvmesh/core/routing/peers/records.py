@@ -29,7 +29,7 @@ import msgspec
 from kvmesh.bounds import MAX_NAME, MAX_ORDINAL
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import HASH_BYTES
-from kvmesh.core.blocks.graded import graded_count, graded_depth
+from kvmesh.core.blocks.graded import graded_length
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.workers.loads import MOST_TOKENS
 from kvmesh.errors import CodecError
@@ -179,8 +179,7 @@ def read_record(peer: str, data: bytes, at: int) -> tuple[Record, int]:
 
 def most_graded(blocks: int) -> int:
     """Return how many graded hashes a prompt of so many blocks has, all of them known."""
-    count = graded_count(blocks)
-    return min(count + (graded_depth(count) != blocks), MOST_GRADED)
+    return min(graded_length(blocks), MOST_GRADED)
 
 
 def _read_placed(peer: str, data: bytes, at: int) -> tuple[PlacedRecord, int]:

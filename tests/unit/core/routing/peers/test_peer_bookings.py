@@ -30,7 +30,7 @@ class Heard:
     """One replica that hears of another's bookings."""
 
     def __init__(self) -> None:
-        self.sequences = new_sequences(4, lease_s=10.0, stride=2)
+        self.sequences = new_sequences(4, lease_s=10.0)
         self.scheduler = Scheduler(
             RouterOptions(block_size=4),
             random.Random(1),
