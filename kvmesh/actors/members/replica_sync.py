@@ -33,9 +33,6 @@ from kvmesh.formats import OWN, Formats, writable
 HEARD_S: Final = 1.2
 """By then every live replica has been heard of: heartbeats come once a second."""
 
-STATE_SLICE: Final = 256
-"""Bookings told again in one turn."""
-
 _OLD: Final = 1
 
 
@@ -46,6 +43,7 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
     replicas already herd. Each `beat_s` a replica says how far it is, so that a lost message shows
     and its bookings' leases are renewed. A message ends after `max_events` or with the event that
     fills `max_bytes`: one is folded in a turn. `reads` are the formats that this build knows.
+    A state is told `state_slice` bookings a turn.
     """
 
     router: str
@@ -58,6 +56,7 @@ class ReplicaSyncOptions(msgspec.Struct, frozen=True):
     max_events: int = 256
     max_bytes: int = 64 * 1024
     reads: Formats = OWN
+    state_slice: int = 256
 
 
 class ReplicaSyncStatistics(msgspec.Struct, frozen=True):
@@ -209,9 +208,9 @@ class ReplicaSync:
         """Tell of some more bookings, and of the others in a later turn."""
         if self._retelling is None:
             return []
-        bookings = list(islice(self._retelling, STATE_SLICE))
+        bookings = list(islice(self._retelling, self._options.state_slice))
         self._teller.retell(bookings)
-        if len(bookings) == STATE_SLICE:
+        if len(bookings) == self._options.state_slice:
             return [*self._flush(), Wake(0.0, Tick("state"))]
         self._retelling = None
         self._teller.end_state()

@@ -26,7 +26,9 @@ prompts = st.tuples(st.integers(0, 2), st.integers(0, 40) | st.sampled_from([257
 attempts = st.builds(
     Attempt,
     st.sampled_from([one for one in Verdict if one is not Verdict.SERVED]),
-    st.sampled_from(["", "429", "reset", "kind of a failure that is longer than it may be", "\ud800é"]),
+    st.sampled_from(
+        ["", "429", "reset", "kind of a failure that is longer than it may be", "\ud800é"]
+    ),
     st.floats(),
     st.floats(0, 50),
 )
