@@ -11,8 +11,7 @@ enum { SHORT_BYTES = 8, GREW_BYTES = 16, FAILED_BYTES = 24 };
 static inline Py_ssize_t padded(Py_ssize_t bytes) { return (bytes + 7) / 8 * 8; }
 
 static inline Py_ssize_t most_graded(uint32_t blocks) {
-    long long count = graded_count(blocks);
-    count += graded_depth(count) != blocks;
+    long long count = graded_length(blocks);
     return count < MOST_GRADED ? (Py_ssize_t)count : MOST_GRADED;
 }
 

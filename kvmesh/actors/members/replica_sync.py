@@ -32,11 +32,10 @@ from kvmesh.core.routing.booking_events import (
     Prefilled,
     StateBegins,
     StateEnds,
-    decode_bookings,
     encode_booking,
     join_bookings,
 )
-from kvmesh.core.routing.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import MOST_TOKENS, Booking
 from kvmesh.errors import CodecError
@@ -131,14 +130,15 @@ class ReplicaSync:
 
     def statistics(self) -> ReplicaSyncStatistics:
         """Return the present counts."""
+        peers = self._peers.statistics()
         return ReplicaSyncStatistics(
             events_sent=self._sent,
-            events_applied=self._peers.applied,
+            events_applied=peers.applied,
             states_sent=self._states_sent,
             states_asked=self._states_asked,
-            gaps=self._peers.gaps,
+            gaps=peers.gaps,
             garbage=self._garbage.count,
-            refused=self._peers.refused,
+            refused=peers.refused,
             untold=self._untold,
         )
 
@@ -195,10 +195,9 @@ class ReplicaSync:
             if subject == self._subjects.bookings(peer):
                 if peer == self._options.router:
                     return ()
-                batch = decode_bookings(data)
-                if not self._peers.admits(peer):
+                complete = self._peers.hear(peer, data, now)
+                if complete is None:
                     return self._garbage.note(subject, "too many peers send bookings", now)
-                complete = self._peers.apply(peer, batch, now)
                 return () if complete else self._ask(peer, now)
             return self._on_state_wanted(decode(data, StateWanted), now)
         except CodecError as error:
@@ -282,16 +281,19 @@ class ReplicaSync:
         end = booking.prompt_tokens + booking.output_tokens
         grown_blocks = -(-end // size) + (-booking.prompt_tokens // size)
         expected = booking.expected_blocks + grown_blocks + booking.foreseen_blocks
-        hashes = booking.hashes.upto(MAX_HASHES) if booking.hashes is not None else ()
+        own = booking.hashes
+        hashes = own.upto(MAX_HASHES)[:MAX_HASHES] if own and not isinstance(own, bytes) else ()
+        # Peers of this version read each 16th block's hash; beyond block 256 a booking keeps fewer.
+        keys = hashes[15::16] if hashes else booking.keys[:16]
         return Placed(
             request_id=booking.request_id,
             worker=booking.worker,
             prompt_tokens=booking.prompt_tokens,
             uncached_tokens=booking.uncached_tokens,
             expected_blocks=min(expected, MOST_TOKENS),
-            keys=pack_hashes(booking.keys),
+            keys=pack_hashes(keys),
             streams=booking.streams,
-            hashes=pack_hashes(hashes[:MAX_HASHES]),
+            hashes=pack_hashes(hashes),
             turn=booking.turn,
         )
 

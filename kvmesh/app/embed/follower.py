@@ -83,6 +83,7 @@ class Follower(ClosedByBlock):
             index=self._index,
             routed=new_approx(thinned=True),
         )
+        scheduler.overlaps.listen(new_approx(graded=True))
         self._guard = scheduler.workers.guard = url_guard(settings.upstream, [])
         self._router = Router(scheduler, given, secret_mark=secret_mark(secret))
         self._router.resized.append(scheduler.resize)

@@ -152,9 +152,17 @@ TRUST: Final = Table[Refusals](
            "What members' clocks are ahead by whose messages are refused for it.", ("member",)),
 )
 
+HEARD: Final = Table[ApproxStatistics](
+    Figure("gauge", "kvmesh_heard_entries", lambda one: one.entries,
+           "(worker, graded block) pairs believed from what other replicas told."),
+    Figure("counter", "kvmesh_heard_gone_entries", lambda one: {
+               "expired": one.expired, "pruned": one.pruned, "revoked": one.revoked},
+           "Entries no longer believed, by why.", ("why",)),
+)
+
 APPROX: Final = Table[ApproxStatistics](
     Figure("gauge", "kvmesh_approx_entries", lambda one: one.entries,
-           "(worker, block) pairs believed from decisions."),
+           "(worker, block) pairs believed from own decisions."),
     Figure("counter", "kvmesh_approx_gone_entries", lambda one: {
                "expired": one.expired, "pruned": one.pruned, "displaced": one.displaced,
                "revoked": one.revoked},

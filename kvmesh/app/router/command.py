@@ -18,7 +18,7 @@ from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
-from kvmesh.app.figures.mesh import APPROX
+from kvmesh.app.figures.mesh import APPROX, HEARD
 from kvmesh.app.figures.process import INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
@@ -80,6 +80,7 @@ class RouterServer:
         self.router_id = router_name(settings.router_id)
         cost = settings.cost
         self.routed = new_approx(thinned=True)
+        self.heard = new_approx(graded=True)
         self.index = KvIndex(max_blocks=cost.index_max_blocks)
         options = msgspec.structs.replace(router_options(settings), replica=self.router_id)
         self._watch = FormulaWatch(options.formulas.own())
@@ -91,6 +92,7 @@ class RouterServer:
             index=self.index if settings.kv_events else None,
             routed=self.routed,
         )
+        self.scheduler.overlaps.listen(self.heard)
         static = parse_workers(settings.worker, empty=True)
         self._guard = url_guard(settings.upstream, [one.url for one in static])
         self.scheduler.workers.guard = self._guard
@@ -257,6 +259,7 @@ class RouterServer:
             admin.parts["tenant_secret"] = lambda: isolation.salts.mark
         refusals = UrlRefusals(self._guard)
         admin.sources.add(APPROX.of(self.routed.statistics))
+        admin.sources.add(HEARD.of(self.heard.statistics))
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)

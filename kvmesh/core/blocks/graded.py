@@ -29,6 +29,12 @@ def graded_depth(number: int) -> int:
     return _depth(number, GRADES)
 
 
+def graded_length(blocks: int) -> int:
+    """Return how many hashes `grade` makes of all those of a prompt."""
+    count = graded_count(blocks)
+    return count + (graded_depth(count) != blocks)
+
+
 def key_count(blocks: int) -> int:
     """Return how many sharing keys the first `blocks` have."""
     return _count(blocks, KEY_GRADES)
@@ -37,6 +43,11 @@ def key_count(blocks: int) -> int:
 def key_depth(number: int) -> int:
     """Return where the sharing key of that number, from 1, stands; 0 for number 0."""
     return _depth(number, KEY_GRADES)
+
+
+def key_blocks(number: int) -> int:
+    """Return for how many blocks the sharing key of that number, from 1, stands."""
+    return key_depth(number) - key_depth(number - 1)
 
 
 def grade(hashes: Sequence[int], blocks: int) -> "array[int]":
@@ -63,6 +74,16 @@ def keys_of_graded(graded: Sequence[int], blocks: int) -> "array[int]":
     depths = map(graded_depth, range(1, len(placed) + 1))
     step = KEY_GRADES[0][1]
     return array("Q", (one for one, depth in zip(placed, depths, strict=True) if not depth % step))
+
+
+def keys_of_strided(strided: Sequence[int]) -> "array[int]":
+    """Return the sharing keys among the hashes of each 16th block, the first of them block 16's.
+
+    Version 1 of the bookings tells those.
+    """
+    step = KEY_GRADES[0][1]
+    numbers = range(1, key_count(len(strided) * step) + 1)
+    return array("Q", (strided[key_depth(number) // step - 1] for number in numbers))
 
 
 def _count(blocks: int, grades: _Grades) -> int:

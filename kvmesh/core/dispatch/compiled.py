@@ -116,6 +116,7 @@ class CompiledDispatch:
             unseen=scheduler.unseen_speeds,
             replica=scheduler.options.replica,
             routed=overlaps.routed,
+            heard=overlaps.heard,
             index=overlaps.index,
             decide_s=dispatch.phases.decide,
         )

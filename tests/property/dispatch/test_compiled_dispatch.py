@@ -80,7 +80,7 @@ class Side:
             options,
             random.Random(seed),
             membership=membership,
-            sequences=new_sequences(SIZE, stride=2),
+            sequences=new_sequences(SIZE),
             index=self.index,
             routed=self.routed,
         )

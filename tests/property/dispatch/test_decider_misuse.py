@@ -60,7 +60,7 @@ class Core:
             options,
             random.Random(1),
             membership=Membership(),
-            sequences=new_sequences(SIZE, stride=2),
+            sequences=new_sequences(SIZE),
             index=self.index,
             routed=new_approx(thinned=True),
         )

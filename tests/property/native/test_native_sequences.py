@@ -263,7 +263,7 @@ def test_turns_of_many_workers_are_the_same() -> None:
 
 
 def test_many_requests_share_and_free_their_keys_in_any_order() -> None:
-    twins = ActiveSequences(16, stride=1), new_sequences(16, stride=1)
+    twins = ActiveSequences(16), new_sequences(16, stride=1)
     rng = random.Random(5)
     live: list[str] = []
     for number in range(3000):

@@ -58,7 +58,7 @@ def make_way(options: RouterOptions, seed: int) -> Way:
         options,
         random.Random(seed),
         membership=membership,
-        sequences=new_sequences(BLOCK_SIZE, stride=STRIDE),
+        sequences=new_sequences(BLOCK_SIZE),
         index=index,
         routed=ApproxIndex(),
     )

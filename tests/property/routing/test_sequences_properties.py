@@ -57,7 +57,7 @@ class SequencesAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.settled = -1e9
-        self.sequences = new_sequences(BLOCK_SIZE, lease_s=LEASE_S, stride=STRIDE)
+        self.sequences = new_sequences(BLOCK_SIZE, lease_s=LEASE_S)
         self.model: dict[str, NaiveBooking] = {}
         self.unseen = dict.fromkeys(WORKERS, (0, 0, 0))
 

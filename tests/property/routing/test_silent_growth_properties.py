@@ -62,7 +62,7 @@ looks = st.lists(
 
 
 def book(asked: Sequence[Asked], owner: str = "") -> ActiveSequences:
-    sequences = new_sequences(SIZE, stride=STRIDE)
+    sequences = new_sequences(SIZE)
     for number, one in enumerate(asked):
         demand = Demand(
             one.prompt, one.prompt, one.expected, tuple(range(one.keys)), streams=one.streams

@@ -208,7 +208,7 @@ def new_scheduler(seed: int) -> Scheduler:
         RouterOptions(block_size=BLOCK_SIZE),
         random.Random(seed),
         membership=Membership(),
-        sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S, stride=2),
+        sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S),
         routed=ApproxIndex(),
     )
 

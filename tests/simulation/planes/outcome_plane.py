@@ -144,7 +144,7 @@ class OutcomePlane:
                 RouterOptions(block_size=BLOCK_SIZE, mode=self._mode),
                 random.Random(birth.seed),
                 membership=membership,
-                sequences=new_sequences(BLOCK_SIZE, lease_s=6.5, stride=2),
+                sequences=new_sequences(BLOCK_SIZE, lease_s=6.5),
                 routed=ApproxIndex(),
             )
 

@@ -1,1 +1,1 @@
-"""What the other replicas of a bucket tell of their bookings, read and counted as this one's own."""
+"""What replicas of a bucket tell each other of their bookings: as records, told and heard."""

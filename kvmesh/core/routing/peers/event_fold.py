@@ -3,7 +3,7 @@
 from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import grade, keys_of_graded
+from kvmesh.core.blocks.graded import grade, keys_of_graded, keys_of_strided
 from kvmesh.core.blocks.hashing import pack_hashes, unpack_hashes
 from kvmesh.core.health.outcomes import SERVED, Verdict
 from kvmesh.core.routing.booking_events import (
@@ -161,25 +161,24 @@ class EventFold:
         if isinstance(event, PlacedRecord):
             return self._place_graded(owner, worker, event, now)
         block_size = self._sequences.block_size
-        hashes = BlockHashes.unpack(event.hashes, block_size) if event.hashes else None
+        known = unpack_hashes(event.hashes)
+        graded = grade(known, len(known))
         demand = Demand(
             prompt_tokens=event.prompt_tokens,
             uncached_tokens=event.uncached_tokens,
             expected_output_tokens=event.expected_blocks * block_size,
-            keys=unpack_hashes(event.keys),
+            keys=tuple(keys_of_strided(unpack_hashes(event.keys))),
             streams=event.streams,
-            hashes=hashes,
+            hashes=pack_hashes(graded) if graded else None,
             turn=event.turn,
         )
         if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
             return False
-        if hashes is not None:
-            self._scheduler.overlaps.record(worker, hashes, now)
+        if graded:
+            self._scheduler.overlaps.hear(worker, graded, len(known), now)
         return True
 
-    def _place_graded(
-        self, owner: str, worker: WorkerId, event: PlacedRecord, now: float
-    ) -> bool:
+    def _place_graded(self, owner: str, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
         graded = unpack_hashes(event.graded)
         believed = event.believed and bool(graded)
         demand = Demand(
@@ -194,7 +193,7 @@ class EventFold:
         if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
             return False
         if believed:
-            self._scheduler.overlaps.record_graded(worker, graded, event.blocks, now)
+            self._scheduler.overlaps.hear(worker, graded, event.blocks, now)
         return True
 
     def _learn(self, event: Prefilled | Grew | Ended, now: float) -> None:
@@ -226,7 +225,6 @@ class EventFold:
         booking = self._sequences.finish(event.request_id)
         assert booking is not None, "only what is booked is followed"
         self._scheduler.workers.note(booking.worker, attempt, now, event.request_id)
-
 
 
 def lose(peer: Peer) -> None:

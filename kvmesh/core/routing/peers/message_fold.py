@@ -3,9 +3,11 @@
 from typing import Protocol, cast
 
 from kvmesh.compiled import NATIVE
+from kvmesh.core.overlap.approx import ApproxIndex
 from kvmesh.core.routing.peers.event_fold import MOST_BOOKINGS, MOST_IN_ALL, EventFold
 from kvmesh.core.routing.peers.peer import Peer
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.core.workers.sequences import ActiveSequences
 
 
 class MessageFold(Protocol):
@@ -28,10 +30,11 @@ class MessageFold(Protocol):
 
 
 def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold | None:
-    """Return what folds messages into `scheduler`, None without a compiled core."""
-    if NATIVE is None:
-        return None
+    """Return what folds messages into `scheduler`, None where not all of it is compiled."""
     overlaps = scheduler.overlaps
+    pure: tuple[object, object] = (scheduler.sequences, overlaps.heard)
+    if NATIVE is None or isinstance(pure[0], ActiveSequences) or isinstance(pure[1], ApproxIndex):
+        return None
     membership = scheduler.workers.membership
     return cast(
         "MessageFold",

@@ -43,16 +43,16 @@ class PeerBookings:
     not.
 
     Where there is a compiled core, the ordinary records of a message are folded in one call of it
-    (kvmesh/native/message_fold.c).
+    (kvmesh/native/message_fold.c), unless not `compiled`.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, compiled: bool = True) -> None:
         self._scheduler = scheduler
         self._sequences = scheduler.sequences
         self._peers: dict[str, Peer] = {}
         self._heard: set[str] = set()
         self._events = EventFold(scheduler)
-        self._compiled = new_message_fold(scheduler, self._events)
+        self._compiled = new_message_fold(scheduler, self._events) if compiled else None
         self._applied = self._gaps = self._refused = 0
 
     def heard(self, peer: str) -> None:

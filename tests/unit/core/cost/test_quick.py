@@ -46,7 +46,7 @@ class Case:
         table = self.cost.weights
         own = {name: number for name, number in WEIGHTS.items() if name in table}
         self.weights = table.make(own, "test")
-        self.sequences = new_sequences(SIZE, stride=STRIDE)
+        self.sequences = new_sequences(SIZE)
         self.speeds = Speeds()
         self.speeds.steps.step_tokens = 48.0
         self.registry = WorkerRegistry(Membership(), self.sequences, self.speeds)

@@ -52,7 +52,7 @@ def make_scheduler(
         RouterOptions(**options),  # type: ignore[arg-type]  # any option
         random.Random(seed),
         membership=membership,
-        sequences=new_sequences(16, stride=2),
+        sequences=new_sequences(16),
         index=index,
         routed=ApproxIndex() if routed else None,
     )
