@@ -8,7 +8,6 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -24,7 +23,7 @@ from cyclopts import (
 from cyclopts.config import Dict, Env
 from cyclopts.types import ExistingTomlPath
 
-from kvmesh.compiled import CORE
+from kvmesh.app.process.build import own_build
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.settings.spellings import REMOVED, is_removed, join_loose, read_spellings
 
@@ -96,7 +95,7 @@ CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g.
 app = App(
     name="kvmesh",
     help="Route LLM requests to the worker that already holds their KV cache.",
-    version=lambda: f"{version('kvmesh')}, core: {CORE}",
+    version=lambda: str(own_build()),
     default_parameter=Parameter(negative_iterable=()),
 )
 ENVIRONMENT = Env("KVMESH_", command=False)

@@ -25,6 +25,7 @@ from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust, as_count, as_share
+from kvmesh.formats import FIRST, FormatNumber, Formats, VersionText
 
 
 class Appended(Message, frozen=True):
@@ -123,7 +124,8 @@ class WorkerHeartbeat(Message, frozen=True):
     reports of its load: with the same number `load` is old news; 0 is not counted. `health_path` is
     what to ask often; while the engine does not answer there `answering` is False, `draining` True
     for routers that know only that. `engine` names its kind where routers must know it
-    (`needs_naming`), `unsalted` are paths at which it takes no `cache_salt`, "/" for all.
+    (`needs_naming`), `unsalted` are paths at which it takes no `cache_salt`, "/" for all. `formats`
+    are those it can write, `journal_format` is what its journal records have now.
     """
 
     worker: WorkerName
@@ -148,6 +150,9 @@ class WorkerHeartbeat(Message, frozen=True):
     answering: bool = True
     engine: MaybeName | msgspec.UnsetType = msgspec.UNSET
     unsalted: Names = ()
+    version: VersionText = ""
+    formats: Formats = FIRST
+    journal_format: FormatNumber = 1
 
     @property
     def engine_kind(self) -> str:
@@ -168,7 +173,7 @@ class RouterHeartbeat(Message, frozen=True):
     are those of its bucket, so that meta-routers find a worker that a request names; `left_out` are
     some of them that get nothing for failing requests. A `follower` books in the bucket but takes
     no requests: it is a peer to replicas and nothing to meta-routers. `admission`, `policy` are
-    what was changed while it ran.
+    what was changed while it ran. `formats` are those it reads.
     """
 
     router: Member
@@ -189,6 +194,8 @@ class RouterHeartbeat(Message, frozen=True):
     left_out: Names = ()
     follower: bool = False
     policy: PolicyNews = NO_NEWS
+    version: VersionText = ""
+    formats: Formats = FIRST
 
     @property
     def leaving(self) -> bool:

@@ -38,6 +38,7 @@ from kvmesh.core.journal.event_sender import (
     is_followable,
 )
 from kvmesh.errors import CodecError
+from kvmesh.formats import OWN
 
 
 class PublisherOptions(msgspec.Struct, frozen=True):
@@ -69,6 +70,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     health_path: str = "/health"
     engine: str = ""
     log_batches: bool = False
+    version: str = ""
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
@@ -150,6 +152,8 @@ class Publisher:
             secret_mark=secret_mark(options.secret),
             labels=options.labels,
             taints=options.taints,
+            version=options.version,
+            formats=OWN,
         )
 
     def dump(self) -> list[Event]:

@@ -10,6 +10,7 @@ from kvmesh.actors.members.registry import RegistryStatistics
 from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Figure, Table
+from kvmesh.app.process.build import count_versions
 from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.overlap.approx import ApproxStatistics
@@ -24,6 +25,23 @@ class PeerCounts(msgspec.Struct, frozen=True):
 
     replicas: int
     followers: int
+
+
+class MemberVersions(msgspec.Struct, frozen=True):
+    """The versions that routers, followers and workers of a bucket tell."""
+
+    routers: tuple[str, ...]
+    followers: tuple[str, ...]
+    workers: tuple[str, ...]
+
+    def counts(self) -> dict[tuple[str, str], float]:
+        """Return how many of each role run each version."""
+        told = {"router": self.routers, "follower": self.followers, "worker": self.workers}
+        return {
+            (role, version): count
+            for role, versions in told.items()
+            for version, count in count_versions(versions).items()
+        }
 
 
 class JournalFacts:
@@ -158,6 +176,12 @@ HEARD: Final = Table[ApproxStatistics](
     Figure("counter", "kvmesh_heard_gone_entries", lambda one: {
                "expired": one.expired, "pruned": one.pruned, "revoked": one.revoked},
            "Entries no longer believed, by why.", ("why",)),
+)
+
+VERSIONS: Final = Table[MemberVersions](
+    Figure("gauge", "kvmesh_members", lambda one: one.counts(),
+           "Members of the bucket by what they are and the version they run, this replica among "
+           "them; `untold`: too old to say.", ("role", "version")),
 )
 
 APPROX: Final = Table[ApproxStatistics](

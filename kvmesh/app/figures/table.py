@@ -15,9 +15,10 @@ from kvmesh.app.figures.mesh import (
     PEERS,
     SNAPSHOTS,
     TRUST,
+    VERSIONS,
 )
 from kvmesh.app.figures.policies import POLICIES
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import (
     ADMISSION,
     FORMULAS,
@@ -40,8 +41,9 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS, ENGINES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
+    VERSIONS,
     *(TOKENS, URLS),
-    *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS),
+    *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
 )
 
 Rows = Literal["workers", "replicas", "buckets"]

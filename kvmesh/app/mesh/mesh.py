@@ -25,12 +25,14 @@ from kvmesh.app.figures.figure import Source
 from kvmesh.app.figures.mesh import INDEX, JOURNAL, SNAPSHOTS, JournalFacts
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.workers.info import Trust
+from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
@@ -139,6 +141,8 @@ class RouterMesh:
             workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
             follower=follower,
+            version=own_version(),
+            formats=OWN,
         )
 
     released: None = None

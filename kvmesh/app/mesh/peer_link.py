@@ -15,10 +15,20 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
-from kvmesh.app.figures.mesh import BOOKINGS, HEARING, HEARTBEATS, PEERS, TRUST, PeerCounts
+from kvmesh.app.figures.mesh import (
+    BOOKINGS,
+    HEARING,
+    HEARTBEATS,
+    PEERS,
+    TRUST,
+    VERSIONS,
+    MemberVersions,
+    PeerCounts,
+)
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.plane import event_plane, subjects_for
+from kvmesh.app.process.build import own_version
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -62,6 +72,8 @@ class PeerLink:
         self._hears_workers = options.hears_workers
         scheduler = router.scheduler
         self._sessions = scheduler.sessions
+        self._router = router
+        self._follows = options.role == "follower"
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
         self.registry = Registry(
             RegistryOptions(
@@ -158,6 +170,7 @@ class PeerLink:
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)
+        yield VERSIONS.of(self._versions)
         yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
@@ -170,6 +183,17 @@ class PeerLink:
     def _count(self) -> PeerCounts:
         followers = [peer.follower for peer in self._heard()]
         return PeerCounts(followers.count(False), followers.count(True))
+
+    def _versions(self) -> MemberVersions:
+        beats = list(self._heard())
+        told: dict[bool, list[str]] = {False: [], True: []}
+        told[self._follows].append(own_version())
+        for beat in beats:
+            told[beat.follower].append(beat.version)
+        workers = self._router.workers() if self._hears_workers else ()
+        return MemberVersions(
+            tuple(told[False]), tuple(told[True]), tuple(one.version for one in workers)
+        )
 
     def _heard(self) -> Iterator[RouterHeartbeat]:
         found = map(self.registry.replica, self.peers.members())

@@ -13,10 +13,12 @@ from kvmesh.app.alone.static_workers import StaticWorkers
 from kvmesh.app.figures.figure import Source
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink
 from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.workers.loads import Booking
+from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
@@ -87,6 +89,8 @@ class SharingMesh:
             policy=self._router.policy,
             workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
             left_out=self._router.left_out(time.monotonic()),
+            version=own_version(),
+            formats=OWN,
         )
 
     def describe(self) -> dict[str, object]:

@@ -16,7 +16,7 @@ from kvmesh.app.care.warning_lines import by_reason
 from kvmesh.app.figures.figure import Labels
 from kvmesh.app.figures.front import META, META_ENDS, META_HOMES, META_REPLICAS, URLS, MetaReplica
 from kvmesh.app.figures.mesh import HEARING
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import REPLICA_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -35,6 +35,7 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
+from kvmesh.app.process.build import own_build
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
@@ -190,6 +191,7 @@ class MetaServer:
             URLS.of(lambda: self._refusals),
             REPLICA_CARE.of(self._care.statistics),
             INTERNAL_ERRORS.of(lambda: errors),
+            BUILD.of(own_build),
             *self._feed.figures(),
         )
 

@@ -19,7 +19,7 @@ from kvmesh.app.care.url_refusals import UrlRefusals
 from kvmesh.app.engines.worker_option import parse_workers
 from kvmesh.app.figures.front import URLS
 from kvmesh.app.figures.mesh import APPROX, HEARD
-from kvmesh.app.figures.process import INTERNAL_ERRORS
+from kvmesh.app.figures.process import BUILD, INTERNAL_ERRORS
 from kvmesh.app.figures.requests import FORMULAS
 from kvmesh.app.figures.workers import WORKER_CARE
 from kvmesh.app.formulas.formula_watch import FormulaWatch
@@ -35,6 +35,7 @@ from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.mesh.sharing_mesh import SharingMesh
+from kvmesh.app.process.build import own_build
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
 from kvmesh.app.prompts.reading import Reader
@@ -208,7 +209,7 @@ class RouterServer:
             cold = await admin_routes(settings.http, routes, stack)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, routes, cold)
-            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors))
+            admin.sources.add(INTERNAL_ERRORS.of(lambda: stop.errors), BUILD.of(own_build))
             pages = ViewPages(changes.view(context, self.mesh, admin), self._viewers)
             pages.mount(routes)
             front = FrontDoor(settings.http, routes, tenant_header=settings.admission.tenant_header)

@@ -17,6 +17,7 @@ from kvmesh.app.engines.load_feed import LoadFeed
 from kvmesh.app.engines.probe import given_endpoints, read_facts, refuse_collisions
 from kvmesh.app.engines.worker_option import parse_words
 from kvmesh.app.plane import event_plane, subjects_for
+from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.advice import how_to_publish
@@ -192,6 +193,7 @@ class Sidecar:
             health_path=facts.health_path,
             engine=facts.kind,
             log_batches=settings.log.log_level == "debug",
+            version=own_version(),
         )
         publisher = Publisher(options, name=f"publisher-{rank}")
         driver.add(publisher)

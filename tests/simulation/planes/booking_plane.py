@@ -18,7 +18,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking, Demand
@@ -204,13 +204,15 @@ class BookingPlane:
 
 
 def new_scheduler(seed: int) -> Scheduler:
-    return Scheduler(
+    scheduler = Scheduler(
         RouterOptions(block_size=BLOCK_SIZE),
         random.Random(seed),
         membership=Membership(),
         sequences=new_sequences(BLOCK_SIZE, lease_s=LEASE_S),
         routed=ApproxIndex(),
     )
+    scheduler.overlaps.listen(new_approx(graded=True))
+    return scheduler
 
 
 def bookings(sequences: ActiveSequences) -> list[Booking]:

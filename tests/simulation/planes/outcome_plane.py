@@ -14,7 +14,7 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.health.record import Stage
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.sequences import new_sequences
@@ -147,6 +147,7 @@ class OutcomePlane:
                 sequences=new_sequences(BLOCK_SIZE, lease_s=6.5),
                 routed=ApproxIndex(),
             )
+            scheduler.overlaps.listen(new_approx(graded=True))
 
             def status() -> RouterHeartbeat:
                 return RouterHeartbeat(router, "code", "", ready=True, epoch=birth.incarnation)

@@ -23,7 +23,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.health.outcomes import Verdict, status_attempt
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.overlap.approx import ApproxIndex
+from kvmesh.core.overlap.approx import ApproxIndex, new_approx
 from kvmesh.core.routing.booking_events import (
     MAX_HASHES,
     BookingBatch,
@@ -54,6 +54,7 @@ class Driver:
             sequences=self.sequences,
             routed=ApproxIndex(),
         )
+        self.scheduler.overlaps.listen(new_approx(graded=True))
         options = ReplicaSyncOptions(router, "code", 7, max_events=max_events, max_bytes=max_bytes)
         self.sync = ReplicaSync(self.scheduler, options)
         self.now = 0.0

@@ -49,16 +49,16 @@ class Heard:
 
 
 def placed(request_id: str) -> Placed:
-    return Placed(request_id, W, 40, 30, 5, pack_hashes([1, 2]))
+    return Placed(request_id, W, 136, 30, 5, pack_hashes([1, 2]))
 
 
 def test_a_peers_request_counts_in_the_loads() -> None:
     heard = Heard()
 
-    assert heard.hear(1, Placed("q", W, 140, 30, 5, pack_hashes([1, 2])))
+    assert heard.hear(1, placed("q"))
 
     loads = heard.sequences.loads(W)
-    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (140, 30, 5)
+    assert (loads.prompt_tokens, loads.prefill_tokens, loads.expected_blocks) == (136, 30, 5)
     booking = heard.sequences.bookings.get("q")
     assert booking is not None
     assert (booking.owner, booking.keys) == ("p", (1, 2))
@@ -66,13 +66,14 @@ def test_a_peers_request_counts_in_the_loads() -> None:
 
 def test_what_a_peer_routed_counts_as_cached_where_it_went() -> None:
     heard = Heard()
-    prompt = [11, 12, 13, 14]
+    prompt = [*range(11, 21)]
 
-    heard.hear(1, Placed("q", W, 17, 17, hashes=pack_hashes(prompt)))
-    heard.hear(2, Placed("q", "elsewhere", 12, 12, hashes=pack_hashes(prompt)))
+    heard.hear(1, Placed("q", W, 40, 40, hashes=pack_hashes(prompt)))
+    heard.hear(2, Placed("q", "elsewhere", 40, 40, hashes=pack_hashes(prompt)))
 
-    overlaps, _ = heard.scheduler.overlaps.find_groups(BlockHashes.of([*prompt, 15], 4), 1.0)
-    assert overlaps == {W: 4}
+    overlaps = heard.scheduler.overlaps
+    assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 10}
+    assert overlaps.find_groups(BlockHashes.of([*prompt, 99], 4), 1.0)[0] == {W: 8}
 
 
 def test_speeds_are_learned_from_what_peers_see() -> None:

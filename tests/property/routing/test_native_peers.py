@@ -91,7 +91,7 @@ class Twins(RuleBasedStateMachine):
     def tell(self, peer: str, *told: bytes, data: bytes | None = None) -> None:
         whole = message(*told, epoch=self.epoch[peer], first_seq=self.sent[peer])
         self.sent[peer] += len(told)
-        answers = []
+        answers = list[bool | str | None]()
         for twin in (self.pure, self.compiled):
             try:
                 answers.append(twin.peers.hear(peer, data or whole, self.now))
