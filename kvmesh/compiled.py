@@ -117,6 +117,14 @@ class Native(Protocol):
         """
         ...
 
+    def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
+        """Return a `core.routing.peers.peer.Peer` of which nothing was heard yet."""
+        ...
+
+    def MessageFold(self, **parts: object) -> object:  # noqa: N802  a type
+        """Return a `core.routing.peers.message_fold.MessageFold`."""
+        ...
+
     def Loads(self, worker: str) -> object:  # noqa: N802  a type
         """Return a `core.workers.loads.Loads` without any load."""
         ...
@@ -252,14 +260,6 @@ class Native(Protocol):
 
     def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type
         """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
-        ...
-
-    def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
-        """Return a `core.routing.peers.peer.Peer` of which nothing was heard yet."""
-        ...
-
-    def MessageFold(self, **parts: object) -> object:  # noqa: N802  a type
-        """Return a `core.routing.peers.message_fold.MessageFold`."""
         ...
 
     def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type

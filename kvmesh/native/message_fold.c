@@ -395,10 +395,10 @@ static PyObject *call_fold(MessageFold *self, PyObject *const *args, Py_ssize_t 
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[1]);
     Py_ssize_t size = PyBytes_GET_SIZE(args[1]);
     WireHead head;
-    if (!wire_check(data, size, &head) || head.epoch > turn.peer->epoch) {
+    if (!wire_check(data, size, &head) || head.epoch != turn.peer->epoch) {
         Py_RETURN_NONE;
     }
-    if (head.epoch == turn.peer->epoch && fold_message(&turn, data, size, &head) < 0) {
+    if (fold_message(&turn, data, size, &head) < 0) {
         forget_answers(&turn);
         return NULL;
     }

@@ -1,6 +1,5 @@
 /* kvmesh._native: the compiled core. `kvmesh.compiled` decides whether it is used. */
 #include "decide.h"
-#include "outbox.h"
 #include "packer.h"
 #include "peer.h"
 #include "prompt.h"

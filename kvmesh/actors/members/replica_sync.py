@@ -20,9 +20,9 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.admission.shares import Shares
-from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.outbox_v1 import OldBookingOutbox
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.records import RECORDS_VERSION
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Booking

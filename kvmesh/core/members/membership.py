@@ -79,9 +79,9 @@ class _Member:
 class Membership:
     """Members by name. A sign of life keeps one for `dead_after_s`; a static one stays for ever.
 
-    `by_name` has all of them, to be looked up alone. `signs` tell who is silent and has to be asked.
-    Members are given up by `expire` alone, so that after a pause of this process what was sent
-    meanwhile is read first.
+    `by_name` has all of them, to be looked up alone. `signs` tell who is silent and has to be
+    asked. Members are given up by `expire` alone, so that after a pause of this process what was
+    sent meanwhile is read first.
 
     `health` leaves those out whose requests fail, and knows their way back: only requests and
     answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a

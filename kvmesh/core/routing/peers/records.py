@@ -17,10 +17,11 @@ the kind in UTF-8, padded with 0 |
 | NAMED | u8 7, u8 0, u16 bytes of the name, u32 worker, the name in UTF-8, padded with 0 |
 
 Flags of PLACED: 1 its first token will be seen, 2 the prompt counts as cached from now on, 4 the
-worker was next in turn. `number` is the sender's count of bookings, `worker` its number for a worker
-that it named before.
+worker was next in turn. `number` is the sender's count of bookings, `worker` its number for a
+worker that it named before.
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -149,32 +150,18 @@ def read_record(peer: str, data: bytes, at: int) -> tuple[Record, int]:
     Raises `CodecError`.
     """
     kind, small, wide, number = NUMBERED_FORM.unpack_from(data, at)
-    if kind == PLACED:
-        return _read_placed(peer, data, at)
-    if kind == FAILED:
-        return _read_failed(peer, data, at)
-    if kind == NAMED:
-        return _read_named(data, at)
+    if (longer := _LONGER.get(kind)) is not None:
+        return longer(peer, data, at)
     if kind > NAMED:
-        raise CodecError(f"booking record at byte {at} has unknown kind {kind}; update this router")
-    if small or wide or (kind in {STATE_BEGINS, STATE_ENDS} and number):
+        raise CodecError(f"booking record at byte {at} has unknown kind {kind}: update this router")
+    states = kind in {STATE_BEGINS, STATE_ENDS}
+    if small or wide or (states and number):
         raise _reserved(kind, at)
     end = at + NUMBERED_FORM.size
-    match kind:
-        case 1:
-            return Prefilled(request_id_of(peer, number)), end
-        case 2:
-            _check_room(data, at, GREW_FORM.size, kind)
-            tokens = GREW_FORM.unpack_from(data, at)[4]
-            if tokens > MOST_TOKENS:
-                raise CodecError(f"booking record at byte {at} grew to {tokens} tokens, over 2^40")
-            return Grew(request_id_of(peer, number), tokens), at + GREW_FORM.size
-        case 3:
-            return Ended(request_id_of(peer, number)), end
-        case 4:
-            return StateBegins(), end
-        case _:
-            return StateEnds(), end
+    if states:
+        return StateBegins() if kind == STATE_BEGINS else StateEnds(), end
+    request_id = request_id_of(peer, number)
+    return Prefilled(request_id) if kind == PREFILLED else Ended(request_id), end
 
 
 def most_graded(blocks: int) -> int:
@@ -213,6 +200,16 @@ def _read_placed(peer: str, data: bytes, at: int) -> tuple[PlacedRecord, int]:
     )
 
 
+def _read_grew(peer: str, data: bytes, at: int) -> tuple[Grew, int]:
+    _check_room(data, at, GREW_FORM.size, GREW)
+    _, small, wide, number, tokens = GREW_FORM.unpack_from(data, at)
+    if small or wide:
+        raise _reserved(GREW, at)
+    if tokens > MOST_TOKENS:
+        raise CodecError(f"booking record at byte {at} grew to {tokens} tokens, more than 2^40")
+    return Grew(request_id_of(peer, number), tokens), at + GREW_FORM.size
+
+
 def _read_failed(peer: str, data: bytes, at: int) -> tuple[Ended, int]:
     _check_room(data, at, FAILED_FORM.size, FAILED)
     _, verdict, length, reserved, number, lost_s, retry_s = FAILED_FORM.unpack_from(data, at)
@@ -222,7 +219,7 @@ def _read_failed(peer: str, data: bytes, at: int) -> tuple[Ended, int]:
     return Ended(request_id_of(peer, number), verdict, kind, lost_s, retry_s), end
 
 
-def _read_named(data: bytes, at: int) -> tuple[Named, int]:
+def _read_named(_: str, data: bytes, at: int) -> tuple[Named, int]:
     _, reserved, length, worker = NUMBERED_FORM.unpack_from(data, at)
     if reserved:
         raise _reserved(NAMED, at)
@@ -256,3 +253,11 @@ def _check_room(data: bytes, at: int, size: int, kind: int) -> None:
 
 def _reserved(kind: int, at: int) -> CodecError:
     return CodecError(f"booking record at byte {at}, kind {kind}, has reserved bits set")
+
+
+_LONGER: Final[dict[int, Callable[[str, bytes, int], tuple[Record, int]]]] = {
+    PLACED: _read_placed,
+    GREW: _read_grew,
+    FAILED: _read_failed,
+    NAMED: _read_named,
+}
