@@ -1,15 +1,14 @@
-"""What replicas are told by records is what is booked; the compiled outbox writes the same bytes."""
+"""What is told by records is what is booked; the compiled outbox writes the same bytes."""
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh.compiled import CORE, NATIVE
+from kvmesh.compiled import NATIVE
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import graded_count, sharing_keys
-from kvmesh.core.blocks.hashing import BlockHashes, unpack_hashes
-from kvmesh.core.health.outcomes import SERVED, UNKNOWN, Attempt, Verdict
+from kvmesh.core.blocks.graded import sharing_keys
+from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.health.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
 from kvmesh.core.routing.peers.outbox import BookingOutbox, new_booking_outbox
 from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
@@ -42,7 +41,6 @@ class Reader:
         self.names: dict[int, str] = {}
         self.bookings: dict[str, list[object]] = {}
         self.unconfirmed: set[str] | None = None
-        self.named_in_state: set[str] = set()
 
     def read(self, message: bytes) -> None:
         batch = read_records("p", message)
@@ -53,29 +51,34 @@ class Reader:
             match event:
                 case Named(worker, name):
                     self.names[worker] = name
-                case PlacedRecord():
-                    known = self.bookings.get(event.request_id)
-                    row = [self.names[event.worker], event.prompt_tokens, False, 0]
-                    if known is None or self.unconfirmed is None:
-                        self.bookings[event.request_id] = row
-                    else:
-                        assert known[:2] == row[:2], "a state tells what was told before"
-                    if self.unconfirmed is not None:
-                        self.unconfirmed.discard(event.request_id)
-                case Prefilled(request_id):
-                    self.bookings[request_id][2] = True
-                case Grew(request_id, tokens):
-                    self.bookings[request_id][3] = tokens
-                case Ended(request_id):
-                    del self.bookings[request_id]
-                    if self.unconfirmed is not None:
-                        self.unconfirmed.discard(request_id)
                 case StateBegins():
                     self.unconfirmed = set(self.bookings)
                 case StateEnds():
                     for request_id in self.unconfirmed or ():
                         del self.bookings[request_id]
                     self.unconfirmed = None
+                case PlacedRecord():
+                    self._place(event)
+                case Prefilled(request_id):
+                    self.bookings[request_id][2] = True
+                case Grew(request_id, tokens):
+                    self.bookings[request_id][3] = tokens
+                case Ended(request_id):
+                    del self.bookings[request_id]
+                    self._confirm(request_id)
+
+    def _place(self, event: PlacedRecord) -> None:
+        known = self.bookings.get(event.request_id)
+        row = [self.names[event.worker], event.prompt_tokens, False, 0]
+        if known is None or self.unconfirmed is None:
+            self.bookings[event.request_id] = row
+        else:
+            assert known[:2] == row[:2], "a state tells what was told before"
+        self._confirm(event.request_id)
+
+    def _confirm(self, request_id: str) -> None:
+        if self.unconfirmed is not None:
+            self.unconfirmed.discard(request_id)
 
     def rows(self) -> list[list[object]]:
         return sorted(self.bookings.values(), key=str)

@@ -205,6 +205,14 @@ class BookingPlane:
             for one in bookings(self.sequences[name])
         )
 
+    def formats(self) -> set[int]:
+        """Return what the replicas tell their bookings in."""
+        return {one.statistics().format for one in self._replicas.values()}
+
+    def garbage(self) -> int:
+        """Return how many messages no replica could read."""
+        return sum(one.statistics().garbage for one in self._replicas.values())
+
     def differences(self) -> list[str]:
         """Say what some replicas know and others do not, for a failed run."""
         views = {name: set(self.view(name)) for name in self.sequences}
