@@ -52,6 +52,10 @@ class NativeDecider(Protocol):
         """Decide by blocks of so many tokens."""
         ...
 
+    def tell(self, outbox: object, /) -> None:
+        """Have a BookingOutbox told of bookings from now on; None: nobody."""
+        ...
+
     def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
         """Return a `core.dispatch.compiled.Placed`, None for what has to go another way. Asked is:
         what was scanned, packed ids or None, id, tenant, states, now, and whether to keep all.
@@ -252,6 +256,10 @@ class Native(Protocol):
 
     def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
         """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
+        ...
+
+    def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type
+        """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
         ...
 
     def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type

@@ -12,6 +12,7 @@ static int (*const preparations[])(void) = {
     decider_ready,
     hashed_ready,
     message_fold_ready,
+    outbox_ready,
     packer_ready,
     prompt_ready,
     records_ready,
@@ -29,6 +30,7 @@ static PyTypeObject *const inner_types[] = {
     &loader_type,
     &placed_type,
     &scanned_type,
+    &told_type,
     &view_type,
 };
 
@@ -43,6 +45,7 @@ static PyTypeObject *const types[] = {
     &lengths_type,
     &loads_type,
     &message_fold_type,
+    &outbox_type,
     &peer_type,
     &prefix_counts_type,
     &ratio_type,

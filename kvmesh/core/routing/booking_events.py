@@ -127,9 +127,9 @@ def encode_booking(event: BookingEvent) -> msgspec.Raw:
 
 
 def join_bookings(
-    epoch: int, first_seq: int, events: list[msgspec.Raw], shares: Shares | None = None
+    epoch: int, first_seq: int, events: list[msgspec.Raw], shares: msgspec.Raw | None = None
 ) -> bytes:
-    """Return the message of a batch of encoded events."""
+    """Return the message of a batch of encoded events, and encoded shares."""
     return _encoder.encode((BOOKING_VERSION, epoch, first_seq, events, shares))
 
 
