@@ -208,7 +208,8 @@ Handler = Callable[[Any], Awaitable[object]]
 Commands to one subject run one after another, in order: a long job answers first and runs on.
 """
 
-ASK_TIMEOUT_S = 2.0
+ASK_TIMEOUT_S = 5.0
+"""Long enough for who is asked to load what answers: on a busy machine a second."""
 
 
 class Control(Protocol):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from kvmesh.actors.doubts import Mispredicted, Reread
+from kvmesh.actors.journal.format_keeper import FormatKeeper
+from kvmesh.actors.journal.lacking_workers import LackingWorkers
 from kvmesh.actors.kernel import Effect, Fields, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import (
     CaughtUp,
@@ -33,6 +35,7 @@ from kvmesh.core.journal.lag import JournalLag
 from kvmesh.core.journal.recovery import Missing
 from kvmesh.core.journal.replica import IndexReplica, ReplicaStatistics
 from kvmesh.core.workers.info import Trust
+from kvmesh.formats import OWN, Formats
 
 
 class IndexerOptions(msgspec.Struct, frozen=True):
@@ -41,7 +44,8 @@ class IndexerOptions(msgspec.Struct, frozen=True):
     `listeners` are the actors told of `TrustChanged`, `reload_to` the one that can load a snapshot
     ("" for none: workers are asked for dumps instead). A dead worker's blocks are kept for
     `retain_s`, in case it was only unreachable; `sweep_budget` is one slice of cleaning up. After
-    the start, workers have `first_beats_s` to make themselves heard.
+    the start, workers have `first_beats_s` to make themselves heard. `formats` are those that this
+    process, of `version`, reads.
     """
 
     router: str
@@ -54,6 +58,8 @@ class IndexerOptions(msgspec.Struct, frozen=True):
     first_beats_s: float = 1.2
     mismatch_pause_s: float = 10.0
     sweep_budget: int = 4096
+    formats: Formats = OWN
+    version: str = ""
 
 
 class IndexerStatistics(msgspec.Struct, frozen=True):
@@ -81,6 +87,10 @@ class Indexer:
         self.lag = JournalLag()
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
+        self.formats = FormatKeeper(
+            options.router, self._subjects, replica.unread, options.formats, options.version
+        )
+        self._lacking = LackingWorkers(replica.recovery)
         self._told: dict[WorkerId, Trust] = {}
         self._heard: set[WorkerId] = set()
         self._unheard: dict[WorkerId, float] = {}
@@ -105,6 +115,7 @@ class Indexer:
                 return self._on_router(heartbeat, now)
             case WorkerGone(worker):
                 self._heard.discard(worker)
+                self.formats.forget_worker(worker)
                 self._unheard.setdefault(worker, now)
                 return ()
             case _:
@@ -116,13 +127,16 @@ class Indexer:
             return Trust.CATCHING_UP
         return self.replica.recovery.trust(worker, now)
 
-    def awaits_workers(self, now: float) -> bool:
-        """Return whether a known worker may still show up: heartbeats come once a second.
+    def awaits(self, now: float) -> str:
+        """Return what of its workers a replica waits for after its start, "" for nothing.
 
-        A replica that serves earlier sends what the others hold to the first one it heard.
+        A known one may still show up: heartbeats come once a second. Who serves earlier sends what
+        the others hold to the first one it heard.
         """
         young = self._read_s is not None and now < self._read_s + self._options.first_beats_s
-        return young and len(self._unheard) > 0
+        if young and self._unheard:
+            return "waiting for the heartbeats of known workers"
+        return self._lacking.why_not(now, self._read_s)
 
     def statistics(self) -> IndexerStatistics:
         """Return the present counts."""
@@ -175,14 +189,18 @@ class Indexer:
         self._heard.add(worker)
         self._unheard.pop(worker, None)
         recovery = self.replica.recovery
-        recovery.describe(worker, events=heartbeat.events, complete=heartbeat.complete)
+        readable = heartbeat.journal_format in self._options.formats.journal
+        recovery.describe(
+            worker, events=heartbeat.events, complete=heartbeat.complete, readable=readable
+        )
         recovery.hear(worker, heartbeat.epoch, heartbeat.last_seq, now)
         self.replica.settle(worker)
-        return self._tell(worker, now)
+        return (*self.formats.hear_worker(heartbeat, now), *self._tell(worker, now))
 
     def _on_router(self, peer: RouterHeartbeat, now: float) -> Iterable[Effect]:
         if peer.router == self._options.router:
             return ()
+        self.formats.hear_router(peer)
         claim = Claim(peer.applied_sequence, peer.digest, peer.scope)
         wrong = self.replica.compare(peer.router, peer.created, claim)
         if wrong is None:
@@ -220,8 +238,9 @@ class Indexer:
                     effects += self._forget_epoch(missing)
                 else:
                     effects.append(self._ask(missing))
+            effects += self._lacking.look(now)
         effects += self._review(now)
-        effects += self._sweep_soon()
+        effects += (*self._sweep_soon(), *self.formats.look(now))
         return (*effects, Wake(self._options.check_s, Tick("check")))
 
     def _review(self, now: float) -> list[Effect]:
@@ -291,7 +310,9 @@ class Indexer:
                 return self._on_mispredicted(message)
             case RouterGone(router):
                 self.replica.forget_peer(router)
+                self.formats.forget_router(router, now)
             case Started():
+                self.formats.begin(now)
                 return (Wake(self._options.check_s, Tick("check")),)
             case _:
                 pass

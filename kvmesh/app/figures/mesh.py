@@ -12,8 +12,10 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.figures.figure import Figure, Shown, Table
 from kvmesh.app.process.build import count_versions
 from kvmesh.core.index.statistics import IndexStatistics
+from kvmesh.core.journal.skew import Newer
 from kvmesh.core.members.hearing import Hearing
 from kvmesh.core.overlap.approx import ApproxStatistics
+from kvmesh.formats import KINDS
 from kvmesh.ports import Refusals
 
 DIGEST_BITS: Final = 32
@@ -36,12 +38,16 @@ class MemberVersions(msgspec.Struct, frozen=True):
 
     def counts(self) -> dict[tuple[str, str], float]:
         """Return how many of each role run each version."""
-        told = {"router": self.routers, "follower": self.followers, "worker": self.workers}
         return {
             (role, version): count
-            for role, versions in told.items()
-            for version, count in count_versions(versions).items()
+            for role, versions in self.by_role().items()
+            for version, count in versions.items()
         }
+
+    def by_role(self) -> dict[str, dict[str, int]]:
+        """Return, for each role that is there, how many members run each version."""
+        told = {"router": self.routers, "follower": self.followers, "worker": self.workers}
+        return {role: count_versions(versions) for role, versions in told.items() if versions}
 
 
 class JournalFacts:
@@ -189,6 +195,13 @@ VERSIONS: Final = Table[MemberVersions](
     Figure("gauge", "kvmesh_members", lambda one: one.counts(),
            "Members of the bucket by what they are and the version they run, this replica among "
            "them; `untold`: too old to say.", ("role", "version")),
+)
+
+UNREAD: Final = Table[list[Newer]](
+    Figure("gauge", "kvmesh_unread_formats", lambda met: dict[str, float](
+               (kind, sum(one.kind == kind for one in met)) for kind in KINDS),
+           "Workers and stored things of a newer format than this replica reads, by kind.",
+           ("kind",)),
 )
 
 APPROX: Final = Table[ApproxStatistics](

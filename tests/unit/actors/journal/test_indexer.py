@@ -106,11 +106,12 @@ def test_what_is_read_is_exact_once_the_history_is_caught_up() -> None:
 def test_a_restarted_replica_waits_a_moment_for_the_workers_it_knows() -> None:
     driver = Driver()
 
-    waits = [driver.indexer.awaits_workers(now) for now in (0.0, 1.1, 1.2)]
+    waits = [driver.indexer.awaits(now) for now in (0.0, 1.1, 1.2)]
     driver.tell(WorkerSeen(heartbeat()))
 
-    assert waits == [True, True, False]
-    assert not driver.indexer.awaits_workers(0.5)
+    known = "waiting for the heartbeats of known workers"
+    assert waits == [known, known, ""]
+    assert not driver.indexer.awaits(0.5)
 
 
 def test_a_worker_that_died_before_the_start_is_forgotten_in_time() -> None:
