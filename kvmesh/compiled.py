@@ -52,6 +52,10 @@ class NativeDecider(Protocol):
         """Decide by blocks of so many tokens."""
         ...
 
+    def tell(self, outbox: object, /) -> None:
+        """Have a BookingOutbox told of bookings from now on; None: nobody."""
+        ...
+
     def decide(self, *asked: object) -> Any:  # noqa: ANN401  a Placed
         """Return a `core.dispatch.compiled.Placed`, None for what has to go another way. Asked is:
         what was scanned, packed ids or None, id, tenant, states, now, and whether to keep all.
@@ -111,6 +115,14 @@ class Native(Protocol):
         """Return an empty `core.overlap.approx.ApproxIndex`. `limits`: most entries, those that
         pruning leaves, most of a worker. `keeps` of a prompt 0: each block, 1: thinned, 2: graded.
         """
+        ...
+
+    def Peer(self, name: str, epoch: int, now: float) -> object:  # noqa: N802  a type
+        """Return a `core.routing.peers.peer.Peer` of which nothing was heard yet."""
+        ...
+
+    def MessageFold(self, **parts: object) -> object:  # noqa: N802  a type
+        """Return a `core.routing.peers.message_fold.MessageFold`."""
         ...
 
     def Loads(self, worker: str) -> object:  # noqa: N802  a type
@@ -244,6 +256,10 @@ class Native(Protocol):
 
     def scan(self, body: bytes, chat: bool, /) -> Any:  # noqa: ANN401  a Scanned
         """Return a `core.dispatch.compiled.Scanned`, or None for what is unusual or wrong."""
+        ...
+
+    def BookingOutbox(self, sequences: object, epoch: int) -> object:  # noqa: N802  a type
+        """Return an empty `core.routing.peers.outbox.BookingOutbox`; `sequences` are native."""
         ...
 
     def Decider(self, **parts: object) -> NativeDecider:  # noqa: N802  a type

@@ -14,11 +14,15 @@ T = TypeVar("T")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One journal message. `sequence` counts from 1 over the whole stream."""
+    """One journal message. `sequence` counts from 1 over the whole stream.
+
+    `stored_ns` is when it was stored, by the server's clock, ns since 1970; 0 when it does not say.
+    """
 
     sequence: int
     subject: str
     data: bytes
+    stored_ns: int = 0
 
 
 class StreamState(msgspec.Struct, frozen=True):

@@ -380,6 +380,9 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
         Py_DECREF(placed);
         return NULL;
     }
+    if (self->outbox != NULL && placed->booking != NULL) {
+        outbox_placed(self->outbox, placed->booking);
+    }
     self->decisions++;
     self->overlap_blocks += terms.overlap_blocks;
     self->request_blocks += question->asked.request_blocks;

@@ -9,6 +9,7 @@
 #include "approx.h"
 #include "costs.h"
 #include "lengths.h"
+#include "outbox.h"
 #include "records.h"
 #include "scan.h"
 #include "sequences.h"
@@ -59,6 +60,7 @@ typedef struct {
     Speeds *speeds;
     Lengths *lengths;
     Approx *believed[BELIEFS]; /* NULL: none */
+    BookingOutbox *outbox; /* NULL: nobody is told of bookings */
     Ring *ring;
     Totals *totals;
     TokenCounts *counts;

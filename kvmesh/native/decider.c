@@ -33,7 +33,7 @@ static PyObject **decider_owned(Decider *self, size_t place) {
         &self->out,                    &self->health,              &self->random,
         &self->unseen,                 &self->policy,              &self->maker,
         &self->replica,                (PyObject **)&self->decide_s,
-        (PyObject **)&self->counts,
+        (PyObject **)&self->counts,    (PyObject **)&self->outbox,
     };
     return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
 }
@@ -188,6 +188,16 @@ static PyObject *decider_resize(Decider *self, PyObject *size) {
     Py_RETURN_NONE;
 }
 
+/* tell(outbox | None) */
+static PyObject *decider_tell(Decider *self, PyObject *outbox) {
+    if (outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type)) {
+        return PyErr_Format(PyExc_TypeError, "an outbox is a BookingOutbox or None, not %.100R",
+                            outbox);
+    }
+    Py_XSETREF(self->outbox, outbox == Py_None ? NULL : (BookingOutbox *)Py_NewRef(outbox));
+    Py_RETURN_NONE;
+}
+
 static PyMemberDef decider_members[] = {
     {"decisions", T_LONGLONG, offsetof(Decider, decisions), READONLY, "Made here."},
     {"overlap_blocks", T_LONGLONG, offsetof(Decider, overlap_blocks), READONLY, "Found cached."},
@@ -198,6 +208,7 @@ static PyMemberDef decider_members[] = {
 static PyMethodDef decider_methods[] = {
     {"follow", (PyCFunction)decider_follow, METH_VARARGS, "Decide by this policy from now on."},
     {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
+    {"tell", (PyCFunction)decider_tell, METH_O, "Have an outbox told of bookings from now on."},
     {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
      "decide(scanned, packed, request_id, tenant, states, now, whole, name) -> Placed | None"},
     {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,

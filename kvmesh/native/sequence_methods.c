@@ -263,6 +263,24 @@ static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t n
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *call_renew_owner(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
+                                  PyObject *keywords) {
+    static const char *const names[] = {"owner", "now"};
+    PyObject *given[2];
+    double now;
+    if (sort_arguments("renew_owner", names, 2, 2, args, nargs, keywords, given) < 0 ||
+        read_time(given[1], &now) < 0) {
+        return NULL;
+    }
+    PyObject *owner = read_text("an owner", given[0]);
+    if (owner == NULL) {
+        return NULL;
+    }
+    sequences_renew_owner(self, owner, now);
+    Py_DECREF(owner);
+    Py_RETURN_NONE;
+}
+
 /* Which bookings are meant: those of an owner, at a worker or without a life sign since. */
 typedef struct {
     PyObject *owner;
@@ -473,6 +491,7 @@ static PyMethodDef methods[] = {
     NAMED(correct, "Count load that nobody booked."),
     ONE(resize, "Count blocks of another size."),
     NAMED(renew, "Take signs of life."),
+    NAMED(renew_owner, "Take a peer's sign of life."),
     NAMED(expire, "Release what shows no life sign."),
     ONE(remove_worker, "Release a worker's bookings."),
     ONE(remove_owner, "Release a peer's bookings."),

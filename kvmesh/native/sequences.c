@@ -216,6 +216,18 @@ int sequences_finish(Sequences *self, Booking *booking) {
     return 1;
 }
 
+void sequences_renew_owner(Sequences *self, PyObject *owner, double now) {
+    PyObject *key, *value;
+    Py_ssize_t place = 0;
+    while (PyDict_Next(self->bookings, &place, &key, &value)) {
+        Booking *booking = (Booking *)value;
+        if (Py_IS_TYPE(value, &booking_type) && now > booking->renewed_s &&
+            (booking->owner == owner || PyUnicode_Compare(booking->owner, owner) == 0)) {
+            booking->renewed_s = now;
+        }
+    }
+}
+
 /* End the overdue prefills of one worker. */
 static void settle_one(Sequences *self, Loads *loads, double now, double ms_per_token) {
     double per_token_s = OVERDUE * ms_per_token / 1000.0;

@@ -82,6 +82,9 @@ void sequences_foresee(Booking *booking, long long blocks);
  */
 int sequences_finish(Sequences *self, Booking *booking);
 
+/* Take a sign of life for every booking of one owner, a str. */
+void sequences_renew_owner(Sequences *self, PyObject *owner, double now);
+
 /* End the prefills that nobody will see end, once they are overdue by half; -1 when `speed_of` said
  * so.
  */

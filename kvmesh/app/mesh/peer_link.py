@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from kvmesh.actors.asking import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
@@ -115,11 +116,17 @@ class PeerLink:
     async def listen(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
         """Feed the two actors, which `driver` runs, until `stack` ends."""
         subjects, name = self.subjects, self.registry.name
-        patterns = [(subjects.routers(), name), (subjects.bookings(), self.replica_sync.name)]
+        sync = self.replica_sync
+        sync.outbox.on_first = partial(driver.post, sync.name, BookingsWait())
+        heartbeats = driver.deliver_to(name)
+        subscribers = [
+            (subjects.routers(), heartbeats),
+            (subjects.bookings(), driver.hand_to(sync.name)),
+        ]
         if self._hears_workers:
-            patterns.append((subjects.heartbeats(), name))
-        for pattern, actor in patterns:
-            subscription = await self.plane.bus.subscribe(pattern, driver.deliver_to(actor))
+            subscribers.append((subjects.heartbeats(), heartbeats))
+        for pattern, deliver in subscribers:
+            subscription = await self.plane.bus.subscribe(pattern, deliver)
             stack.push_async_callback(subscription.close)
 
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
@@ -170,7 +177,7 @@ class PeerLink:
     def figures(self) -> Iterator[Source]:
         """Yield what is counted of the siblings."""
         yield PEERS.of(self._count)
-        yield VERSIONS.of(self._versions)
+        yield VERSIONS.of(self.versions)
         yield HEARTBEATS.of(self.registry.statistics)
         yield BOOKINGS.of(self.replica_sync.statistics)
         yield HEARING.of(lambda: self.registry.hearing)
@@ -184,7 +191,8 @@ class PeerLink:
         followers = [peer.follower for peer in self._heard()]
         return PeerCounts(followers.count(False), followers.count(True))
 
-    def _versions(self) -> MemberVersions:
+    def versions(self) -> MemberVersions:
+        """Return the versions of all members of the bucket, this one's too."""
         beats = list(self._heard())
         told: dict[bool, list[str]] = {False: [], True: []}
         told[self._follows].append(own_version())

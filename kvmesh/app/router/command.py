@@ -150,7 +150,7 @@ class RouterServer:
                 (b"x-kvmesh-bucket", settings.bucket.encode()),
             ),
             open_requests=set(),
-            tell=self.mesh.tell,
+            outbox=self.mesh.outbox,
             released=self.mesh.released,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,

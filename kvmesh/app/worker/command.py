@@ -10,7 +10,7 @@ from kvmesh.actors.doubts import Reread
 from kvmesh.actors.engine_messages import EngineAnswers, EngineLoad
 from kvmesh.actors.journal.publisher import Publisher, PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad
+from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
 from kvmesh.app.engines.feed import EngineFeed
 from kvmesh.app.engines.load_feed import LoadFeed
 from kvmesh.app.engines.probe import given_endpoints, read_facts, refuse_collisions
@@ -236,6 +236,7 @@ class Sidecar:
         subject = self._subjects.control(worker)
         handlers: dict[type[Message], Handler] = {
             Resync: pass_on,
+            WriteFormat: pass_on,
             Drain: pass_on,
             Reread: reread,
             Dump: dump,

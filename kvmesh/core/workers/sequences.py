@@ -232,6 +232,12 @@ class ActiveSequences:
             if booking is not None:
                 booking.renewed_s = max(booking.renewed_s, now)
 
+    def renew_owner(self, owner: str, now: float) -> None:
+        """Take a sign of life for every booking of one owner. O(requests)."""
+        for booking in self.bookings.values():
+            if booking.owner == owner:
+                booking.renewed_s = max(booking.renewed_s, now)
+
     def expire(self, now: float) -> list[Booking]:
         """Release and return the bookings without a life sign for `lease_s`. O(requests)."""
         limit = now - self.lease_s

@@ -18,7 +18,7 @@ from kvmesh.core.routing.booking_events import (
     StateEnds,
 )
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.core.routing.peer_bookings import PeerBookings
+from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.workers.loads import Demand
 from kvmesh.core.workers.sequences import new_sequences
@@ -120,7 +120,7 @@ def test_events_heard_before_are_skipped() -> None:
     assert heard.hear(1, placed("q"), Ended("q"), placed("r"))
 
     assert heard.ids() == ["r"]
-    assert heard.peers.applied == 3
+    assert heard.peers.statistics().applied == 3
 
 
 def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
@@ -133,7 +133,7 @@ def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
 
     assert heard.ids() == ["kept", "new"]
     assert heard.peers.incomplete() == []
-    assert heard.peers.gaps == 1
+    assert heard.peers.statistics().gaps == 1
 
 
 def test_a_gap_within_a_state_makes_it_worthless() -> None:
