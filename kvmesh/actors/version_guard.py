@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from kvmesh.actors.kernel import Effect, Message
+from kvmesh.actors.kernel import Effect, Message, Send
+from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import KeyRead, ReadKey
 from kvmesh.actors.wishes import PendingEffects
 from kvmesh.core.journal.skew import Newer
@@ -13,17 +14,20 @@ from kvmesh.core.snapshots.manifest import Manifest, decode_manifest, refuse_new
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import OWN, Formats, Kind
 
-LOOK_AGAIN_S: Final = 10.0
+LOOK_AGAIN_S: Final = 2.0
 """A manifest of a newer version may be taken away, by who goes back to this one."""
 
 
 class VersionGuard:
-    """Reads the manifest once, and while `newer` says that it is another version's each 10 s.
+    """Reads the manifest once, and while `newer` says that it is another version's each 2 s.
 
+    One that is read again is loaded by the actor `reload_to`: it has what nobody else may know.
     `written` are the formats of the newest snapshot and of the manifest, as last read or written.
     """
 
-    def __init__(self, key: str, wishes: PendingEffects, own: Formats = OWN) -> None:
+    def __init__(
+        self, key: str, wishes: PendingEffects, own: Formats = OWN, reload_to: str = ""
+    ) -> None:
         self.newer: Newer | None = None
         self.has_looked = False
         self.written = (1, 1)
@@ -31,6 +35,7 @@ class VersionGuard:
         self._key = key
         self._wishes = wishes
         self._own = own
+        self._reload_to = reload_to
         self._look_s = 0.0
         self._why = ""
         self._reading: Kind = "manifest"
@@ -58,7 +63,11 @@ class VersionGuard:
                     return ()
                 except CodecError:
                     pass  # It will be replaced.
+                back = self.newer is not None and self._reload_to
                 self.has_looked, self.newer = True, None
+                if back:
+                    reload = Reload("snapshots are of a format that is read again")
+                    return (Send(self._reload_to, reload), *then(answered_s))
             return () if self.newer is not None else then(answered_s)
 
         return (self._wishes.make(partial(ReadKey, self._key), on_read),)

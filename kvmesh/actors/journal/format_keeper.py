@@ -9,7 +9,7 @@ from kvmesh.actors.wire import Subjects, encode
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.skew import Newer
 from kvmesh.core.journal.unread import UnreadRecords
-from kvmesh.core.members.readers import Readers
+from kvmesh.core.members.readers import HEAR_S, Readers
 from kvmesh.formats import Formats
 
 REPEAT_S: Final = 1.0
@@ -38,21 +38,20 @@ class FormatKeeper:
         self._readers = Readers(own)
         self._readers.hear(router, own)
         self._told: dict[WorkerId, float] = {}
-        self._writing: dict[WorkerId, WorkerHeartbeat] = {}
+        self._writing: dict[WorkerId, int] = {}
+        self._versions: dict[WorkerId, str] = {}
+        self._heard_s = 0.0
         self._said = False
 
     def begin(self, now: float) -> None:
         """Note that the process starts: replicas are heard from now on."""
         self._readers.begin(now)
+        self._heard_s = now + HEAR_S
 
     def hear_worker(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
         """Tell a worker which format to write, if it writes another one. O(replicas)."""
         writes, number = beat.formats.journal, beat.journal_format
-        if number in self._own.journal or not beat.events:
-            if self._writing:
-                self._writing.pop(beat.worker, None)
-        else:
-            self._writing[beat.worker] = beat
+        self._note(beat)
         if writes.oldest == writes.newest or not beat.events:
             return ()
         wanted = self._readers.format_of("journal", now, beat.formats)
@@ -73,6 +72,7 @@ class FormatKeeper:
         """Drop a worker that is gone."""
         self._told.pop(worker, None)
         self._writing.pop(worker, None)
+        self._versions.pop(worker, None)
 
     def forget_router(self, router: str, now: float) -> None:
         """Drop a replica that is gone."""
@@ -80,22 +80,22 @@ class FormatKeeper:
 
     def met(self, now: float) -> list[Newer]:
         """Return what is of a newer format than is read: of workers one by one, and stored."""
-        formats = {one: beat.journal_format for one, beat in self._writing.items()}
-        formats |= self._unread.formats(now)
+        formats = self._writing | dict(self._unread.formats(now))
         found = (source() for source in self.sources)
         stored = [one for one in found if one is not None]
         return stored + [
-            Newer(f"worker {worker}", "journal", number, self._version_of(worker))
+            Newer(f"worker {worker}", "journal", number, self._versions.get(worker, ""))
             for worker, number in sorted(formats.items())
         ]
 
     def why_not(self, now: float, ready: Iterable[Formats]) -> str:
         """Return why requests should go to others: one of the `ready` replicas reads what this one
-        does not. Where none does, this one serves as well as it can.
+        does not, or none was heard yet. Where none does, this one serves as well as it can.
         """
-        readers = list(ready)
-        for newer in self.met(now) if readers else ():
-            if newer.is_read_by_any(readers):
+        met = self.met(now)
+        readers = list(ready) if met else []
+        for newer in met:
+            if now < self._heard_s or newer.is_read_by_any(readers):
                 return newer.words(self._own, self._version)
         return ""
 
@@ -107,7 +107,7 @@ class FormatKeeper:
     def look(self, now: float) -> Iterable[Effect]:
         """Return a line when the first of a newer format is met, and one when none is left."""
         met = self.met(now)
-        if bool(met) == self._said:
+        if bool(met) == self._said or now < self._heard_s:
             return ()
         self._said = bool(met)
         if not met:
@@ -129,6 +129,14 @@ class FormatKeeper:
         more = f" ({len(met) - 1} more)" if len(met) > 1 else ""
         return met[0].words(self._own, self._version) + more
 
-    def _version_of(self, worker: WorkerId) -> str:
-        beat = self._writing.get(worker)
-        return beat.version if beat is not None else ""
+    def _note(self, beat: WorkerHeartbeat) -> None:
+        """Note the version of a worker that has another, and the format of one that is not read."""
+        worker = beat.worker
+        if beat.version != self._version:
+            self._versions[worker] = beat.version
+        elif self._versions:
+            self._versions.pop(worker, None)
+        if beat.events and beat.journal_format not in self._own.journal:
+            self._writing[worker] = beat.journal_format
+        elif self._writing:
+            self._writing.pop(worker, None)

@@ -48,7 +48,7 @@ class SnapshotterOptions(msgspec.Struct, frozen=True):
 
     `every_messages` and `every_s` are those of `SnapshotSchedule`.
     `keep_s` is that of `JournalCutter`. `formats` are those that this process, of `version`, reads
-    and writes.
+    and writes; `reload_to` is the actor that can load a snapshot, "" for none.
     """
 
     router: str
@@ -58,6 +58,7 @@ class SnapshotterOptions(msgspec.Struct, frozen=True):
     keep_s: float = 600.0
     formats: Formats = OWN
     version: str = ""
+    reload_to: str = ""
 
 
 def manifest_key(bucket: str) -> str:
@@ -111,7 +112,8 @@ class Snapshotter:
         self._wishes = PendingEffects()
         self._keeper = LeaseKeeper(lease_key(options.bucket), options.router, self._wishes)
         self._lease = self._keeper.lease
-        self.guard = VersionGuard(manifest_key(options.bucket), self._wishes, options.formats)
+        key = manifest_key(options.bucket)
+        self.guard = VersionGuard(key, self._wishes, options.formats, options.reload_to)
         self._rules = StoreRules(replica)
         self._cutter = JournalCutter(replica, self._wishes, options.keep_s)
         self._formats = (1, 1)

@@ -90,6 +90,7 @@ class RouterMesh:
                 every_messages=settings.snapshot.snapshot_messages,
                 every_s=settings.snapshot.snapshot_interval_s,
                 version=own_version(),
+                reload_to="loader",
             ),
             lambda: self.indexer.caught_up and not self.loader.loading,
         )

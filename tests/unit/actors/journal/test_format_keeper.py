@@ -9,6 +9,7 @@ from kvmesh.actors.wire import Subjects, decode
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.skew import Newer
 from kvmesh.core.journal.unread import UnreadRecords
+from kvmesh.core.members.readers import HEAR_S
 from kvmesh.formats import FIRST, FormatRange, Formats
 from tests.unit.actors.effects import of
 
@@ -146,6 +147,32 @@ def test_a_warning_names_the_first_and_counts_the_others() -> None:
         unread.meet(WorkerId(name), 2, 0.0)
 
     assert keeper.warnings(0.0)[0].endswith("(1 more)")
+
+
+def test_a_start_waits_until_replicas_that_read_it_may_be_heard() -> None:
+    keeper = make(FIRST)
+    keeper.begin(0.0)
+    list(keeper.hear_worker(worker(2), 0.0))
+
+    young = keeper.why_not(HEAR_S / 2, []), list(keeper.look(HEAR_S / 2))
+    later = keeper.why_not(HEAR_S, []), list(keeper.look(HEAR_S))
+
+    assert young[0].startswith("worker a has journal format 2")
+    assert young[1] == []
+    assert (later[0], len(later[1])) == ("", 1)
+
+
+def test_a_worker_that_is_updated_has_another_version_no_more() -> None:
+    unread = UnreadRecords(8)
+    keeper = make(FIRST, unread)
+    list(keeper.hear_worker(worker(version="0.2.0"), 0.0))
+    unread.meet(A, 2, 0.0)
+    before = keeper.met(0.0)
+
+    list(keeper.hear_worker(worker(version="0.1.0"), 1.0))
+
+    assert before == [Newer("worker a", "journal", 2, "0.2.0")]
+    assert keeper.met(1.0) == [Newer("worker a", "journal", 2)]
 
 
 def test_requests_go_to_a_replica_that_reads_it_if_there_is_one() -> None:
