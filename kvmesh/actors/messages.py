@@ -22,7 +22,6 @@ from kvmesh.bounds import (
 from kvmesh.core.admission.shared_limits import SharedLimits
 from kvmesh.core.blocks.events import WorkerId, WorkerName
 from kvmesh.core.buckets.spill import BucketHeat
-from kvmesh.core.health.outcomes import SERVED, Attempt
 from kvmesh.core.rollout.state import NO_NEWS, PolicyNews
 from kvmesh.core.workers.info import LoadReport, Trust, as_count, as_share
 from kvmesh.formats import FIRST, FormatNumber, Formats, VersionText
@@ -36,11 +35,15 @@ class Appended(Message, frozen=True):
 
 
 class JournalRecord(Message, frozen=True):
-    """One message read from the journal; `worker` is taken from its subject."""
+    """One message read from the journal; `worker` is taken from its subject.
+
+    `stored_s` is when it was stored, in this process's time; None when nobody knows.
+    """
 
     sequence: int
     worker: WorkerId
     data: bytes
+    stored_s: float | None = None
 
 
 class JournalGap(Message, frozen=True):
@@ -296,10 +299,8 @@ class JournalOpened(Message, frozen=True):
     created: str
 
 
-class Booked(Message, frozen=True):
-    """A request was booked by this replica: the other replicas shall know."""
-
-    request_id: str
+class BookingsWait(Message, frozen=True):
+    """Bookings of this replica wait in its outbox to be told: the other replicas shall know."""
 
 
 class AllHeard(Message, frozen=True):
@@ -308,19 +309,6 @@ class AllHeard(Message, frozen=True):
 
 class SharesChanged(Message, frozen=True):
     """Tenants began or ceased to wait here: the other replicas are to know at once."""
-
-
-class FirstToken(Message, frozen=True):
-    """A request of this replica got its first token."""
-
-    request_id: str
-
-
-class Finished(Message, frozen=True):
-    """A request of this replica is over at its worker, and what that showed."""
-
-    request_id: str
-    attempt: Attempt = SERVED
 
 
 class StateWanted(Message, frozen=True, tag="state-wanted"):

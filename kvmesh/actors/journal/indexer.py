@@ -31,6 +31,7 @@ from kvmesh.actors.wire import Subjects, encode
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.event_sender import is_followable
+from kvmesh.core.journal.lag import JournalLag
 from kvmesh.core.journal.recovery import Missing
 from kvmesh.core.journal.replica import IndexReplica, ReplicaStatistics
 from kvmesh.core.workers.info import Trust
@@ -62,7 +63,7 @@ class IndexerOptions(msgspec.Struct, frozen=True):
 
 
 class IndexerStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start."""
+    """Counters since the start; the lags are of the last 1,024 records, see `JournalLag`."""
 
     replica: ReplicaStatistics
     gaps: int
@@ -70,6 +71,8 @@ class IndexerStatistics(msgspec.Struct, frozen=True):
     resyncs_asked: int
     mismatches: int
     workers_forgotten: int
+    lag_ms_p50: float | None
+    lag_ms_p99: float | None
 
 
 class Indexer:
@@ -81,6 +84,7 @@ class Indexer:
         self.name = name
         self.replica = replica
         self.caught_up = False
+        self.lag = JournalLag()
         self._options = options
         self._subjects = Subjects(options.namespace, options.bucket)
         self.formats = FormatKeeper(
@@ -143,12 +147,16 @@ class Indexer:
             resyncs_asked=self._asked,
             mismatches=self._mismatches,
             workers_forgotten=self._forgotten,
+            lag_ms_p50=self.lag.percentile_ms(0.5),
+            lag_ms_p99=self.lag.percentile_ms(0.99),
         )
 
     def _on_record(self, record: JournalRecord, now: float) -> Iterable[Effect]:
         worker, replica = record.worker, self.replica
         room = () if replica.has_room(worker) else self._make_room(worker)
         folded = replica.fold(record.sequence, worker, record.data, now)
+        if record.stored_s is not None and self.caught_up:
+            self.lag.note(now - record.stored_s)
         if folded.refused:
             return (*room, *self._refusals.note(worker, folded.refused, now))
         if worker not in self._heard and worker not in self._unheard:

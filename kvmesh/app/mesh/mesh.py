@@ -33,6 +33,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Doubt
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.skew import Newer
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.info import Trust
 from kvmesh.formats import OWN, Formats
 from kvmesh.observe import actor_log
@@ -172,8 +173,13 @@ class RouterMesh:
     released: None = None
     """Nobody: workers publish for themselves."""
 
+    @property
+    def outbox(self) -> BookingOutbox:
+        """Return what is told of bookings, for the other replicas."""
+        return self.link.replica_sync.outbox
+
     def tell(self, message: Message) -> None:
-        """Pass a booking on to the other replicas."""
+        """Pass news on to the other replicas."""
         if self._driver is not None:
             self._driver.post("replica_sync", message)
 

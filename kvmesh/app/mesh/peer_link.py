@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from kvmesh.actors.asking import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
 from kvmesh.app.care.prober import Probe
 from kvmesh.app.care.silence_watch import watch_silence
 from kvmesh.app.figures.figure import Source
@@ -115,11 +116,17 @@ class PeerLink:
     async def listen(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
         """Feed the two actors, which `driver` runs, until `stack` ends."""
         subjects, name = self.subjects, self.registry.name
-        patterns = [(subjects.routers(), name), (subjects.bookings(), self.replica_sync.name)]
+        sync = self.replica_sync
+        sync.outbox.on_first = partial(driver.post, sync.name, BookingsWait())
+        heartbeats = driver.deliver_to(name)
+        subscribers = [
+            (subjects.routers(), heartbeats),
+            (subjects.bookings(), driver.hand_to(sync.name)),
+        ]
         if self._hears_workers:
-            patterns.append((subjects.heartbeats(), name))
-        for pattern, actor in patterns:
-            subscription = await self.plane.bus.subscribe(pattern, driver.deliver_to(actor))
+            subscribers.append((subjects.heartbeats(), heartbeats))
+        for pattern, deliver in subscribers:
+            subscription = await self.plane.bus.subscribe(pattern, deliver)
             stack.push_async_callback(subscription.close)
 
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:

@@ -17,6 +17,7 @@ from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.predictions import Doubt
+from kvmesh.core.routing.peers.outbox import BookingOutbox
 from kvmesh.core.workers.loads import Booking
 from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
@@ -121,8 +122,13 @@ class SharingMesh:
         """Return that nothing is ever compared."""
         return 0, 0
 
+    @property
+    def outbox(self) -> BookingOutbox:
+        """Return what is told of bookings, for the other replicas."""
+        return self.link.replica_sync.outbox
+
     def tell(self, message: Message) -> None:
-        """Pass a booking on to the siblings."""
+        """Pass news on to the siblings."""
         if self._driver is not None:
             self._driver.post(self.link.replica_sync.name, message)
 

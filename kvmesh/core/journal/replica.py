@@ -92,6 +92,11 @@ class IndexReplica:
             return _NOTHING
         self.applied_sequence = sequence
         self._records += 1
+        cursor = self._ordering.cursor(worker)
+        if cursor is not None:
+            folded = self.index.fold(worker, data, cursor.epoch, cursor.next_seq)
+            if folded is not None:
+                return self._on_folded(worker, cursor, *folded, now)
         try:
             batch = _decode(worker, data, self._reads)
         except NewerError as error:
@@ -111,15 +116,8 @@ class IndexReplica:
         orphans = 0
         for event in events:
             orphans += self.index.apply(worker, event)
-        self._events += len(events)
-        if orphans:
-            self._orphans += orphans
-            self._ordering.mark_gap(worker)
         cleared = admission.fence or (len(events) > 0 and isinstance(events[0], Cleared))
-        self._note(worker, now, whole=cleared)
-        turned = self.settle(worker)
-        self._remember()
-        return Folded(cleared, turned) if cleared or turned else _NOTHING
+        return self._end(worker, len(events), orphans, now, cleared=cleared)
 
     def has_room(self, worker: WorkerId) -> bool:
         """Return whether records of `worker` can be followed: it is known, or not too many are."""
@@ -243,6 +241,26 @@ class IndexReplica:
             doubted=sum(map(self.recovery.in_doubt, self._ordering.workers())),
             unread=self.unread.count,
         )
+
+    def _on_folded(
+        self, worker: WorkerId, cursor: Cursor, events: int, orphans: int, now: float
+    ) -> Folded:
+        """Move on behind a record that the index took as it is."""
+        self._ordering.advance(worker, cursor, events)
+        return self._end(worker, events, orphans, now, cleared=False)
+
+    def _end(
+        self, worker: WorkerId, events: int, orphans: int, now: float, *, cleared: bool
+    ) -> Folded:
+        """Account for a record whose events are applied."""
+        self._events += events
+        if orphans:
+            self._orphans += orphans
+            self._ordering.mark_gap(worker)
+        self._note(worker, now, whole=cleared)
+        turned = self.settle(worker)
+        self._remember()
+        return Folded(cleared, turned) if cleared or turned else _NOTHING
 
     def _pass_over(self, worker: WorkerId, error: NewerError, now: float) -> Folded:
         """Doubt a worker whose record could not be read: what is held of it may be wrong now."""

@@ -14,6 +14,7 @@ from kvmesh.core.routing.booking_events import (
     StateEnds,
     decode_bookings,
 )
+from kvmesh.core.routing.peers.records import PlacedRecord, Record, read_records
 from kvmesh.errors import CodecError
 from kvmesh.formats import FormatRange
 from kvmesh.testing.sim.journal import SimJournal
@@ -82,7 +83,8 @@ class BookedHistory:
         self._told: dict[tuple[str, int], set[str] | None] = {}
 
     def sent(self, router: str, data: bytes) -> None:
-        batch = decode_bookings(data)
+        records = data[:1] == b"\x02"
+        batch = read_records(router, data) if records else decode_bookings(data)
         key = router, batch.epoch
         history = self._live.setdefault(key, [frozenset()])
         assert batch.first_seq == len(history), "a replica skipped numbers"
@@ -93,15 +95,18 @@ class BookedHistory:
         return self._live[router, epoch][next_seq - 1]
 
     def _after(
-        self, key: tuple[str, int], live: frozenset[str], event: BookingEvent
+        self, key: tuple[str, int], live: frozenset[str], event: BookingEvent | Record
     ) -> frozenset[str]:
         told = self._told.get(key)
         match event:
-            case Placed(request_id):
+            case Placed() | PlacedRecord():
+                request_id = event.request_id
                 if told is not None:
                     told.add(request_id)
                 return live | {request_id}
             case Ended(request_id):
+                if told is not None:
+                    told.discard(request_id)
                 return live - {request_id}
             case StateBegins():
                 self._told[key] = set()

@@ -360,3 +360,18 @@ def test_when_that_does_not_help_its_sidecar_is_asked_to_read_the_engine_anew() 
 
     assert request.subject == "kvmesh.ctl.code.a"
     assert decode(request.data, Reread) == Reread(A)
+
+
+def test_lag_is_of_records_that_say_when_they_were_stored_once_the_history_is_read() -> None:
+    driver = Driver()
+    driver.now = 10.0
+    data = [encode_batch(Batch(VERSION, 1, seq, [stored(ROOT, seq)])) for seq in (3, 4, 5)]
+
+    driver.tell(JournalRecord(2, A, data[0], 9.75))
+    driver.tell(JournalRecord(3, A, data[1]))
+    driver.tell(JournalOpened("today"))
+    driver.tell(JournalRecord(4, A, data[2], 1.0))
+
+    statistics = driver.indexer.statistics()
+    assert (statistics.lag_ms_p50, statistics.lag_ms_p99) == (250.0, 250.0)
+    assert driver.indexer.lag.seconds.total == 0.25
