@@ -286,7 +286,8 @@ class Load:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, asyncio.CancelledError), result
 
     async def ask(self, prompt: str, role: Role = "front") -> httpx.Response:
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
@@ -301,7 +302,11 @@ class Load:
         while True:
             turn += 1
             text = f"Client {number} on its subject {turn // 4}. " * 20 + f"Turn {turn}."
-            answer = await self.ask(text)
+            try:
+                answer = await self.ask(text)
+            except httpx.HTTPError as error:
+                self.failed.append(f"{type(error).__name__}: {error}")
+                continue
             self.answered += 1
             if not answer.is_success:
                 told = [f"{one}: {await self._why_not(one)}" for one in ROUTERS]
