@@ -95,7 +95,7 @@ static int grow(Keyed *self, KeyedPart *part) {
 int keyed_enter(Keyed *self, uint32_t number) {
     uint64_t hash = keyed_hash(self, keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
-    if (part->used >= part->room - part->room / 4 && grow(self, part) < 0) {
+    if (part->used >= part->room - part->room / 5 && grow(self, part) < 0) {
         return -1;
     }
     place(part, hash, number);

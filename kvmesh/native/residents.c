@@ -3,6 +3,7 @@
 #include "xxh3.h"
 
 #define TOKEN_BYTES 4
+#define AHEAD 8
 
 void residents_init(Residents *self, uint64_t seed) {
     memset(self, 0, sizeof *self);
@@ -294,9 +295,14 @@ static int hold_anew(Residents *self, const EngineBatch *batch, const EngineEven
         return -1;
     }
     Py_ssize_t step = event->block_size / self->block_size;
+    const uint64_t *hashes = batch->hashes.items + event->first_hash;
     for (Py_ssize_t at = 0; at < event->hashes; at++) {
+        if (at + AHEAD < event->hashes) {
+            keyed_prefetch(&self->blocks, hashes[at + AHEAD]);
+            keyed_prefetch(&self->contents.nodes, self->hashes.items[(at + AHEAD) * step]);
+        }
         const uint64_t *contents = self->hashes.items + at * step;
-        uint64_t hash = batch->hashes.items[event->first_hash + at];
+        uint64_t hash = hashes[at];
         uint32_t known = keyed_find(&self->blocks, hash), node = NO_NODE;
         if (known != NO_RECORD) {
             if (hold_known(self, known, contents, step, &place) < 0) {
@@ -409,6 +415,9 @@ static int remove_hashes(Residents *self, const EngineBatch *batch, const Engine
         tier--;
     }
     for (Py_ssize_t at = 0; at < event->hashes; at++) {
+        if (at + AHEAD < event->hashes) {
+            keyed_prefetch(&self->blocks, batch->hashes.items[event->first_hash + at + AHEAD]);
+        }
         uint32_t block = keyed_find(&self->blocks, batch->hashes.items[event->first_hash + at]);
         if (tier < 0 || block == NO_RECORD || !references(self, tier, block)) {
             self->counts.unknown_removals++;
